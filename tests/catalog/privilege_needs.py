@@ -385,7 +385,7 @@ CHANGES = [
         [("lacks CONFIGURE on the system", on_system(Privilege.CONFIGURE))],
     ),
     Needs(
-        "switch the judging off",
+        "switch the checks off",
         SetConfiguration(name="enforce_privileges", value="false"),
         [("only superusers", on_system(Privilege.CONFIGURE)), ("only superusers", SUPERUSER)],
     ),

@@ -181,7 +181,7 @@ OF_NODES: dict[Fault, tuple[str, str]] = {
     ),
     a_refusal_is_told_at_once: (
         "activation",
-        "a refusal waits for the version that it was judged by: .*call again is done",
+        "a refusal waits for the version that it was validated against: .*call again is done",
     ),
     the_skew_is_forgotten: ("activation", "call first waits for 1200 and not 1300"),
     listeners_have_threads_of_their_own: (

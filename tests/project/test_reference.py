@@ -44,7 +44,7 @@ from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.node.settings import REGISTRY
 from strandline.spark.transaction import MAX_FILES
-from strandline.sql import ground
+from strandline.sql import schema_versions
 from strandline.transactions import locks
 from strandline.transactions import tables as transaction_tables
 from strandline.transactions.transaction import MAX_CLIENT_TEXT
@@ -164,7 +164,7 @@ def test_every_table_of_the_database_is_listed() -> None:
         for name in CODE.findall(row[0])
     }
     parts = [
-        (ground.GROUND_PART, ground.GROUND),
+        (schema_versions.BASE_PART, schema_versions.BASE_TABLES),
         (sql_tables.PART, sql_tables.METADATA),
         (transaction_tables.PART, transaction_tables.METADATA),
         (metastore_tables.PART, metastore_tables.METADATA),

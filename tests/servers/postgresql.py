@@ -29,7 +29,7 @@ import psycopg
 
 from strandline.node.store_database import PARTS
 from strandline.sql import open_engine
-from strandline.sql.ground import CLOCK, SCHEMA
+from strandline.sql.schema_versions import CLOCK, SCHEMA
 from tests.servers.loopback import free_port
 
 USER = "strandline"

@@ -17,8 +17,8 @@ from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.store import upgrades as metastore_upgrades
 from strandline.node.store_database import PARTS
-from strandline.sql import Database, ground, open_engine, postgres_database, run
-from strandline.sql.ground import Step
+from strandline.sql import Database, open_engine, postgres_database, run, schema_versions
+from strandline.sql.schema_versions import Step
 from strandline.transactions import tables as transaction_tables
 from tests.servers import postgresql
 from tests.servers.sqlite import sqlite_url
@@ -112,7 +112,7 @@ def test_a_process_that_waits_for_the_upgrade_of_another_says_so(servers_url: st
 
 
 STEPS: dict[str, Mapping[int, Step]] = {
-    ground.GROUND_PART: ground.STEPS,
+    schema_versions.BASE_PART: schema_versions.STEPS,
     metastorage_tables.PART: metastorage_tables.STEPS,
     transaction_tables.PART: transaction_tables.STEPS,
     metastore_tables.PART: metastore_upgrades.STEPS,
@@ -160,7 +160,9 @@ def make_tables_of(release: str, url: str) -> None:
     """Make the tables of that release in an empty database, with a row in some of them."""
     engine = open_engine(url)
     with engine._schema_change() as connection:
-        for table in reversed(ground.GROUND.sorted_tables):  # remove those of this release
+        for table in reversed(
+            schema_versions.BASE_TABLES.sorted_tables
+        ):  # remove those of this release
             connection.execute(DropTable(table))
         statements = (GOLDEN / f"{release}.{engine.dialect}.sql").read_text()
         for statement in statements.split(";\n"):

@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.planning import Command, Planning
-from strandline.catalog.privileges.judgement import permit
+from strandline.catalog.privileges.check import permit
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Arguments

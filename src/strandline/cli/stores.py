@@ -37,7 +37,7 @@ from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import refuse_lost_database
 from strandline.node.settings import load
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
-from strandline.sql import Database, ground, open_engine
+from strandline.sql import Database, open_engine, schema_versions
 from strandline.transactions.tables import TXN
 
 
@@ -75,7 +75,7 @@ def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Da
         opened = open_engine(address.objects, read_only=read_only)
     with closing(opened) as database:
         with database.read() as connection:
-            if ground.version_of(connection, ground.GROUND_PART) is None:
+            if schema_versions.version_of(connection, schema_versions.BASE_PART) is None:
                 raise _no_catalog(address)
         refuse_foreign_parts(database)
         yield database

@@ -43,7 +43,7 @@ from strandline.errors import CorruptData
 from strandline.fencing import FenceToken
 from strandline.sql import Parameter, Query, change_each, first_row, run
 from strandline.sql import Row as SqlRow
-from strandline.sql.ground import Step, whole_row
+from strandline.sql.schema_versions import Step, whole_row
 
 METADATA = MetaData()
 PART = "stash"

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from strandline.clock import Timestamp, add_milliseconds
 from strandline.metastorage.store import Lease
 from strandline.sql import first_row, run
-from strandline.sql.ground import Step, add_indexes, whole_row
+from strandline.sql.schema_versions import Step, add_indexes, whole_row
 
 # Keys are compared byte by byte, whatever collation the server has.
 _KEY = String().with_variant(String(collation="C"), "postgresql")

@@ -56,8 +56,8 @@ from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.node.address import StoreAddress, shown_address
 from strandline.node.membership import new_member_id, raises_fence_of
-from strandline.sql import Database, FenceRow, change, first_row, ground
-from strandline.sql.ground import whole_row
+from strandline.sql import Database, FenceRow, change, first_row, schema_versions
+from strandline.sql.schema_versions import whole_row
 
 PART = "catalog_log"
 VERSION = 1
@@ -294,7 +294,7 @@ def part_from_blobs(place: LogPlace) -> None:
 
 def _has_metastorage(place: LogPlace) -> bool:
     with place.database.read() as connection:
-        return ground.version_of(connection, METASTORAGE_PART) is not None
+        return schema_versions.version_of(connection, METASTORAGE_PART) is not None
 
 
 def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
@@ -339,12 +339,12 @@ def remembered(place: LogPlace) -> Kept | None:
     Raises `InvalidInput` if the catalog is not where the address of the store says.
     """
     with place.database.read() as connection:
-        if ground.version_of(connection, PART) is not None:
+        if schema_versions.version_of(connection, PART) is not None:
             kept = kept_on(connection)
             if kept is not None:
                 _compare_address(place, kept)
             return kept
-        has_tables = ground.version_of(connection, METASTORAGE_PART) is not None
+        has_tables = schema_versions.version_of(connection, METASTORAGE_PART) is not None
     # Without a row, the store is new or was made by an older release.
     if place.address.is_one_database and not has_tables:
         return None

@@ -52,8 +52,8 @@ from strandline.errors import CorruptData, StoreMoved
 from strandline.metastorage import SqlMetastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
-from strandline.sql import SqliteDatabase, change, first_row, ground
-from strandline.sql.ground import whole_row
+from strandline.sql import SqliteDatabase, change, first_row, schema_versions
+from strandline.sql.schema_versions import whole_row
 
 DATABASE_FILE = "strandline.db"
 HEAD_FILE = "strandline.head"
@@ -133,7 +133,7 @@ def _has_content(path: Path) -> bool:
 def made_at(database: SqliteDatabase) -> str | None:
     """Return the folder in which an older release made the store, or None without a catalog."""
     with database.read() as connection:
-        if ground.version_of(connection, METASTORAGE_PART) is None:
+        if schema_versions.version_of(connection, METASTORAGE_PART) is None:
             return None
     log = MetastorageLog(SqlMetastorage(database, HybridClock()))
     if not durable_state(log).is_initialized():

@@ -41,7 +41,7 @@ from strandline.node.place import (
 )
 from strandline.node.store_database import open_store_database
 from strandline.sql import Database, FenceRow, SqliteDatabase
-from strandline.sql.ground import FENCE
+from strandline.sql.schema_versions import FENCE
 
 
 @dataclass(frozen=True, slots=True)

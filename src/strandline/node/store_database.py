@@ -29,7 +29,7 @@ from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.node import catalog_log, place
 from strandline.node.place import DATABASE_FILE, HEAD_FILE, refuse_lost_database
-from strandline.sql import Database, SqliteDatabase, ground, open_sqlite, sqlite_file
+from strandline.sql import Database, SqliteDatabase, open_sqlite, schema_versions, sqlite_file
 from strandline.sql.head_file import HeadFile, Mark
 from strandline.sql.sqlite_database import CHECK_BYTES
 from strandline.transactions import tables as transaction_tables
@@ -37,7 +37,7 @@ from strandline.transactions import tables as transaction_tables
 logger = logging.getLogger(__name__)
 
 PARTS = {
-    ground.GROUND_PART: (ground.GROUND_VERSION, ground.GROUND),
+    schema_versions.BASE_PART: (schema_versions.BASE_VERSION, schema_versions.BASE_TABLES),
     metastorage_tables.PART: (metastorage_tables.VERSION, metastorage_tables.METADATA),
     transaction_tables.PART: (transaction_tables.VERSION, transaction_tables.METADATA),
     stash_tables.PART: (stash_tables.VERSION, stash_tables.METADATA),
@@ -109,13 +109,15 @@ def refuse_foreign_parts(database: Database) -> None:
     Raises `CorruptData` if a table is missing, or if the version of a part is.
     """
     with database.read() as connection:
-        versions = ground.versions_of(connection)
+        versions = schema_versions.versions_of(connection)
         if not versions:
             return  # opened for reading, and there is no store yet
-        ground.refuse_unknown_parts(versions, PARTS, name=database.name)
+        schema_versions.refuse_unknown_parts(versions, PARTS, name=database.name)
         for part, (version, _) in PARTS.items():
             # Raises for a newer version. An older one is upgraded later.
-            ground.is_current(versions.get(part), part=part, version=version, name=database.name)
+            schema_versions.is_current(
+                versions.get(part), part=part, version=version, name=database.name
+            )
         upgraded = {
             part: (versions.get(part), metadata)
             for part, (version, metadata) in PARTS.items()
@@ -127,7 +129,7 @@ def refuse_foreign_parts(database: Database) -> None:
 def refuse_older_parts(database: Database, *, todo: str) -> None:
     """Raise `IncompatibleFormat` if an older release wrote a part of the database."""
     with database.read() as connection:
-        versions = ground.versions_of(connection)
+        versions = schema_versions.versions_of(connection)
         for part, (version, _) in PARTS.items():
             present = versions.get(part)
             if present is not None and present < version:

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import ColumnDefinition
-from strandline.catalog.commands.defaults import JUDGED_BY_SPARK
+from strandline.catalog.commands.defaults import EXISTS_DEFAULT
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.interface import ResolvedTable
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
@@ -192,7 +192,7 @@ def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:
     schema = spark_types.StructType.fromJson(json.loads(text))
     for field in schema:
         # With it, Spark fills in the rows of files that do not have the column: they are NULL.
-        field.metadata.pop(JUDGED_BY_SPARK, None)
+        field.metadata.pop(EXISTS_DEFAULT, None)
     return schema
 
 

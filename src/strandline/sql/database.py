@@ -50,14 +50,14 @@ from strandline.errors import (
     StrandlineError,
     UnsupportedOperation,
 )
-from strandline.sql import ground
+from strandline.sql import schema_versions
 from strandline.sql.statements import Parameter, Query, Row, change, run
 from strandline.sql.turns import Turns
 
 PATIENCE = 30.0
 """Seconds that a write waits for its turn if the caller gives no deadline."""
 _CLOSE_PATIENCE = 10.0
-NO_STEPS: Mapping[int, ground.Step] = MappingProxyType({})
+NO_STEPS: Mapping[int, schema_versions.Step] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class Database(ABC):
         version: int,
         metadata: MetaData,
         *,
-        steps: Mapping[int, ground.Step] = NO_STEPS,
+        steps: Mapping[int, schema_versions.Step] = NO_STEPS,
     ) -> None:
         """Bring the tables of ``part`` to ``version``: create them, or upgrade an older version.
 
@@ -262,21 +262,21 @@ class Database(ABC):
         changed. Raises `IncompatibleFormat` if the database has a newer version, or one from which
         a step is missing, and `CorruptData` if a table or column is missing.
         """
-        current = partial(ground.is_current, part=part, version=version, name=self.name)
+        current = partial(schema_versions.is_current, part=part, version=version, name=self.name)
         with self.read() as connection:
-            if current(ground.version_of(connection, part)):
+            if current(schema_versions.version_of(connection, part)):
                 if self._complete_parts.get(part) != version:
                     self.refuse_incomplete(connection, {part: (version, metadata)})
                 return
         if self.read_only:
             return
         with self._schema_change() as connection:
-            stored_version = ground.version_of(connection, part)
+            stored_version = schema_versions.version_of(connection, part)
             if not current(stored_version):
                 if stored_version is None:
                     self._create(connection, part, version, metadata)
                 else:
-                    ground.upgrade(
+                    schema_versions.upgrade(
                         connection,
                         stored_version,
                         part=part,
@@ -285,19 +285,19 @@ class Database(ABC):
                         name=self.name,
                     )
                     columns = self._columns(connection)
-                    ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
+                    schema_versions.refuse_incomplete(columns, metadata, part=part, name=self.name)
         self._complete_parts[part] = version
 
     def _create(self, connection: Connection, part: str, version: int, metadata: MetaData) -> None:
         self.refuse_incomplete(connection, {part: (None, metadata)})
-        if part == ground.GROUND_PART and inspect(connection).get_table_names():
+        if part == schema_versions.BASE_PART and inspect(connection).get_table_names():
             raise InvalidInput(
                 f"{self.name} is the database of another program; choose another one"
             )
-        ground.create_tables(connection, metadata)
-        if part == ground.GROUND_PART:
-            change(connection, f"INSERT INTO {ground.CLOCK.name} (id, time) VALUES (1, 0)")
-        added = f"INSERT INTO {ground.SCHEMA.name} (part, version) VALUES (?, ?)"
+        schema_versions.create_tables(connection, metadata)
+        if part == schema_versions.BASE_PART:
+            change(connection, f"INSERT INTO {schema_versions.CLOCK.name} (id, time) VALUES (1, 0)")
+        added = f"INSERT INTO {schema_versions.SCHEMA.name} (part, version) VALUES (?, ?)"
         change(connection, added, (part, version))
 
     def statistics(self) -> DatabaseStatistics:
@@ -348,15 +348,15 @@ class Database(ABC):
         columns = self._columns(connection)
         for part, (version, metadata) in parts.items():
             if version is not None:
-                ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
+                schema_versions.refuse_incomplete(columns, metadata, part=part, name=self.name)
                 self._complete_parts[part] = version
                 continue
             orphans = columns.keys() & {table.name for table in metadata.sorted_tables}
-            if orphans and part != ground.GROUND_PART:
+            if orphans and part != schema_versions.BASE_PART:
                 raise CorruptData(
                     f"{self.name} has the table {min(orphans)} of its part {part!r}, but the "
-                    f"version of that part is missing in {ground.SCHEMA.name}; restore the store "
-                    "from a backup"
+                    f"version of that part is missing in {schema_versions.SCHEMA.name}; restore "
+                    "the store from a backup"
                 )
 
     @abstractmethod

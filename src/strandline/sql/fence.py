@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, update
 
 from strandline.errors import Fenced, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql.ground import FENCE
+from strandline.sql.schema_versions import FENCE
 from strandline.sql.statements import Query, first_row
 
 FENCE_ROW = (

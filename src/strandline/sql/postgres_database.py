@@ -44,8 +44,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from strandline.errors import DeadlineExceeded, StrandlineError, Unavailable, UnknownOutcome
-from strandline.sql import ground
 from strandline.sql import postgres_connection as driver
+from strandline.sql import schema_versions
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.postgres_listener import PostgresListener
@@ -82,7 +82,10 @@ def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -
     database = PostgresDatabase(url, patience=patience, read_only=read_only)
     try:
         database.ensure_schema(
-            ground.GROUND_PART, ground.GROUND_VERSION, ground.GROUND, steps=ground.STEPS
+            schema_versions.BASE_PART,
+            schema_versions.BASE_VERSION,
+            schema_versions.BASE_TABLES,
+            steps=schema_versions.STEPS,
         )
     except BaseException:
         database.close()
@@ -217,7 +220,7 @@ class PostgresDatabase(Database):
 
     def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
         # The views of information_schema give the same result and take five times as long.
-        return ground.columns_of(
+        return schema_versions.columns_of(
             connection.exec_driver_sql(
                 "SELECT t.relname, a.attname FROM pg_namespace s"
                 " JOIN pg_class t ON t.relnamespace = s.oid AND t.relkind IN ('r', 'p')"

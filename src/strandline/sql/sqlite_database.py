@@ -53,7 +53,7 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
-from strandline.sql import ground, sqlite_file
+from strandline.sql import schema_versions, sqlite_file
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.head_file import HeadFile, Marks
 from strandline.sql.sqlite_file import describe_holder
@@ -101,11 +101,14 @@ def open_sqlite(
     try:
         if before_creation is not None and size:
             with database.read() as connection:
-                empty = ground.version_of(connection, ground.GROUND_PART) is None
+                empty = schema_versions.version_of(connection, schema_versions.BASE_PART) is None
             if empty:
                 before_creation()
         database.ensure_schema(
-            ground.GROUND_PART, ground.GROUND_VERSION, ground.GROUND, steps=ground.STEPS
+            schema_versions.BASE_PART,
+            schema_versions.BASE_VERSION,
+            schema_versions.BASE_TABLES,
+            steps=schema_versions.STEPS,
         )
         database.remember_place()
         database.was_checked = size <= check_bytes
@@ -314,7 +317,7 @@ class SqliteDatabase(Database):
                 self._watcher = self._look = None
 
     def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
-        return ground.columns_of(
+        return schema_versions.columns_of(
             connection.exec_driver_sql(
                 "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c"
                 " WHERE m.type = 'table'"

@@ -30,7 +30,7 @@ from sqlalchemy import (
     Text,
 )
 
-from strandline.sql.ground import add_indexes, whole_row
+from strandline.sql.schema_versions import add_indexes, whole_row
 
 PART = "transactions"
 VERSION = 4

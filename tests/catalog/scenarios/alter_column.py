@@ -174,7 +174,7 @@ SCENARIOS = [
         checks=[(columns("s.t"), ["1 id string not null default uuid()"])],
     ),
     Scenario(
-        "a default that Spark has judged is left to Spark",
+        "a default that Spark has validated is left to Spark",
         cases=[52],
         setup=[SCHEMA],
         run=create_table(
@@ -414,7 +414,7 @@ SCENARIOS = [
         alter(to="bigint", nullable=True, default="3000000000"),
         "c bigint default 3000000000",
         cases=[50],
-        note="the default is judged once, against the type that the column will have",
+        note="the default is validated once, against the type that the column will have",
     ),
     typed(
         "only the default differs",

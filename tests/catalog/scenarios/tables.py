@@ -184,7 +184,7 @@ SCENARIOS = [
         setup=[SCHEMA],
         run=create_table("s.k", "id int not null", primary_key=("id",), primary_key_name="K"),
         expect=Refused(AlreadyExists, "this command would create two objects"),
-        note="both names are free when the command is judged; they are compared with each other",
+        note="both names are free when the command is validated; they are compared with each other",
     ),
     Scenario(
         "a long name leaves room for the name of the key",

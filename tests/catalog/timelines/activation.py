@@ -62,7 +62,7 @@ TIMELINES = [
         ],
     ),
     Timeline(
-        "what changed nothing waits for the version that it was judged by",
+        "what changed nothing waits for the version that it was validated against",
         cases=[8],
         delay_ms=DELAY,
         skew_ms=SKEW,
@@ -107,7 +107,7 @@ TIMELINES = [
         note="a time with a counter counts as the millisecond behind it",
     ),
     Timeline(
-        "a refusal waits for the version that it was judged by",
+        "a refusal waits for the version that it was validated against",
         cases=[8, 19],
         delay_ms=DELAY,
         steps=[

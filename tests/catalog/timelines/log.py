@@ -85,7 +85,7 @@ TIMELINES = [
         note="a refused append takes no revision of the store either",
     ),
     Timeline(
-        "an append that is lost is judged again, more often than ten times",
+        "an append that is lost is validated again, more often than ten times",
         cases=[6],
         nodes=2,
         steps=[

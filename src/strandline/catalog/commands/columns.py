@@ -18,7 +18,7 @@ from strandline.catalog.commands.column_definition import (
     refuse_used_column,
 )
 from strandline.catalog.commands.defaults import (
-    JUDGED_BY_SPARK,
+    EXISTS_DEFAULT,
     checked_default,
     is_constant,
     is_null,
@@ -185,10 +185,10 @@ def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefini
     completes = not table.transactional and table.provider in _COMPLETED_BY_SPARK
     metadata = json.loads(column.metadata) if column.metadata else {}
     if constant and completes:
-        metadata.setdefault(JUDGED_BY_SPARK, column.default)
+        metadata.setdefault(EXISTS_DEFAULT, column.default)
     if table.transactional:
-        metadata.pop(JUDGED_BY_SPARK, None)  # existing rows have NULL
-    if not column.nullable and JUDGED_BY_SPARK not in metadata:
+        metadata.pop(EXISTS_DEFAULT, None)  # existing rows have NULL
+    if not column.nullable and EXISTS_DEFAULT not in metadata:
         remedy = "give it a constant default" if completes else "add it as nullable"
         raise IllegalChange(
             f"new column {column.name!r} of {table.name} is NOT NULL, but the existing rows have "

@@ -21,7 +21,7 @@ literal must be a value of that type without rounding, truncation or a time zone
 
 Rejected: any expression that Spark can fold. Only Spark could validate it, and a change of the
 catalog must not wait for a Spark session. A default that Spark itself has validated is accepted
-unchanged: Spark then writes the folded value into the metadata of the column (`JUDGED_BY_SPARK`).
+unchanged: Spark then writes the folded value into the metadata of the column (`EXISTS_DEFAULT`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from strandline.model.types import (
 
 NULL = "NULL"
 
-JUDGED_BY_SPARK = "EXISTS_DEFAULT"
+EXISTS_DEFAULT = "EXISTS_DEFAULT"
 """The key in a column's metadata with the value that Spark folded its default to at creation."""
 
 FUNCTIONS: dict[str, DataType] = {
@@ -121,7 +121,7 @@ def checked_default(
                 "out, or give a value"
             )
         return NULL
-    if metadata and JUDGED_BY_SPARK in json.loads(metadata):
+    if metadata and EXISTS_DEFAULT in json.loads(metadata):
         return text
     function = _function(text)
     if function is not None:

@@ -114,7 +114,7 @@ class Access:
     ``user`` None is the program itself, or a program that embeds it: it may do everything.
     ``older`` is the older catalog of an object that may no longer be in ``catalog``. ``history``
     returns the versions between, in which the last state of a dropped object is found; without it,
-    the object is judged by its state in ``older``.
+    access is decided by its state in ``older``.
     """
 
     def __init__(

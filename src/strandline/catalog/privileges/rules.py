@@ -1,7 +1,7 @@
 """The privilege rules: what a user needs to change an object of each kind.
 
 A rule gets one `Case` and raises `PermissionDenied` if the user may not make the change. The
-declarations of the kinds name the rules. `strandline.catalog.privileges.judgement` calls them, and
+declarations of the kinds name the rules. `strandline.catalog.privileges.check` calls them, and
 has the table of what each change needs.
 """
 

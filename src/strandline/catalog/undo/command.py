@@ -159,12 +159,12 @@ class Undo:
     @cached_property
     def exchanged(self) -> frozenset[Target]:
         """The objects that go back name by name (`strandline.catalog.undo.net.exchanged`)."""
-        judged = {
+        considered = {
             target: net
             for target, net in self.net.items()
             if net.old is not None or not declared_kind(target.kind).undo.goes_first
         }
-        return exchanged(self.update.changes(), judged)
+        return exchanged(self.update.changes(), considered)
 
     def with_later(self, later: Sequence[Update], *, restored: int) -> Undo:
         """This undo, with the later updates. Reuses the net effect that was already computed."""

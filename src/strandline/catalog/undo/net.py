@@ -1,9 +1,9 @@
 """The net effect of a version, object by object.
 
 The problem: a version may hold several commands, and an object may go through several states in it.
-It may be renamed twice, altered and then dropped, or created and dropped again. If undo judged each
-of these states in turn, it would refuse harmless versions (for example an index that advanced and
-was dropped within one version), and it would restore objects that no reader ever saw.
+It may be renamed twice, altered and then dropped, or created and dropped again. If undo checked
+each of these states, it would refuse harmless versions (for example an index that advanced and was
+dropped within one version), and it would restore objects that no reader ever saw.
 
 The model: no reader ever sees the states in between, because catalogs are versions. The net effect
 of a version on an object is the object before the version and the object after it. These two decide

@@ -14,7 +14,7 @@ from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.clusters import size_of
 from strandline.catalog.commands.column_definition import refuse_indexed_column
 from strandline.catalog.commands.columns import check_column_change
-from strandline.catalog.commands.defaults import JUDGED_BY_SPARK
+from strandline.catalog.commands.defaults import EXISTS_DEFAULT
 from strandline.catalog.commands.objects import SetConfiguration
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import roles_above
@@ -80,7 +80,7 @@ def table_comes_back(
 
 
 def _completed_by_spark(column: ColumnDescriptor) -> bool:
-    return bool(column.metadata) and JUDGED_BY_SPARK in json.loads(column.metadata)
+    return bool(column.metadata) and EXISTS_DEFAULT in json.loads(column.metadata)
 
 
 def index_comes_back(

@@ -228,7 +228,7 @@ class Invoke:
             for operation in operations:
                 writes += self._write(operation, head, references, entries)
         if moves or self._leases:
-            # Store the time at which a lease was judged, so that later readers agree.
+            # Store the time by which a lease was decided, so that later readers agree.
             writes.append(put_operation(self._keys.time, encode_time(now)))
         firsts = {put: self._keys.chunk(put.key, written[put].identity, 0) for put in large}
         return Plan(

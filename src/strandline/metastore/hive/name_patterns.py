@@ -1,9 +1,9 @@
 """Patterns of partition names that match all partitions that a filter or some values can choose.
 
 The store compares names with the pattern in SQL (``LIKE``), so of a table with many partitions it
-returns few rows. The pattern may match more: each row is still judged. ``year = 2013 and carrier >=
-"UA" and carrier < "UC"`` becomes ``%=%2013%/%=U%``: 2013 may be stored as ``02013``, and a text
-between two texts begins as both do.
+returns few rows. The pattern may match more names than the filter, which is evaluated for each of
+these rows. ``year = 2013 and carrier >= "UA" and carrier < "UC"`` becomes ``%=%2013%/%=U%``: 2013
+may be stored as ``02013``, and a text between two texts begins as both do.
 """
 
 from __future__ import annotations

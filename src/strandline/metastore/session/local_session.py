@@ -1,7 +1,7 @@
 """`LocalSession`: a session in the process of the store.
 
 If privileges are enforced, each call is checked for its user against the present catalog. DDL is
-checked as `strandline.catalog.privileges.judgement` describes. To see a table or its files, at any
+checked as `strandline.catalog.privileges.check` describes. To see a table or its files, at any
 version, needs SELECT; to add data files, INSERT; to remove rows or files, DELETE; to do both in one
 step, UPDATE or both. A transaction or hold may be used only by its own user or a superuser. Users
 who are not superusers see only those versions in the history that they made, and may neither

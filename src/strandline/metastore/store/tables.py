@@ -21,7 +21,7 @@ from sqlalchemy import (
     Text,
 )
 
-from strandline.sql.ground import whole_row
+from strandline.sql.schema_versions import whole_row
 
 PART = "metastore"
 VERSION = 5

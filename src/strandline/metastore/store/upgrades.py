@@ -31,7 +31,7 @@ from strandline.metastore.store.tables import (
     UNFINISHED_MOVE,
 )
 from strandline.model.places import DROPPED
-from strandline.sql.ground import Step, add_indexes
+from strandline.sql.schema_versions import Step, add_indexes
 from strandline.transactions.tables import TXN_WRITE_ID
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from strandline.errors import AlreadyExists, CorruptData
 from strandline.metastorage import sql_tables
 from strandline.node.catalog_log import KEPT
 from strandline.node.store_database import PARTS, refuse_older_parts
-from strandline.sql import Database, SqliteDatabase, ground, open_sqlite, sqlite_file
-from strandline.sql.ground import SCHEMA
+from strandline.sql import Database, SqliteDatabase, open_sqlite, schema_versions, sqlite_file
+from strandline.sql.schema_versions import SCHEMA
 
 _ROWS = 256
-_IN_EMPTY_STORES = {SCHEMA.name, ground.CLOCK.name, KEPT.name, sql_tables.HEAD.name}
+_IN_EMPTY_STORES = {SCHEMA.name, schema_versions.CLOCK.name, KEPT.name, sql_tables.HEAD.name}
 _SEQUENCES = text("SELECT name, seq FROM sqlite_sequence")
 _SET_SEQUENCE = text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
 _ADD_SEQUENCE = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)")
@@ -59,9 +59,9 @@ def copy_rows(source: Database, target: Database) -> None:
     Raises `AlreadyExists` if the target has a store, which another process may have just created.
     """
     with source.read() as connection:
-        parts = ground.versions_of(connection)
+        parts = schema_versions.versions_of(connection)
     for part, (version, metadata) in PARTS.items():
-        if part in parts and part != ground.GROUND_PART:
+        if part in parts and part != schema_versions.BASE_PART:
             target.ensure_schema(part, version, metadata)
     tables = [t for part in sorted(parts) for t in PARTS[part][1].sorted_tables]
     with target.write() as into, source.read() as connection:
@@ -134,7 +134,7 @@ def refuse_used(database: Database) -> None:
 
 def _refuse_rows(connection: Connection, *, name: str) -> None:
     # If the database has no part yet, `open_engine` refuses the tables of other programs.
-    parts = ground.versions_of(connection)
+    parts = schema_versions.versions_of(connection)
     tables = [t for part in parts if part in PARTS for t in PARTS[part][1].sorted_tables]
     rows = [table for table in tables if table.name not in _IN_EMPTY_STORES]
     if parts.keys() - PARTS.keys() or any(
@@ -149,10 +149,10 @@ def _refuse_rows(connection: Connection, *, name: str) -> None:
 def clear(database: Database) -> None:
     """Remove all rows of a store whose restore failed."""
     with database.read() as connection:
-        parts = ground.versions_of(connection)
+        parts = schema_versions.versions_of(connection)
     with database.write() as connection:
         for part in parts:
             for table in PARTS[part][1].sorted_tables:
-                if table.name not in (SCHEMA.name, ground.CLOCK.name):
+                if table.name not in (SCHEMA.name, schema_versions.CLOCK.name):
                     database.allow_more_time(connection)
                     connection.execute(delete(table))

@@ -14,7 +14,7 @@ from strandline.sql import (
     Database,
     open_engine,
 )
-from strandline.sql.ground import GROUND_VERSION, Step
+from strandline.sql.schema_versions import BASE_VERSION, Step
 from tests.sql import work
 from tests.sql.work import put
 
@@ -104,5 +104,5 @@ def test_concurrent_upgrades_take_each_step_once(database: Database, url: str) -
 def test_a_database_of_a_newer_release_is_refused(database: Database, url: str) -> None:
     with database.write() as connection:
         connection.exec_driver_sql("UPDATE strandline_schema SET version = 9 WHERE part = 'sql'")
-    with pytest.raises(IncompatibleFormat, match=rf"version 9.*version {GROUND_VERSION}"):
+    with pytest.raises(IncompatibleFormat, match=rf"version 9.*version {BASE_VERSION}"):
         open_engine(url)

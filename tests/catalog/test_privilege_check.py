@@ -30,7 +30,7 @@ from strandline.catalog.commands import (
 from strandline.catalog.declared_kinds import declared_kinds
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import Access
-from strandline.catalog.privileges.judgement import permit
+from strandline.catalog.privileges.check import permit
 from strandline.catalog.requests import Request, Stage, validate
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.transaction import CatalogTransaction

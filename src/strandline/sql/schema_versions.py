@@ -28,27 +28,27 @@ from sqlalchemy.schema import CreateIndex
 from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.sql.statements import run, value
 
-GROUND = MetaData()
-GROUND_PART = "sql"
-GROUND_VERSION = 3
+BASE_TABLES = MetaData()
+BASE_PART = "sql"
+BASE_VERSION = 3
 
 SCHEMA = Table(
     "strandline_schema",
-    GROUND,
+    BASE_TABLES,
     Column("part", String, primary_key=True),
     Column("version", Integer, nullable=False),
 )
 
 CLOCK = Table(
     "strandline_clock",
-    GROUND,
+    BASE_TABLES,
     Column("id", Integer, primary_key=True),
     Column("time", BigInteger, nullable=False),
 )
 
 FENCE = Table(
     "strandline_fence",
-    GROUND,
+    BASE_TABLES,
     Column("id", Integer, primary_key=True),
     Column("environment", String, nullable=False),
     Column("deploy_generation", BigInteger, nullable=False),
@@ -99,7 +99,7 @@ STEPS: Mapping[int, Step] = {
     2: lambda connection: add_indexes(connection, CLOCK, FENCE),
     3: lambda connection: add_indexes(connection, SCHEMA),
 }
-"""The steps that upgrade the tables of this module to `GROUND_VERSION`."""
+"""The steps that upgrade the tables of this module to `BASE_VERSION`."""
 
 
 def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
