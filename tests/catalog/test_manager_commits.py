@@ -52,7 +52,7 @@ class NotedEffects:
 
 
 class NotedCompanion:
-    asks = ()
+    first_queries = ()
 
     def __init__(self, noted: NotedEffects, versions: list[int]) -> None:
         self.noted, self.versions = noted, versions

@@ -137,13 +137,13 @@ def test_a_closed_stash_raises_stopping(opening: Open) -> None:
 class Noting:
     """A companion that writes into its own table, and fails if ``fails`` is set."""
 
-    asks: tuple[Query, ...] = (("SELECT COUNT(*) FROM noted", ()),)
+    first_queries: tuple[Query, ...] = (("SELECT COUNT(*) FROM noted", ()),)
 
     def __init__(self, *, fails: bool = False) -> None:
         self._fails = fails
 
     def write(self, connection: Any, updates: Sequence[Update]) -> None:
-        noted = int(run(connection, *self.asks[0])[0][0])
+        noted = int(run(connection, *self.first_queries[0])[0][0])
         for logged in updates:
             change(
                 connection,

@@ -199,7 +199,7 @@ def test_numbers_are_consecutive_and_returned_if_the_write_fails(
             connection.exec_driver_sql(
                 f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, last BIGINT, other BIGINT)"
             )
-    ahead = (first.ahead, second.ahead) if is_ahead else ()
+    ahead = (first.query, second.query) if is_ahead else ()
     with database.write(first=ahead) as connection:
         assert Counter.take(connection, (first, 3), (second, 1)) == [3, 1]
         assert Counter.take(connection, (first, 1)) == [4]

@@ -85,7 +85,7 @@ class Catalogs:
             (self.versions if applied else self.unapplied).append(made)
 
     @property
-    def ahead(self) -> tuple[Query, ...]:
+    def first_queries(self) -> tuple[Query, ...]:
         return ()
 
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:

@@ -85,7 +85,7 @@ class Recorder:
     heard: list[tuple[object, ...]] = field(default_factory=list)
 
     @property
-    def ahead(self) -> Sequence[Query]:
+    def first_queries(self) -> Sequence[Query]:
         return ()
 
     def committing(

@@ -91,7 +91,7 @@ class Companion(Protocol):
     """Writes rows in the SQL transaction of an append, in the log's own database."""
 
     @property
-    def asks(self) -> tuple[Query, ...]:
+    def first_queries(self) -> tuple[Query, ...]:
         """The statements that `write` begins with, in their order."""
 
     def write(self, connection: Any, updates: Sequence[Update]) -> None:  # Any: depends on the log
@@ -410,7 +410,7 @@ def beside_append(
     """What ``companion`` writes in the invoke that appends ``updates``; ``times`` as given."""
     return Beside(
         lambda connection, time: companion.write(connection, at_times(updates, times, time)),
-        companion.asks,
+        companion.first_queries,
     )
 
 

@@ -144,8 +144,8 @@ class StashLog(UpdateLog):
 
     def check(self) -> Checked:
         self._refuse_when_closed()
-        asks = (tables.STATE_QUERY,)
-        return Checked(*look_in_order(self._database, self._clock, self._frontier_on, asks=asks))
+        first = (tables.STATE_QUERY,)
+        return Checked(*look_in_order(self._database, self._clock, self._frontier_on, first=first))
 
     def token(self) -> FenceToken | None:
         self._refuse_when_closed()
@@ -170,7 +170,7 @@ class StashLog(UpdateLog):
         first = [tables.STATE_QUERY, take_time_query(self._clock, bounded=False)]
         try:
             with self._database.write(
-                first=(*first, *(companion.asks if companion else ()))
+                first=(*first, *(companion.first_queries if companion else ()))
             ) as connection:
                 state = tables.state_on(connection)
                 is_next = state.upper == expected_upper and state.token == token

@@ -180,8 +180,8 @@ class SqlMetastorage(Metastorage):
 
     def check(self) -> Head:
         self._enter("checks")
-        asks = _condition_queries(())
-        revision, now = look_in_order(self._database, self._clock, self.revision_on, asks=asks)
+        first = _condition_queries(())
+        revision, now = look_in_order(self._database, self._clock, self.revision_on, first=first)
         return Head(revision, now)
 
     def revision(self) -> int:
@@ -319,7 +319,7 @@ class SqlMetastorage(Metastorage):
             return ()
         if not on_success:
             return queries
-        beside = (o.asks for o in on_success if isinstance(o, Beside))
+        beside = (o.first_queries for o in on_success if isinstance(o, Beside))
         taking = take_time_query(self._clock, bounded=False)  # reads the clock without moving it
         return *queries, taking, *chain.from_iterable(beside)
 

@@ -160,12 +160,12 @@ class Beside:
 
     The call comes before the other operations. If it raises, the whole invoke is rolled back. Only
     a store whose SQL database also has other tables supports this; others raise
-    `UnsupportedOperation`. ``asks`` are the statements that ``write`` begins with, in their order
+    `UnsupportedOperation`. ``first_queries`` are those that ``write`` begins with, in their order
     (see `Database.write`).
     """
 
     write: Callable[[Any, Timestamp], object]  # Any: a connection, which this layer does not use
-    asks: tuple[Query, ...] = ()
+    first_queries: tuple[Query, ...] = ()
 
 
 Operation = Put | PutTimed | Delete | DeleteRange | Beside

@@ -303,7 +303,7 @@ class _Switch:
     A `Companion`.
     """
 
-    asks: tuple[Query, ...] = ()
+    first_queries: tuple[Query, ...] = ()
 
     def __init__(self, kept: Kept, new: Kept, token: FenceToken) -> None:
         self._kept, self._new, self._token = kept, new, token

@@ -37,17 +37,17 @@ def look_in_order(
     clock: HybridClock,
     look: Callable[[Connection], T],
     *,
-    asks: Sequence[Query],
+    first: Sequence[Query],
 ) -> tuple[T, Timestamp]:
     """The result of ``look`` after every write in flight, and a time before every later write.
 
-    ``asks`` are the queries that ``look`` runs first (`Database.write`). It writes the time, but
+    ``first`` are the queries that ``look`` runs first (`Database.write`). It writes the time, but
     for its caller it is a read: if the answer is lost, it is tried again, and never ends with an
     unknown outcome.
     """
     for left in reversed(range(_LOOKS)):
         try:
-            with database.write_time(first=asks) as connection:
+            with database.write_time(first=first) as connection:
                 result = look(connection)
                 rows = run_at_commit(connection, *take_time_query(clock, bounded=False))
         except UnknownOutcome as error:

@@ -318,7 +318,7 @@ class Counter:
         )
         self._put = f"{put} excluded.{column}"
         self._take = f"{put} {table}.{column} + excluded.{column} RETURNING {column}"
-        self.ahead: Query = f"SELECT {column} FROM {table} WHERE id = 1", ()
+        self.query: Query = f"SELECT {column} FROM {table} WHERE id = 1", ()
         """The query that `take` runs first on a server."""
 
     @staticmethod
@@ -327,7 +327,7 @@ class Counter:
         if connection.dialect.name == "sqlite":
             return [int(value(connection, counter._take, (count,))) for counter, count in counts]
         # Read all before changing one, because a change drops what was read ahead.
-        answers = run_all(connection, *(counter.ahead for counter, _ in counts))
+        answers = run_all(connection, *(counter.query for counter, _ in counts))
         taken = []
         for (counter, count), rows in zip(counts, answers, strict=True):
             taken.append((rows[0][0] if rows else 0) + count)

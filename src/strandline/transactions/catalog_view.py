@@ -32,7 +32,7 @@ class CatalogView(Protocol):
     """The source of catalogs."""
 
     @property
-    def ahead(self) -> Sequence[Query]:
+    def first_queries(self) -> Sequence[Query]:
         """The queries that `catalog_at` runs on its connection."""
 
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:

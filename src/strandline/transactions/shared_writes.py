@@ -104,7 +104,7 @@ Returns a function that gives the call's result; it is called once the round is 
 class SharedCall(Generic[T]):
     """A call that shares its SQL transaction; for one use.
 
-    ``asks`` are the queries whose rows `Stage` gets. They and `Stage` touch only rows of the
+    ``first_queries`` are those whose rows `Stage` gets. They and `Stage` touch only rows of the
     transaction ``txn_id``, or of the new transactions, whose number is ``begins``. ``check`` is
     called before the round, outside of it. A call that is not ``under_catalog`` depends on no
     catalog version and waits for none.
@@ -116,7 +116,7 @@ class SharedCall(Generic[T]):
         *,
         shared: SharedWrites,
         timeout: float,
-        asks: Sequence[Query] = (),
+        first_queries: Sequence[Query] = (),
         txn_id: int | None = None,
         check: Callable[[], None] | None = None,
         begins: int = 0,
@@ -124,7 +124,7 @@ class SharedCall(Generic[T]):
     ) -> None:
         self.stage = stage
         self._shared = shared
-        self.asks = asks
+        self.first_queries = first_queries
         self.txn_id = txn_id
         self.check = check
         self.begins = begins
@@ -427,8 +427,8 @@ class SharedWrites:
         def first() -> Sequence[Query]:
             return (
                 take_time_query(self._clock, count=count),
-                *(self._catalogs.ahead if looks else ()),
-                *chain.from_iterable(call.asks for call in calls),
+                *(self._catalogs.first_queries if looks else ()),
+                *chain.from_iterable(call.first_queries for call in calls),
             )
 
         def body(connection: Connection) -> None:
@@ -436,7 +436,9 @@ class SharedWrites:
             first_time = Timestamp(last - count + 1)
             catalog = self._catalog(connection, calls, first_time, last) if looks else None
             # All calls read before one writes: a write invalidates what was read ahead.
-            rows = [[row for query in c.asks for row in run(connection, *query)] for c in calls]
+            rows = [
+                [row for query in c.first_queries for row in run(connection, *query)] for c in calls
+            ]
             for place, call in enumerate(calls, start=1):
                 at = Timestamp(last - count + place)
                 call.stage_in(Round(connection, at, catalog), rows[place - 1])

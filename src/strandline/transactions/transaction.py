@@ -143,7 +143,7 @@ class TransactionListener(Protocol):
     """
 
     @property
-    def ahead(self) -> Sequence[Query]:
+    def first_queries(self) -> Sequence[Query]:
         """The queries that `committing` runs on its connection."""
 
     def committing(

@@ -75,7 +75,7 @@ class TransactionEnds(TransactionReads):
             database, clock, writes=writes, catalogs=catalogs, retention_ms=retention_ms
         )
         self._listeners = tuple(listeners)
-        self._asked_by_listeners = [query for of in self._listeners for query in of.ahead]
+        self._first_of_listeners = [query for of in self._listeners for query in of.first_queries]
         self._name_row = name_row
         self.heartbeats = heartbeats
         self.locks = locks
@@ -104,9 +104,9 @@ class TransactionEnds(TransactionReads):
             first=lambda: (
                 take_time_query(self._clock),
                 *records.find_with_writes_queries(txn_id),
-                *self._catalogs.ahead,
+                *self._catalogs.first_queries,
                 *clashing_rows_queries(txn_id),
-                *self._asked_by_listeners,
+                *self._first_of_listeners,
             ),
         )
         if ended.conflict is not None:
@@ -160,7 +160,7 @@ class TransactionEnds(TransactionReads):
         return SharedCall(
             stage,
             shared=self._shared,
-            asks=records.find_with_writes_queries(txn_id),
+            first_queries=records.find_with_writes_queries(txn_id),
             txn_id=txn_id,
             timeout=timeout,
             under_catalog=under is not None,

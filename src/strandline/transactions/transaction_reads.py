@@ -145,7 +145,9 @@ class TransactionReads:
         for no writer. ``since`` is at least the time of the present catalog: if that is in another
         database, this one need not have given a time since.
         """
-        with self._database.read(first=(STORED_TIME_QUERY, *self._catalogs.ahead)) as connection:
+        with self._database.read(
+            first=(STORED_TIME_QUERY, *self._catalogs.first_queries)
+        ) as connection:
             moment = stored_time(connection)
             age = milliseconds(self._clock.current()) - milliseconds(moment)
             if moment < since or age > SETTLED_MS:

@@ -232,12 +232,12 @@ class Transactions(TransactionEnds):
         table_id: int,
         *,
         owner: str | None = None,
-        ahead: Sequence[Query] = (),
+        first: Sequence[Query] = (),
     ) -> Iterator[Step]:
         """An open transaction with its write id for a table, inside one SQL transaction.
 
         What the block stages on the step's connection is durable when the block ends, and undone
-        if it raises. ``ahead`` are the queries that the block runs first, see `Database.write`.
+        if it raises. ``first`` are the queries that the block runs first, see `Database.write`.
 
         The table must be a transactional table of the catalog under which the transaction began:
         rows under any other table id could never be committed.
@@ -251,7 +251,7 @@ class Transactions(TransactionEnds):
                 opened,
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
-                first=lambda: (*self._step_queries(txn_id, table_id), *ahead),
+                first=lambda: (*self._step_queries(txn_id, table_id), *first),
                 is_news=False,
             )
 
@@ -287,13 +287,13 @@ class Transactions(TransactionEnds):
         Its result is None, and it changes nothing, if the present version of the catalog is not
         ``under``.
         """
-        asks = records.find_for_table_queries(txn_id, table_id)
+        first_queries = records.find_for_table_queries(txn_id, table_id)
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], dict[int, int] | None]:
             if under is not None and under != shared.catalog_version:
                 return lambda: None
             connection = shared.connection
-            if asks:
+            if first_queries:
                 transaction, write_id = records.for_table(txn_id, rows)
             else:  # no transaction or table can have this id
                 transaction, write_id = records.find_for_writing(connection, txn_id), None
@@ -316,7 +316,7 @@ class Transactions(TransactionEnds):
         return SharedCall(
             stage,
             shared=self._shared,
-            asks=asks,
+            first_queries=first_queries,
             txn_id=txn_id,
             timeout=PATIENCE,
             under_catalog=under is not None,

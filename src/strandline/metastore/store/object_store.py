@@ -397,11 +397,11 @@ class SqlObjectStore(ObjectStore):
         owner: str | None = None,
         paths: Collection[str] = (),
     ) -> Iterator[Staging]:
-        ahead = [table_places.place_query(table_id)]
+        first = [table_places.place_query(table_id)]
         if 0 < len(paths) <= _PATHS_AHEAD:
-            ahead += queries.visible_queries(table_id, RowKind.DATA_FILE, paths)
-        ahead += [NUMBERS.ahead, queries.ROW_IDS.ahead]
-        with self._transactions.writing(txn_id, table_id, owner=owner, ahead=ahead) as step:
+            first += queries.visible_queries(table_id, RowKind.DATA_FILE, paths)
+        first += [NUMBERS.query, queries.ROW_IDS.query]
+        with self._transactions.writing(txn_id, table_id, owner=owner, first=first) as step:
             yield Staging(step, self._notifications)
         faults.reached("rows-staged")
 

@@ -428,7 +428,7 @@ class _WithAppend:
         places = list(
             dict.fromkeys(place for place in default_places.values() if place is not None)
         )
-        self.asks = (FENCE_ROW, ()), (POSITION, ()), *tables_at_queries(places)
+        self.first_queries = (FENCE_ROW, ()), (POSITION, ()), *tables_at_queries(places)
         self._reached: LogPosition | None = None
 
     def write(self, connection: Connection, updates: Sequence[Update]) -> None:

@@ -66,7 +66,7 @@ class ProjectedCatalogs:
         self._upper_within = upper_within
 
     @property
-    def ahead(self) -> Sequence[Query]:
+    def first_queries(self) -> Sequence[Query]:
         """The query that `catalog_at` runs on its connection."""
         return () if self._upper_within is None else (self._upper_within.query,)
 
@@ -104,9 +104,9 @@ class TransactionEvents:
         self._projector = projector
 
     @property
-    def ahead(self) -> Sequence[Query]:
+    def first_queries(self) -> Sequence[Query]:
         """See `TransactionListener`."""
-        return (NUMBERS.ahead,)
+        return (NUMBERS.query,)
 
     def committing(
         self,
