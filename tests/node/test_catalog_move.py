@@ -30,7 +30,7 @@ from strandline.model.descriptors import Setting
 from strandline.node import Node, catalog_move
 from strandline.node.address import StoreAddress
 from strandline.node.backup import back_up, restore
-from strandline.node.catalog_log import LogPlace, open_catalog_log, remembered
+from strandline.node.catalog_log import LogPlace, open_catalog_log, remembered_log
 from strandline.node.catalog_move import MovedCatalog, move_catalog
 from strandline.node.membership import join_or_create
 from strandline.node.relocation import relocate
@@ -346,7 +346,7 @@ def test_a_crash_after_each_write_leaves_one_working_log(
 
 def log_of(folder: Path) -> str:
     with place_of(folder) as place:
-        kept = remembered(place)
+        kept = remembered_log(place)
         assert kept is not None
         return kept.name
 
@@ -372,7 +372,7 @@ def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
         moved = move_catalog(at, etcd, leaving="stash", to="")
         assert str(moved.target).startswith("metastorage in etcd://")
         with pytest.raises(InvalidInput, match="name the store by that address"):
-            remembered(at)
+            remembered_log(at)
         with joined_at(etcd) as state:
             commit(state, "two")
         with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -389,7 +389,7 @@ def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
                 move_catalog(etcd, at, leaving="", to="metastorage")
         move_catalog(etcd, at, leaving="", to="metastorage")
         with pytest.raises(InvalidInput, match="name the store by the address of that database"):
-            remembered(etcd)
+            remembered_log(etcd)
         with joined_at(at) as state:
             commit(state, "four")
             assert notes(state) == {"one", "two", "three", "four"}

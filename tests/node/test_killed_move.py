@@ -12,7 +12,7 @@ from strandline.config import Settings
 from strandline.durable import ReadOnlyState
 from strandline.durable.collections import APPEND_ONLY
 from strandline.node import Node
-from strandline.node.catalog_log import Kept, LogPlace, reading_catalog_log, remembered
+from strandline.node.catalog_log import LogPlace, RememberedLog, reading_catalog_log, remembered_log
 from tests.node.test_catalog_log import fill, tables
 from tests.node.test_catalog_move import place_of
 from tests.sql.processes import Process
@@ -65,9 +65,9 @@ def history_at(place: LogPlace, *, upper: int | None = None) -> tuple[int, list[
         ]
 
 
-def kept_of(folder: Path) -> Kept | None:
+def kept_of(folder: Path) -> RememberedLog | None:
     with place_of(folder) as place:
-        return remembered(place)
+        return remembered_log(place)
 
 
 def move(output: Path, *arguments: str, at: int = 0) -> tuple[int, int]:
@@ -114,14 +114,14 @@ class Move:
                 fill(node, "between", rows=0)
                 expected.insert(0, "between")
             upper, before = history(folder)
-        was_finished = kept_of(folder) == Kept(self._to)
+        was_finished = kept_of(folder) == RememberedLog(self._to)
         self._output.write_text("")
         status, _ = self.run()
         if was_finished:
             assert f"is already in the log {self._to}" in self._output.read_text()
         else:
             assert status == 0, self._output.read_text()
-        assert kept_of(folder) == Kept(self._to)
+        assert kept_of(folder) == RememberedLog(self._to)
         assert history(folder, upper=upper)[1] == before
         with Node.open(folder) as node:
             fill(node, "v")

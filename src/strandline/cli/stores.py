@@ -32,7 +32,7 @@ from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName, version_number
 from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, store_address
-from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered
+from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered_log
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import refuse_lost_database
 from strandline.node.settings import load
@@ -86,7 +86,7 @@ def log_of(store: Store, database: Database) -> Iterator[UpdateLog]:
     """Open the log of a store's catalog; ``database`` is that of the store. Raises `NotFound`."""
     address = address_of(store)
     place = LogPlace(database, address, HybridClock())
-    if remembered(place) is None:
+    if remembered_log(place) is None:
         raise _no_catalog(address)
     with reading_catalog_log(place) as log:
         if log.token() is None:

@@ -10,8 +10,8 @@
 
 `LOGS` is the registry: the setting ``catalog_log`` can name every log in it.
 
-A store remembers its log in one row of its SQL database (`Kept`). The first node writes the row
-before it creates the catalog. A store of an older release has no row, and its log is
+A store remembers its log in one row of its SQL database (`RememberedLog`). The first node writes
+the row before it creates the catalog. A store of an older release has no row, and its log is
 ``metastorage``. A node that wants another log is refused, since that log would begin with an empty
 catalog beside the rows of all tables. If the remembered log is still empty (the first start
 failed), another log may replace it. Nodes that start at the same time on a new store write the row
@@ -62,7 +62,7 @@ from strandline.sql.schema_versions import whole_row
 PART = "catalog_log"
 VERSION = 1
 METADATA = MetaData()
-KEPT = Table(
+REMEMBERED = Table(
     "strandline_catalog_log",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
@@ -71,7 +71,7 @@ KEPT = Table(
     Column("former", String, nullable=False),
     Column("sealed_epoch", BigInteger, nullable=False),
 )
-whole_row(KEPT)
+whole_row(REMEMBERED)
 DEFAULT, _SHADOW = "metastorage", "shadow"
 BLOBS_FOLDER = "_catalog"
 """Below the warehouse of a store on servers. Spark ignores names that begin with ``_``."""
@@ -87,7 +87,7 @@ _PUT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RememberedLog:
     """The log that keeps the catalog of a store, as the store remembers it.
 
     ``address`` is the shown address of etcd if the catalog is there, and empty if it is in the SQL
@@ -125,7 +125,7 @@ class LogPlace:
 
     @property
     def catalog_address(self) -> str:
-        """The `Kept.address` of a log at this place."""
+        """The `RememberedLog.address` of a log at this place."""
         return "" if self.address.is_one_database else shown_address(self.address.catalog)
 
 
@@ -227,21 +227,21 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
     `InvalidInput` if the catalog of the store is in another log.
     """
     refuse_unknown(wanted, option="catalog_log")
-    kept = remembered(place)
-    if kept is None or (wanted not in ("", kept.name) and _is_empty(place, kept.name)):
+    present = remembered_log(place)
+    if present is None or (wanted not in ("", present.name) and _is_empty(place, present.name)):
         chosen = wanted or DEFAULT
         new_log = opening_of(chosen, place)(place, opened)  # if it raises, no row is written
-        kept = remember(place, Kept(chosen, place.catalog_address), instead_of=kept)
-        if kept.name == chosen:
+        present = remember(place, RememberedLog(chosen, place.catalog_address), instead_of=present)
+        if present.name == chosen:
             return new_log
-    if wanted not in ("", kept.name):
+    if wanted not in ("", present.name):
         raise InvalidInput(
             f"catalog_log is {wanted}, but the catalog of the store {place.address.name} is kept "
-            f"in the log {kept.name}; leave catalog_log out, or set it to {kept.name}. "
+            f"in the log {present.name}; leave catalog_log out, or set it to {present.name}. "
             "`strandline durable migrate` moves a catalog to another log"
         )
-    finish_move(place, kept)
-    return opening_of(kept.name, place)(place, opened)
+    finish_move(place, present)
+    return opening_of(present.name, place)(place, opened)
 
 
 def refuse_unknown(name: str, *, option: str) -> None:
@@ -262,8 +262,8 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
     with closing(SqlMetastorage(place.database, place.clock)) as store:
         if store.get(persist_log.BLOBS) is None:
             return
-        kept = remembered(place)
-        if kept is not None and PERSIST in parts_of(kept.name):
+        present = remembered_log(place)
+        if present is not None and PERSIST in parts_of(present.name):
             store.invoke([], [Put(persist_log.BLOBS, blobs.encode())])
         else:
             store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
@@ -282,8 +282,8 @@ def part_from_blobs(place: LogPlace) -> None:
         blobs = store.get(persist_log.BLOBS)
         if blobs is None or not blobs.value:
             return
-        kept = remembered(place)
-        if kept is not None and PERSIST in parts_of(kept.name):
+        present = remembered_log(place)
+        if present is not None and PERSIST in parts_of(present.name):
             raise InvalidInput(
                 f"the blobs of the catalog are in {blobs.value.decode()}, and a copy would share"
                 " them with the original; make the copy with `strandline backup` and"
@@ -319,7 +319,7 @@ def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
         token = copied.token()
     place.database.ensure_schema(PART, VERSION, METADATA)
     with place.database.write() as connection:
-        put_kept(connection, Kept(DEFAULT))
+        put_remembered(connection, RememberedLog(DEFAULT))
         fence = FenceRow.read(connection)
         if fence is not None and token is not None and fence.token < token:
             FenceRow.raise_to(connection, token)
@@ -328,52 +328,52 @@ def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
 @contextmanager
 def reading_catalog_log(place: LogPlace) -> Iterator[UpdateLog]:
     """Open the log of an existing store as it is, without finishing a move."""
-    kept = remembered(place)
+    present = remembered_log(place)
     with ExitStack() as opened:
-        yield opening_of(DEFAULT if kept is None else kept.name, place)(place, opened).log
+        yield opening_of(DEFAULT if present is None else present.name, place)(place, opened).log
 
 
-def remembered(place: LogPlace) -> Kept | None:
+def remembered_log(place: LogPlace) -> RememberedLog | None:
     """Return the log that the store remembers, or None if the store has no catalog.
 
     Raises `InvalidInput` if the catalog is not where the address of the store says.
     """
     with place.database.read() as connection:
         if schema_versions.version_of(connection, PART) is not None:
-            kept = kept_on(connection)
-            if kept is not None:
-                _compare_address(place, kept)
-            return kept
+            present = read_remembered(connection)
+            if present is not None:
+                _compare_address(place, present)
+            return present
         has_tables = schema_versions.version_of(connection, METASTORAGE_PART) is not None
     # Without a row, the store is new or was made by an older release.
     if place.address.is_one_database and not has_tables:
         return None
-    return None if _is_empty(place, DEFAULT) else Kept(DEFAULT, place.catalog_address)
+    return None if _is_empty(place, DEFAULT) else RememberedLog(DEFAULT, place.catalog_address)
 
 
 def log_name(place: LogPlace) -> str:
     """Return the name of the log that keeps the catalog, as users see it."""
-    return str(remembered(place) or Kept(DEFAULT))
+    return str(remembered_log(place) or RememberedLog(DEFAULT))
 
 
-def kept_on(connection: Connection) -> Kept | None:
+def read_remembered(connection: Connection) -> RememberedLog | None:
     """Return the row, or None if it is not written yet."""
     row = first_row(connection, _READ)
-    return None if row is None else Kept(*row)
+    return None if row is None else RememberedLog(*row)
 
 
-def _compare_address(place: LogPlace, kept: Kept) -> None:
+def _compare_address(place: LogPlace, present: RememberedLog) -> None:
     """Raise `InvalidInput` if only one of row and address puts the catalog in etcd.
 
     The addresses of etcd are not compared, since several may name the same cluster. If the address
     names a log that the catalog has left, joining it fails because it is sealed.
     """
-    if kept.address and place.address.is_one_database:
+    if present.address and place.address.is_one_database:
         raise InvalidInput(
-            f"the catalog of {place.address.name} is kept in {kept.address}; name the store by that"
-            " address, and this database by the setting objects"
+            f"the catalog of {place.address.name} is kept in {present.address}; name the store by "
+            "that address, and this database by the setting objects"
         )
-    if not kept.address and not place.address.is_one_database:
+    if not present.address and not place.address.is_one_database:
         raise InvalidInput(
             f"the catalog of {place.address.name} is kept in {place.database.name}; name the store"
             " by the address of that database"
@@ -385,45 +385,47 @@ def _is_empty(place: LogPlace, name: str) -> bool:
         return opening_of(name, place)(place, opened).log.token() is None
 
 
-def remember(place: LogPlace, new: Kept, *, instead_of: Kept | None) -> Kept:
-    """Write ``new`` if the row is still ``instead_of`` or missing; return the row that is kept."""
+def remember(
+    place: LogPlace, new: RememberedLog, *, instead_of: RememberedLog | None
+) -> RememberedLog:
+    """Write ``new`` if the row is still ``instead_of`` or missing; return the row."""
     place.database.ensure_schema(PART, VERSION, METADATA)
     with place.database.write() as connection:
-        kept = kept_on(connection)
-        if kept == instead_of or kept is None:
-            put_kept(connection, new)
+        present = read_remembered(connection)
+        if present == instead_of or present is None:
+            put_remembered(connection, new)
             return new
-    return kept
+    return present
 
 
-def put_kept(connection: Connection, kept: Kept) -> None:
+def put_remembered(connection: Connection, present: RememberedLog) -> None:
     """Write the row."""
-    change(connection, _PUT, (kept.name, kept.address, kept.former, kept.sealed_epoch))
+    change(connection, _PUT, (present.name, present.address, present.former, present.sealed_epoch))
 
 
-def finish_move(place: LogPlace, kept: Kept) -> None:
-    """Finish a move to the log ``kept``. Several processes may do so at once.
+def finish_move(place: LogPlace, present: RememberedLog) -> None:
+    """Finish a move to the log ``present``. Several processes may do so at once.
 
     After a crash between two steps, the next process that opens the store does the rest. If the
     catalog has moved on meanwhile, a late process changes nothing, because the seal that it finds
-    is not that of ``kept``.
+    is not that of ``present``.
     """
-    if not kept.former:
+    if not present.former:
         return
-    name = deciding_part(kept.name)
+    name = deciding_part(present.name)
     with ExitStack() as opened:
         log = opening_of(name, place)(place, opened).log
-        if kept.former in LOGS:
-            original = opening_of(kept.former, place)(_in_database(place), opened).log
+        if present.former in LOGS:
+            original = opening_of(present.former, place)(_in_database(place), opened).log
             with suppress(Replaced):  # another process has finished the move
-                LogCopy(original, log, names=(kept.former, name), token=FILLING).level()
+                LogCopy(original, log, names=(present.former, name), token=FILLING).level()
         unseal(
             log,
-            kept.sealed_epoch,
+            present.sealed_epoch,
             member=new_member_id(),
             raise_fence=raises_fence_of(place.database),
         )
-    remember(place, replace(kept, former="", sealed_epoch=0), instead_of=kept)
+    remember(place, replace(present, former="", sealed_epoch=0), instead_of=present)
 
 
 def _in_database(place: LogPlace) -> LogPlace:

@@ -52,17 +52,17 @@ from strandline.errors import Conflict, CorruptData, Fenced, InvalidInput, NotFo
 from strandline.fencing import FenceToken
 from strandline.node.catalog_log import (
     DEFAULT,
-    Kept,
     LogPlace,
     OpenedLog,
+    RememberedLog,
     deciding_part,
     finish_move,
-    kept_on,
     opening_of,
     parts_of,
-    put_kept,
+    put_remembered,
+    read_remembered,
     remember,
-    remembered,
+    remembered_log,
 )
 from strandline.node.membership import new_member_id
 from strandline.sql import FenceRow, Query
@@ -81,7 +81,7 @@ class MovedCatalog:
     switch.
     """
 
-    target: Kept
+    target: RememberedLog
     frontier: Frontier | None
 
 
@@ -100,47 +100,52 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
     if interrupted is not None:
         finish_move(target, interrupted)
         return MovedCatalog(_finished(interrupted), None)
-    kept = remembered(source)
-    if kept is None:
+    present = remembered_log(source)
+    if present is None:
         raise NotFound(
             f"there is no catalog in {source.address.name} yet; `strandline serve` creates one"
         )
-    if kept.former:
-        finish_move(source, kept)
-    kept = remember(source, Kept(DEFAULT, source.catalog_address), instead_of=None)
-    if leaving not in ("", kept.name):
-        raise InvalidInput(f"the catalog of {source.address.name} is kept in the log {kept}")
+    if present.former:
+        finish_move(source, present)
+    present = remember(source, RememberedLog(DEFAULT, source.catalog_address), instead_of=None)
+    if leaving not in ("", present.name):
+        raise InvalidInput(f"the catalog of {source.address.name} is kept in the log {present}")
     address = target.catalog_address
-    new = Kept(to or (kept.name if address == kept.address else DEFAULT), address)
+    new = RememberedLog(to or (present.name if address == present.address else DEFAULT), address)
     with ExitStack() as opened:
-        move = _Move(source, target, kept, new, opened)
+        move = _Move(source, target, present, new, opened)
         frontier = move.make()
     finish_move(target, move.switched)
     return MovedCatalog(_finished(move.switched), frontier)
 
 
-def _interrupted(target: LogPlace, to: str) -> Kept | None:
+def _interrupted(target: LogPlace, to: str) -> RememberedLog | None:
     """Return the row of an earlier call to the same target that ended after the switch, or None."""
     with suppress(InvalidInput):  # the catalog is elsewhere
-        kept = remembered(target)
-        if kept is not None and kept.former and to in ("", kept.name):
-            return kept
+        present = remembered_log(target)
+        if present is not None and present.former and to in ("", present.name):
+            return present
     return None
 
 
-def _finished(kept: Kept) -> Kept:
-    return replace(kept, former="", sealed_epoch=0)
+def _finished(present: RememberedLog) -> RememberedLog:
+    return replace(present, former="", sealed_epoch=0)
 
 
 class _Move:
     """One move, with its logs open."""
 
     def __init__(
-        self, source: LogPlace, target: LogPlace, kept: Kept, new: Kept, opened: ExitStack
+        self,
+        source: LogPlace,
+        target: LogPlace,
+        present: RememberedLog,
+        new: RememberedLog,
+        opened: ExitStack,
     ) -> None:
         self._database = source.database
-        self._kept = kept
-        original = _open(deciding_part(kept.name), source, opened)
+        self._present = present
+        original = _open(deciding_part(present.name), source, opened)
         log = self._log = original.log
         self._takes_part = original.upper_within is not None
         self._state = ReadOnlyState(log)
@@ -149,19 +154,22 @@ class _Move:
         refuse_other(self._position.contents)
         _refuse_delay(self._position, target)
         self._token = self._first_token()
-        former = kept.address or deciding_part(kept.name)
+        former = present.address or deciding_part(present.name)
         self.switched = replace(new, former=former, sealed_epoch=self._token.epoch)
-        self._is_return = new == kept
+        self._is_return = new == present
         if self._is_return and not self._is_sealed():
-            raise InvalidInput(f"the catalog is already in the log {kept}; nothing was moved")
+            raise InvalidInput(f"the catalog is already in the log {present}; nothing was moved")
         target = replace(target, environment=environment or "")
-        original_parts = {_place_of(part, source) for part in parts_of(kept.name)}
+        original_parts = {_place_of(part, source) for part in parts_of(present.name)}
         self._copies = []
         for number, part in enumerate(parts_of(new.name)):
-            if _place_of(part, target) == _place_of(deciding_part(kept.name), source):
+            if _place_of(part, target) == _place_of(deciding_part(present.name), source):
                 continue
             copy = _open(part, target, opened).log
-            names = str(replace(kept, name=deciding_part(kept.name))), str(replace(new, name=part))
+            names = (
+                str(replace(present, name=deciding_part(present.name))),
+                str(replace(new, name=part)),
+            )
             if names[0] == names[1]:
                 names = names[0], f"the new {names[1]}"
             self._refuse_other_catalog(copy, names[1], environment)
@@ -207,7 +215,7 @@ class _Move:
                 if self._log.frontier().since != before.since:
                     continue  # trimmed by a node meanwhile
                 raise CorruptData(
-                    f"the catalog was not moved, and nodes continue with the log {self._kept}: "
+                    f"the catalog was not moved, and nodes continue with the log {self._present}: "
                     f"{error.message}"
                 ) from error
             if self._log.frontier().since == frontier.since:
@@ -259,7 +267,7 @@ class _Move:
 
     def _switch(self) -> _Switch:
         behind = self._token.next(self._token.deploy_generation)
-        return _Switch(self._kept, self.switched, behind)
+        return _Switch(self._present, self.switched, behind)
 
     def _is_sealed(self) -> bool:
         token = self._log.token()
@@ -305,8 +313,8 @@ class _Switch:
 
     first_queries: tuple[Query, ...] = ()
 
-    def __init__(self, kept: Kept, new: Kept, token: FenceToken) -> None:
-        self._kept, self._new, self._token = kept, new, token
+    def __init__(self, present: RememberedLog, new: RememberedLog, token: FenceToken) -> None:
+        self._present, self._new, self._token = present, new, token
 
     def write(self, connection: Any, updates: Sequence[Update]) -> None:
         self.switch(connection)
@@ -316,11 +324,11 @@ class _Switch:
 
     def switch(self, connection: Connection) -> None:
         self.refuse_other(connection)
-        put_kept(connection, self._new)
+        put_remembered(connection, self._new)
         self.raise_fence(connection)
 
     def refuse_other(self, connection: Connection) -> None:
-        if kept_on(connection) != self._kept:
+        if read_remembered(connection) != self._present:
             raise Conflict("another command has moved the catalog meanwhile; check where it is now")
 
     def raise_fence(self, connection: Connection) -> None:

@@ -176,25 +176,25 @@ class Undo:
         """The dropped tables that are restored, as they were."""
         for target, net in self.net.items():
             if target.kind == "table" and net.old is not None and net.new is None:
-                yield net.was
+                yield net.old_value
 
     def schema(self, catalog: Catalog, schema_id: int) -> SchemaDescriptor | None:
         """The schema with that id, as this undo restores it or else as it is in ``catalog``."""
         net = self.net.get(Target("schema", id_key(schema_id)))
-        back: SchemaDescriptor | None = net.was if net else None
+        back: SchemaDescriptor | None = net.old_value if net else None
         return back or catalog.schema_by_id(schema_id)
 
     # -- reasons for a refusal -----------------------------------------------------------------
 
     def _check_unchanged(self, catalog: Catalog, target: Target, net: Net) -> None:
         """Refuse an object that is not as the update left it."""
-        now, left = catalog.contents.value(*target), net.left
+        now, left = catalog.contents.value(*target), net.new_value
         since = self._later_by_target.get(target, [])
         if left is None and now is None and not since:
             return
         if left is not None and now is not None and declared_kind(target.kind).undo.same(left, now):
             return
-        named = named_then(catalog, now or left or net.was, (self.update, *self.later))
+        named = named_then(catalog, now or left or net.old_value, (self.update, *self.later))
         if not since:
             raise Conflict(
                 f"{named} has changed since; find that change in the history and undo it first"
@@ -295,7 +295,7 @@ class _Step:
                 self._write(rest)
                 rest = []
                 if set_back is not None:
-                    set_back(self.planning, self._now(change), net.was)
+                    set_back(self.planning, self._now(change), net.old_value)
                 elif kind.drop is not None:
                     kind.drop(self.planning, self._now(change))
         self._write(rest)
@@ -347,13 +347,13 @@ class _Step:
             return None
         target, now = target_of(change), self._now(change)
         net = self.undo.net[target]
-        earlier = net.was if change.old == net.old else value_of(change.kind, change.old)
+        earlier = net.old_value if change.old == net.old else value_of(change.kind, change.old)
         whole = self._whole(change.kind, earlier)
         value = declared_kind(change.kind).undo.comes_back(earlier, now, net, whole)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
         keeps_present_name = net.old is None or (now is not None and not renames(change))
-        return called_as(value, now if keeps_present_name else net.was)
+        return called_as(value, now if keeps_present_name else net.old_value)
 
     def _put_back(self, transaction: CatalogTransaction, change: Change, value: Any) -> None:
         self._check_name(value)
@@ -362,7 +362,7 @@ class _Step:
             if self.planning.catalog.next_number(RESTORED_TABLES) == base:
                 transaction.allocate_id(RESTORED_TABLES)
         before = self.undo.net[target_of(change)]
-        transaction.put(value, record=before.old if value is before.was else None)
+        transaction.put(value, record=before.old if value is before.old_value else None)
         for part in declared_kind(kind_of(value).name).undo.following(self.planning.catalog, value):
             net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
             if net is None or net.old is None:

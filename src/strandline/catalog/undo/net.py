@@ -48,12 +48,12 @@ class Net:
     new: bytes | None
 
     @cached_property
-    def was(self) -> Any:  # Any: a descriptor of the kind, or None
+    def old_value(self) -> Any:  # Any: a descriptor of the kind, or None
         """The object before the version, or None."""
         return value_of(self.kind, self.old)
 
     @cached_property
-    def left(self) -> Any:  # Any: a descriptor of the kind, or None
+    def new_value(self) -> Any:  # Any: a descriptor of the kind, or None
         """The object as the version left it, or None."""
         return value_of(self.kind, self.new)
 

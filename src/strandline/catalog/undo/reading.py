@@ -176,7 +176,7 @@ def _with_its_parts(
         other: net for other, net in Undo(update=update).net.items() if net.new is None
     }
     needs = {
-        other: {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
+        other: {Target(kind, id_key(object_id)) for kind, object_id in references(net.old_value)}
         for other, net in dropped_objects.items()
     }
     restored, added = {target}, {target}
@@ -264,7 +264,9 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
     needed: set[Target] = set()
     for net in undo.net.values():
         if net.old is not None:
-            needed |= {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
+            needed |= {
+                Target(kind, id_key(object_id)) for kind, object_id in references(net.old_value)
+            }
     later = []
     for update in catalogs.each_update(undo.update.version + 1, latest.version):
         touched = {Target(change.kind, change.key) for change in update.changes()}
@@ -343,7 +345,7 @@ def _sees(access: Access, catalogs: CatalogFollower, undo: Undo) -> bool:
     last = undo.update.version
     states = (access.catalog, catalogs.catalog(last), catalogs.catalog(last - 1))
     for net in undo.net.values():
-        value = net.was or net.left
+        value = net.old_value or net.new_value
         if isinstance(value, SchemaDescriptor):
             schema: SchemaDescriptor | None = value
         elif kind_of(value).in_schema:

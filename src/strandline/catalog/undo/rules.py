@@ -66,7 +66,7 @@ def table_comes_back(
     """
     if now is None:
         return earlier
-    left: TableDescriptor = net.left or earlier
+    left: TableDescriptor = net.new_value or earlier
     kept = {column.id for column in left.columns}
     columns = tuple(
         column
@@ -91,7 +91,7 @@ def index_comes_back(
     A stopping index, which has no name, is returned unchanged.
     """
     together = of_table is not None and of_table.new is None
-    status = _status(net.was, net.left, together=together)
+    status = _status(net.old_value, net.new_value, together=together)
     return replace(earlier, status=status) if earlier.alive else earlier
 
 

@@ -17,13 +17,13 @@ from sqlalchemy import Connection, Table, delete, insert, select, text, tuple_
 
 from strandline.errors import AlreadyExists, CorruptData
 from strandline.metastorage import sql_tables
-from strandline.node.catalog_log import KEPT
+from strandline.node.catalog_log import REMEMBERED
 from strandline.node.store_database import PARTS, refuse_older_parts
 from strandline.sql import Database, SqliteDatabase, open_sqlite, schema_versions, sqlite_file
 from strandline.sql.schema_versions import SCHEMA
 
 _ROWS = 256
-_IN_EMPTY_STORES = {SCHEMA.name, schema_versions.CLOCK.name, KEPT.name, sql_tables.HEAD.name}
+_IN_EMPTY_STORES = {SCHEMA.name, schema_versions.CLOCK.name, REMEMBERED.name, sql_tables.HEAD.name}
 _SEQUENCES = text("SELECT name, seq FROM sqlite_sequence")
 _SET_SEQUENCE = text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
 _ADD_SEQUENCE = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)")
