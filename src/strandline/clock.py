@@ -240,13 +240,13 @@ class HybridClock:
         end = _time.monotonic() + timeout
         with self._moved:
             while max(self._latest, self._reckoned() << LOGICAL_BITS) < at:
-                left = end - _time.monotonic()
-                if left <= 0:
+                seconds_left = end - _time.monotonic()
+                if seconds_left <= 0:
                     raise DeadlineExceeded(
                         f"the clock did not reach {format_timestamp(at)} within {timeout} s"
                     )
                 ahead = milliseconds(at) - self._reckoned() + 1
-                self._moved.wait(min(left, max(ahead, 1) / 1000))
+                self._moved.wait(min(seconds_left, max(ahead, 1) / 1000))
 
     def _reckoned(self) -> int:
         return self._wall_and_reckoned()[1]

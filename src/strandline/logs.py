@@ -82,9 +82,9 @@ class _Formatter(logging.Formatter):
         return message
 
     def fields_of(self, record: logging.LogRecord) -> Mapping[str, object]:
-        given = dict(getattr(record, "fields", {}))
-        client = given.pop("client", None) or getattr(record, "client", "")
-        return {"client": client, **given} if client else given
+        extra_fields = dict(getattr(record, "fields", {}))
+        client = extra_fields.pop("client", None) or getattr(record, "client", "")
+        return {"client": client, **extra_fields} if client else extra_fields
 
     def trace_of(self, record: logging.LogRecord) -> str:
         if record.exc_info and record.exc_info[0] is not None:
@@ -154,8 +154,8 @@ class Flood(logging.Filter):
             return False
         counts[1] += 1
         if counts[2]:
-            given = getattr(record, "fields", {})
-            record.fields = {**given, "lines_like_this_left_out": int(counts[2])}
+            extra_fields = getattr(record, "fields", {})
+            record.fields = {**extra_fields, "lines_like_this_left_out": int(counts[2])}
             counts[2] = 0
         return True
 

@@ -124,10 +124,10 @@ def _sizes(text: str) -> Mapping[str, ClusterSize] | None:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def _size(given: object) -> ClusterSize | None:
-    if not isinstance(given, dict) or set(given) != {"cores", "memory"}:
+def _size(value: object) -> ClusterSize | None:
+    if not isinstance(value, dict) or set(value) != {"cores", "memory"}:
         return None
-    cores, memory = given["cores"], given["memory"]
+    cores, memory = value["cores"], value["memory"]
     if type(cores) is not int or not 1 <= cores <= 100_000:
         return None
     if not isinstance(memory, str) or not _MEMORY.fullmatch(memory):

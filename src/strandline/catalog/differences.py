@@ -264,15 +264,15 @@ def _by_grantee_and_grantor(names: _Names, several: tuple[Grant, ...]) -> _Keyed
     return {
         (grantee, grantor): (
             names.role(grantee) + (f" by {names.role(grantor)}" if grantor else ""),
-            _dated(given),
+            _dated(dated_grants),
         )
-        for (grantee, grantor), given in pairs.items()
+        for (grantee, grantor), dated_grants in pairs.items()
     }
 
 
-def _dated(given: list[Grant]) -> _Dated:
-    every = reduce(or_, (grant.privileges for grant in given))
-    times = (f"{_listed(grant.privileges)} at {grant.granted}" for grant in given)
+def _dated(grants: list[Grant]) -> _Dated:
+    every = reduce(or_, (grant.privileges for grant in grants))
+    times = (f"{_listed(grant.privileges)} at {grant.granted}" for grant in grants)
     return _Dated(_listed(every), "; ".join(times))
 
 

@@ -261,8 +261,8 @@ class CatalogFollower(CatalogApplier):
             if at <= known:
                 return
             ahead = (milliseconds(at) - milliseconds(known)) / 1000
-            left = end - time.monotonic()
-            if ahead > left:
+            seconds_left = end - time.monotonic()
+            if ahead > seconds_left:
                 raise DeadlineExceeded(
                     f"{format_timestamp(at)} is {ahead:.3f} s ahead of the store's time; ask for "
                     "a time in the past"

@@ -138,6 +138,6 @@ class AwaitedVersions:
     ) -> list[tuple[int, Future[Catalog]]]:
         """Remove and return the futures for which ``due`` is true."""
         with self._lock:
-            taken = [entry for entry in self._futures if due(*entry)]
+            taken_entries = [entry for entry in self._futures if due(*entry)]
             self._futures = [entry for entry in self._futures if not due(*entry)]
-        return taken
+        return taken_entries

@@ -205,11 +205,11 @@ class CatalogManager(CatalogFollower):
             self._activate(target, end)
             return
         while True:
-            left = max(0.0, end - time.monotonic())
+            seconds_left = max(0.0, end - time.monotonic())
             try:
-                self._clock.wait_until(target, timeout=min(left, LOOK_FOR_STOP_SECONDS))
+                self._clock.wait_until(target, timeout=min(seconds_left, LOOK_FOR_STOP_SECONDS))
             except DeadlineExceeded:
-                if left <= LOOK_FOR_STOP_SECONDS:
+                if seconds_left <= LOOK_FOR_STOP_SECONDS:
                     raise
                 self._check_running()
             else:
@@ -225,10 +225,10 @@ class CatalogManager(CatalogFollower):
 
     def _wait(self, ms: int, end: float) -> None:
         """Wait for so many milliseconds. Raises `DeadlineExceeded` if the call ends before."""
-        left = end - time.monotonic()
-        self._stop.wait(max(0.0, min(ms / 1000, left)))
+        seconds_left = end - time.monotonic()
+        self._stop.wait(max(0.0, min(ms / 1000, seconds_left)))
         self._check_running()
-        if left < ms / 1000:
+        if seconds_left < ms / 1000:
             raise DeadlineExceeded(
                 "the time of the log is far ahead of this machine's clock, and the version could "
                 "not be activated before the time limit of the call"

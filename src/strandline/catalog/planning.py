@@ -167,8 +167,8 @@ def refuse_reserved(name: str, what: str) -> None:
 
 def altered(old: T, **values: Any) -> T:  # Any: fields of any type
     """Return ``old`` with those of ``values`` that are not None."""
-    given = {name: value for name, value in values.items() if value is not None}
-    return replace(old, **given)
+    new_values = {name: value for name, value in values.items() if value is not None}
+    return replace(old, **new_values)
 
 
 def must_exist(present: T | None, what: str) -> T:

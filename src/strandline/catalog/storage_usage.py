@@ -131,9 +131,11 @@ def record_storage_usage(
     recorded.read(manager.state.log)
     oldest = milliseconds_before(at, retention_ms) if retention_ms else MIN_TIMESTAMP
     removed = recorded.last_version_before(oldest)
-    kept, last = recorded.sizes_above(removed), recorded.sizes_above(0)
+    kept_sizes, last = recorded.sizes_above(removed), recorded.sizes_above(0)
     known = {table: size for table, size in last.items() if catalog.table_by_id(table) is not None}
-    rest = iter(sorted(pair for pair in {**known, **sizes}.items() if kept.get(pair[0]) != pair[1]))
+    rest = iter(
+        sorted(pair for pair in {**known, **sizes}.items() if kept_sizes.get(pair[0]) != pair[1])
+    )
     before = measured(catalog)
     while part := tuple(islice(rest, TABLES_AT_ONCE)):
         at = at if before is None else max(at, add_milliseconds(before, 1))

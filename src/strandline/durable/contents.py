@@ -205,13 +205,13 @@ class Contents:
             old, new = _of_kind(self._kinds, kind), _of_kind(newer._kinds, kind)
             if old is new:
                 continue
-            kept = 0
+            kept_count = 0
             for key, before in old.items():
                 after = new.get(key)
-                kept += after is not None
+                kept_count += after is not None
                 if after is not before and after != before:
                     yield kind, key, before, after
-            if kept < len(new):
+            if kept_count < len(new):
                 yield from (
                     (kind, key, None, added) for key, added in new.items() if key not in old
                 )
@@ -303,12 +303,12 @@ class _Draft:
         if before is not None:
             del self.names_in(before[0])[before[1]]
         if after is not None:
-            there = self.names_in(after[0])
-            if after[1] in there:
+            names_there = self.names_in(after[0])
+            if after[1] in names_there:
                 raise CorruptData(
                     f"two objects of the log are named {after[1]!r} in one {kind.scope} namespace"
                 )
-            there[after[1]] = Reference(kind.kind, key)
+            names_there[after[1]] = Reference(kind.kind, key)
 
     def finish(self) -> Contents:
         kinds, names, groups = self._kinds, self._names, self._groups

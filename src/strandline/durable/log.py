@@ -401,7 +401,7 @@ def at_times(
     """The updates with the ``times`` that they were appended with, or all with ``time`` if None."""
     if times is None:
         return tuple(update.at(time) for update in updates)
-    return tuple(update.at(given) for update, given in zip(updates, times, strict=True))
+    return tuple(update.at(own_time) for update, own_time in zip(updates, times, strict=True))
 
 
 def beside_append(

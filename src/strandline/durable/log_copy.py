@@ -264,22 +264,22 @@ class LogCopy:
         Objects that the original pruned during the scan are skipped. Raises `CorruptData` if the
         logs differ.
         """
-        given = 0  # number of objects of version ``start`` that were yielded
+        yielded = 0  # objects of version ``start``
         pruned = 0
         while True:
             scans = (log.scan(kind, start, end) for log in (self._original, self._copy))
-            for first, second in islice(zip_longest(*scans), given, None):
+            for first, second in islice(zip_longest(*scans), yielded, None):
                 if first is None or first != second:
                     break
                 yield first
-                start, given = first.version, given + 1 if first.version == start else 1
+                start, yielded = first.version, yielded + 1 if first.version == start else 1
             else:
                 return
             known, pruned = pruned, self._original.frontier().pruned_up_to(kind)
             if pruned == known:
                 raise self.differ(f"{kind} of versions {start} to {end - 1}", first, second)
             if start <= pruned:
-                start, given = pruned + 1, 0
+                start, yielded = pruned + 1, 0
 
     def differ(self, what: str, first: object, second: object) -> CorruptData:
         """The error that shows what each log has for ``what``."""

@@ -126,8 +126,8 @@ def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
 def _puts(updates: Sequence[Update], times: Sequence[Timestamp] | None) -> list[Operation]:
     """The puts of an append, without its fence token."""
     operations: list[Operation] = [Put(VERSION, _digits(updates[-1].version))]
-    given: Sequence[Timestamp | None] = times or [None] * len(updates)
-    for update, time in zip(updates, given, strict=True):
+    given_times: Sequence[Timestamp | None] = times or [None] * len(updates)
+    for update, time in zip(updates, given_times, strict=True):
         operations.append(_put(update_key(update.version), encode(update), time))
         operations += [
             _put(append_key(appended.kind, update.version, number), appended.data, time)

@@ -282,7 +282,7 @@ def consolidated(rows: Iterable[Row]) -> list[Row]:
     add up.
     """
     objects = sorted((row for row in rows if is_object(row.kind)), key=_by_object)
-    left: list[Row] = []
+    remaining_rows: list[Row] = []
     for (kind, key), of_object in groupby(objects, key=_by_object):
         one_object = list(of_object)
         remaining = one_object[0] if len(one_object) == 1 else _remaining(one_object)
@@ -293,8 +293,8 @@ def consolidated(rows: Iterable[Row]) -> list[Row]:
                 f"the rows of {kind} {key.hex()} do not add up: the log removes twice, or adds "
                 f"twice, the row of version {remaining.version}; {REMEDY}"
             )
-        left.append(remaining)
-    return left
+        remaining_rows.append(remaining)
+    return remaining_rows
 
 
 def _by_object(row: Row) -> tuple[str, bytes]:

@@ -401,13 +401,13 @@ def _consolidate(
     if versions != list(range(state.since + 1, up_to + 1)):
         missing = min(set(range(state.since + 1, up_to + 1)) - set(versions))
         raise CorruptData(f"version {missing} is missing in the log; nothing was trimmed: {REMEDY}")
-    left: dict[Row, int] = {}
+    remaining_rows: dict[Row, int] = {}
     for row in consolidated(numbered.row for numbered in rows):
-        left[row] = left.get(row, 0) + 1
+        remaining_rows[row] = remaining_rows.get(row, 0) + 1
     removed, added = [], []
     for numbered in rows:
-        if left.get(numbered.row, 0):
-            left[numbered.row] -= 1
+        if remaining_rows.get(numbered.row, 0):
+            remaining_rows[numbered.row] -= 1
             if numbered.row.version > state.since:
                 added.append(numbered)
         else:

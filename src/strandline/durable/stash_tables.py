@@ -161,9 +161,9 @@ def state_in(row: SqlRow | None) -> StashState:
     """The state in the result of `STATE_QUERY`. Raises `CorruptData`."""
     if row is None:
         return EMPTY
-    _, *numbers, kept = row[:_COLUMNS_OF_1]
+    _, *numbers, stored_checksum = row[:_COLUMNS_OF_1]
     nonce = row[_COLUMNS_OF_1] if len(row) > _COLUMNS_OF_1 else 0
-    if _checksum_of(numbers, nonce) != kept:
+    if _checksum_of(numbers, nonce) != stored_checksum:
         raise CorruptData(
             f"the row of the table stash does not match its checksum: upper {row[1]}, since "
             f"{row[3]}, epoch {row[6]}; {REMEDY}"
@@ -208,22 +208,22 @@ class Numbered:
 
 def row_in(parts: SqlRow, kinds: Mapping[int, str]) -> Numbered:
     """The row in a result with the columns `ROW_PARTS`. Raises `CorruptData`."""
-    version, number, collection, time, diff, kept, key, value = parts
+    version, number, collection, time, diff, stored_checksum, key, value = parts
     kind = kinds.get(collection)
     row = Row(kind or "", bytes(key), bytes(value), version, Timestamp(time), diff)
-    if kind is None or checksum(row) != kept:
+    if kind is None or checksum(row) != stored_checksum:
         raise CorruptData(
             f"row {number} of version {version} of the stash, in collection {collection} "
             f"({kind or 'unknown'}), does not match its checksum: it was changed after it was "
             f"written; {REMEDY}"
         )
-    return Numbered(row, number, kept)
+    return Numbered(row, number, stored_checksum)
 
 
 def appended_in(parts: SqlRow, collection: int, kinds: Mapping[int, str]) -> Row:
     """The row in a result with version, number, time, checksum, key and value."""
-    version, number, time, kept, key, value = parts
-    return row_in((version, number, collection, time, 1, kept, key, value), kinds).row
+    version, number, time, stored_checksum, key, value = parts
+    return row_in((version, number, collection, time, 1, stored_checksum, key, value), kinds).row
 
 
 class Kinds:

@@ -250,8 +250,10 @@ class CatalogTransaction:
         """The net changes since ``before``. An object that ends as it began is restored."""
         consolidated = _consolidated(self._changes)
         if len(consolidated) < len(self._changes):
-            left = {(change.kind, change.key) for change in consolidated}
-            for kind, key in {(change.kind, change.key) for change in self._changes} - left:
+            remaining_keys = {(change.kind, change.key) for change in consolidated}
+            for kind, key in {
+                (change.kind, change.key) for change in self._changes
+            } - remaining_keys:
                 # Even with the same bytes, a new object would get another time.
                 ended, began = self.contents.get(kind, key), before.get(kind, key)
                 if ended is not began:
@@ -264,7 +266,7 @@ class CatalogTransaction:
         The change in that entry is extended to the present number instead. So a batch of n commands
         changes an allocator once, not n times.
         """
-        kept: list[Change] = []
+        kept_changes: list[Change] = []
         for change in changes:
             if change.kind == ID_ALLOCATOR.kind:
                 number, place = self._allocations.get(change.key, (len(self.entries), 0))
@@ -274,9 +276,9 @@ class CatalogTransaction:
                     folded[place] = replace(folded[place], new=change.new)
                     self.entries[number] = replace(entry, changes=tuple(folded))
                     continue
-                self._allocations[change.key] = number, len(kept)
-            kept.append(change)
-        return kept
+                self._allocations[change.key] = number, len(kept_changes)
+            kept_changes.append(change)
+        return kept_changes
 
     @property
     def version(self) -> int:
@@ -326,17 +328,17 @@ def _consolidated(changes: list[Change]) -> list[Change]:
         ends[target] = ends.get(target, (change.old, None))[0], change.new
     if len(ends) == len(changes):
         return changes
-    kept: list[Change] = []
+    kept_changes: list[Change] = []
     for change in changes:
         target = change.kind, change.key
         if ends[target] == (None, None):
             continue
-        if kept and (kept[-1].kind, kept[-1].key) == target:
-            change = replace(change, old=kept.pop().old)
+        if kept_changes and (kept_changes[-1].kind, kept_changes[-1].key) == target:
+            change = replace(change, old=kept_changes.pop().old)
             if change.old == change.new:
                 continue
-        kept.append(change)
-    return kept
+        kept_changes.append(change)
+    return kept_changes
 
 
 def new_update(

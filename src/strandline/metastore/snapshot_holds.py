@@ -62,14 +62,14 @@ class SnapshotHolds:
                 return
         try:
             self._take(at)
-            taken = at
+            held_from = at
         except VersionNotFound:
             if at == last:
                 raise
             self._take(last)
-            taken = last
+            held_from = last
         with self._lock:
-            self._kept[taken] = now + self.ttl_ms / 1000
+            self._kept[held_from] = now + self.ttl_ms / 1000
 
     def _take(self, at: Timestamp) -> None:
         try:

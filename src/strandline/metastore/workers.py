@@ -152,9 +152,9 @@ class _Shares:
     def give_back(self, user: str, kind: CallKind) -> None:
         self.taken -= 1
         self._of_kind[kind] -= 1
-        left = self._of_user[user] - 1
-        if left:
-            self._of_user[user] = left
+        remaining = self._of_user[user] - 1
+        if remaining:
+            self._of_user[user] = remaining
         else:
             del self._of_user[user]
 

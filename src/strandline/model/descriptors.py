@@ -234,8 +234,8 @@ class TableDescriptor:
         """
         if columns == self.columns:
             return self.schema_versions
-        kept = self.schema_versions if self.transactional else ()
-        return (*kept, SchemaVersion(self.schema_version + 1, columns))
+        kept_versions = self.schema_versions if self.transactional else ()
+        return (*kept_versions, SchemaVersion(self.schema_version + 1, columns))
 
     def column(self, name: str) -> ColumnDescriptor | None:
         """Return the column with this name, ignoring case, or None if it does not exist."""

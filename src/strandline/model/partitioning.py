@@ -299,8 +299,10 @@ def misfit(
     """
     if [value.field_id for value in partition] != [field.id for field in fields]:
         ids = [field.id for field in fields]
-        given = [value.field_id for value in partition[: len(fields) + 1]]
-        return f"it has {len(partition)} values, of the fields {given!r:.200}, the table has {ids}"
+        field_ids = [value.field_id for value in partition[: len(fields) + 1]]
+        return (
+            f"it has {len(partition)} values, of the fields {field_ids!r:.200}, the table has {ids}"
+        )
     for field, known in zip(fields, partition, strict=True):
         if known.value is None:
             if field.source_id in not_null:

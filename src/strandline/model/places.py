@@ -166,6 +166,6 @@ def _folder_name(name: str) -> str:
     escaped = quote(lower, safe="", errors="surrogatepass")
     if len(escaped) > _LONGEST_FOLDER_NAME:
         digest = hashlib.sha256(escaped.encode()).hexdigest()[:_HASH_DIGITS]
-        kept = re.sub("%.?$", "", escaped[: _LONGEST_FOLDER_NAME - _HASH_DIGITS - 1])
-        escaped = f"{kept}~{digest}"
+        kept_part = re.sub("%.?$", "", escaped[: _LONGEST_FOLDER_NAME - _HASH_DIGITS - 1])
+        escaped = f"{kept_part}~{digest}"
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped

@@ -127,17 +127,17 @@ def match_fields(old: StructType, new: StructType) -> dict[int, StructField]:
         if entry.field_id in by_id:
             matched[position] = by_id.pop(entry.field_id)
     claimed = {id(entry) for entry in matched.values()}
-    left = [entry for entry in old.fields if id(entry) not in claimed]
+    unmatched_fields = [entry for entry in old.fields if id(entry) not in claimed]
     for key in (_exact_name, _folded_name):
         by_name: dict[str, list[StructField]] = {}
-        for entry in left:
+        for entry in unmatched_fields:
             by_name.setdefault(key(entry), []).append(entry)
         for position, entry in enumerate(new.fields):
             candidates = by_name.get(key(entry))
             if position not in matched and candidates:
                 matched[position] = candidates.pop(0)
         claimed = {id(entry) for entry in matched.values()}
-        left = [entry for entry in left if id(entry) not in claimed]
+        unmatched_fields = [entry for entry in unmatched_fields if id(entry) not in claimed]
     return matched
 
 
@@ -208,9 +208,9 @@ def _check(old: DataType, new: DataType, path: str) -> None:
 
 def _check_struct(old: StructType, new: StructType, path: str) -> None:
     same = match_fields(old, new)
-    kept = {id(entry) for entry in same.values()}
+    kept_ids = {id(entry) for entry in same.values()}
     for entry in old.fields:
-        if id(entry) not in kept:
+        if id(entry) not in kept_ids:
             raise _illegal(old, new, path, f"the field {entry.name!r} is missing")
     for position, entry in enumerate(new.fields):
         before = same.get(position)

@@ -80,9 +80,9 @@ class DatabaseMark:
         with database.write() as connection:
             guard(connection)
             time = take_time(connection, clock, bounded=False)
-        kept = self.metastorage.get(KEY)
-        if self._time_of(kept) < time:
-            unchanged = Absent(KEY) if kept is None else RevisionIs(KEY, kept.revision)
+        pair = self.metastorage.get(KEY)
+        if self._time_of(pair) < time:
+            unchanged = Absent(KEY) if pair is None else RevisionIs(KEY, pair.revision)
             # If another node has written its mark first, that one is as good.
             self.metastorage.invoke([unchanged], [Put(KEY, encode(DatabaseTime(time)))])
 
@@ -126,5 +126,5 @@ class DatabaseMark:
             )
 
     @staticmethod
-    def _time_of(kept: KeyValue | None) -> Timestamp:
-        return Timestamp(0) if kept is None else decode(kept.value, DatabaseTime).time
+    def _time_of(pair: KeyValue | None) -> Timestamp:
+        return Timestamp(0) if pair is None else decode(pair.value, DatabaseTime).time

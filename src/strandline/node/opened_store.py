@@ -133,12 +133,12 @@ def _open_folder(
         raise InvalidInput(f"{folder} cannot be created: {error.strerror}") from error
     database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)
     opened.callback(database.close)
-    kept = _log_of(address, database, settings, clock, opened)
+    opened_log = _log_of(address, database, settings, clock, opened)
     return OpenedStore(
         address=address,
         database=database,
-        log=kept.log,
-        upper_within=kept.upper_within,
+        log=opened_log.log,
+        upper_within=opened_log.upper_within,
         clock=clock,
         folders=StoreFolders(
             folder,
@@ -177,14 +177,14 @@ def _open_servers(
     refuse_foreign_parts(database)
     if mark is not None and mark_time:
         mark.compare(mark_time, database)
-    kept = _log_of(address, database, settings, clock, opened)
+    opened_log = _log_of(address, database, settings, clock, opened)
     place = place_of_warehouse(database, settings.warehouse)
-    place.refuse_foreign(is_new=lambda: kept.log.token() is None)
+    place.refuse_foreign(is_new=lambda: opened_log.log.token() is None)
     return OpenedStore(
         address=address,
         database=database,
-        log=kept.log,
-        upper_within=kept.upper_within,
+        log=opened_log.log,
+        upper_within=opened_log.upper_within,
         clock=clock,
         folders=StoreFolders(
             place.folder,

@@ -90,24 +90,26 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     database.ensure_schema(PART, VERSION, METADATA)
     present = here(folder)
     with database.read() as connection:
-        kept = read(connection)
+        recorded = read(connection)
     original_folder = None
-    if kept is None:
+    if recorded is None:
         original_folder = made_at(database)
         if original_folder is not None and os.path.realpath(original_folder) != present.path:
             raise _moved(folder, original_folder)
-    elif kept.path != present.path:
-        raise _moved(folder, kept.path)
-    elif kept.inode != present.inode:
+    elif recorded.path != present.path:
+        raise _moved(folder, recorded.path)
+    elif recorded.inode != present.inode:
         raise StoreMoved(
             f"the database in {folder} is not the one that was here before: it was restored, or "
             f"copied to this place. If it replaces that one, run `strandline relocate {folder}`; "
             f"if both stay in use, run `strandline relocate {folder} --copy`"
         )
     names = united(
-        kept.names if kept else (), [original_folder] if original_folder else (), present.names
+        recorded.names if recorded else (),
+        [original_folder] if original_folder else (),
+        present.names,
     )
-    if kept is None or names != kept.names:
+    if recorded is None or names != recorded.names:
         with database.write() as connection:
             put(connection, Place(present.path, present.inode, names))
     return names

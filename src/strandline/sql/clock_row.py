@@ -42,11 +42,11 @@ def take_time(
     is moved past the time. Pass ``bounded=False`` for what leaves nothing in the history, such as a
     read or a lease: then a store whose time is far ahead does not refuse. Raises `WrongClock`.
     """
-    taken = Timestamp(value(connection, *take_time_query(clock, bounded=bounded, count=count)))
+    new_time = Timestamp(value(connection, *take_time_query(clock, bounded=bounded, count=count)))
     if bounded:
-        _refuse_far_ahead(connection, clock, taken)
-    clock.update(taken)
-    return taken
+        _refuse_far_ahead(connection, clock, new_time)
+    clock.update(new_time)
+    return new_time
 
 
 def check_time(connection: Connection, clock: HybridClock) -> None:
@@ -55,11 +55,11 @@ def check_time(connection: Connection, clock: HybridClock) -> None:
     _refuse_far_ahead(connection, clock, stored_time(connection))
 
 
-def _refuse_far_ahead(connection: Connection, clock: HybridClock, taken: Timestamp) -> None:
-    if clock.is_too_far_ahead(taken):
+def _refuse_far_ahead(connection: Connection, clock: HybridClock, new_time: Timestamp) -> None:
+    if clock.is_too_far_ahead(new_time):
         accepted = milliseconds(accepted_time(connection))
-        if milliseconds(taken) > accepted + clock.max_ahead_ms:
-            raise clock.too_far_ahead(taken, todo="run `strandline repair-clock STORE`")
+        if milliseconds(new_time) > accepted + clock.max_ahead_ms:
+            raise clock.too_far_ahead(new_time, todo="run `strandline repair-clock STORE`")
 
 
 def take_time_query(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> Query:

@@ -74,11 +74,14 @@ class HeadFile:
         """
         if self._read is None:
             tables = _tables_of(connection)
-            there = tuple(mark for mark in self._marks if mark.table in tables)
-            self._read = there, "SELECT " + ", ".join(f"({mark.select})" for mark in there)
-        there, select = self._read
+            present_marks = tuple(mark for mark in self._marks if mark.table in tables)
+            self._read = (
+                present_marks,
+                "SELECT " + ", ".join(f"({mark.select})" for mark in present_marks),
+            )
+        present_marks, select = self._read
         marks: dict[str, int] = {}
-        for mark, value in zip(there, connection.execute(select).fetchone(), strict=True):
+        for mark, value in zip(present_marks, connection.execute(select).fetchone(), strict=True):
             marks[mark.name] = max(int(value or 0), marks.get(mark.name, 0))
         return marks
 

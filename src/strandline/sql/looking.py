@@ -45,21 +45,21 @@ def look_in_order(
     for its caller it is a read: if the answer is lost, it is tried again, and never ends with an
     unknown outcome.
     """
-    for left in reversed(range(_LOOKS)):
+    for looks_left in reversed(range(_LOOKS)):
         try:
             with database.write_time(first=first) as connection:
                 result = look(connection)
                 rows = run_at_commit(connection, *take_time_query(clock, bounded=False))
         except UnknownOutcome as error:
-            if not left:
+            if not looks_left:
                 raise Unavailable(
                     f"{database.name} lost its answer to each of {_LOOKS} requests for its time "
                     f"({error.message}); nothing was changed, try again"
                 ) from error
         else:
-            taken = Timestamp(rows[0][0])
-            clock.update(taken)
-            return result, taken
+            new_time = Timestamp(rows[0][0])
+            clock.update(new_time)
+            return result, new_time
     raise AssertionError("unreachable")
 
 

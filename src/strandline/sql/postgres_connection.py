@@ -219,8 +219,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             return super().wait(gen, *arguments, **options)
         options.setdefault("interval", _LOOK_SECONDS)
         if not arguments:
-            left = max(self.deadline - time.monotonic(), 0.001)
-            options["interval"] = min(options["interval"], left)
+            seconds_left = max(self.deadline - time.monotonic(), 0.001)
+            options["interval"] = min(options["interval"], seconds_left)
         try:
             waiting = _until(gen, self.deadline, self.is_given_up or _never)
             return super().wait(waiting, *arguments, **options)

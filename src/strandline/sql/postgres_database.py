@@ -325,8 +325,8 @@ class PostgresDatabase(Database):
         """A transaction with the write lock; the fence and ``first`` are read ahead in it."""
         opened = self._open_outcomes
         may_wait = not self._nobody_waits
-        left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
-        timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
+        seconds_left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
+        timeout = round(max(1, min(seconds_left * 1000, _LONGEST_TIMEOUT_MS)))
         ahead = [(FENCE_ROW, ()), *_short(first)]
         begin = [_WRITE, f"SET LOCAL lock_timeout = {timeout}"]
         if not synced:
@@ -334,7 +334,7 @@ class PostgresDatabase(Database):
         try:
             connection = self._begun(
                 lambda raw: "; ".join((*begin, *raw.executing(((_LOCK, ()), *ahead)))),
-                seconds=left + _ANSWER_SECONDS,
+                seconds=seconds_left + _ANSWER_SECONDS,
                 is_given_up=lambda: may_wait and self._nobody_waits,
             )
         except driver.DriverError as error:

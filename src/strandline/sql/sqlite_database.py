@@ -283,13 +283,13 @@ class SqliteDatabase(Database):
             with self._state:
                 commits = self._commits
             version = self.mark()
-            left = end - time.monotonic()
-            if version != after or left <= 0 or self._wakes != wakes:
+            seconds_left = end - time.monotonic()
+            if version != after or seconds_left <= 0 or self._wakes != wakes:
                 return version
             with self._state:
                 if (self._commits, self._wakes) == (commits, wakes) and not self._closed:
                     self._counts["looks"] += 1
-                    self._state.wait(min(self._pause(), left))
+                    self._state.wait(min(self._pause(), seconds_left))
 
     def wake(self) -> None:
         with self._state:

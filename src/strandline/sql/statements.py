@@ -328,8 +328,8 @@ class Counter:
             return [int(value(connection, counter._take, (count,))) for counter, count in counts]
         # Read all before changing one, because a change drops what was read ahead.
         answers = run_all(connection, *(counter.query for counter, _ in counts))
-        taken = []
+        last_numbers = []
         for (counter, count), rows in zip(counts, answers, strict=True):
-            taken.append((rows[0][0] if rows else 0) + count)
-            change_each(connection, counter._put, [(taken[-1],)])
-        return taken
+            last_numbers.append((rows[0][0] if rows else 0) + count)
+            change_each(connection, counter._put, [(last_numbers[-1],)])
+        return last_numbers

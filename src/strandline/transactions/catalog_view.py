@@ -124,10 +124,10 @@ class GuardedWrites:
                 return result
             except Behind as behind:
                 self._on_behind()
-                left = deadline - time.monotonic()
-                if left <= 0:
+                seconds_left = deadline - time.monotonic()
+                if seconds_left <= 0:
                     raise DeadlineExceeded(
                         f"the catalog did not catch up with its log within {timeout} s"
                         f" ({behind.message}); nothing was changed, try again"
                     ) from behind
-                self._catalogs.catch_up(timeout=left)
+                self._catalogs.catch_up(timeout=seconds_left)

@@ -96,11 +96,11 @@ def _change(base: TableDescriptor | None, now: TableDescriptor | None) -> str | 
         return "changed its partitioning"
     present = {column.id: column for column in now.columns}
     for column in base.columns:
-        kept = present.get(column.id)
-        if kept is None:
+        present_column = present.get(column.id)
+        if present_column is None:
             continue
-        if kept.type != column.type:
-            return f"changed the type of column {kept.name}"
-        if kept.nullable != column.nullable:
-            return f"changed the nullability of column {kept.name}"
+        if present_column.type != column.type:
+            return f"changed the type of column {present_column.name}"
+        if present_column.nullable != column.nullable:
+            return f"changed the nullability of column {present_column.name}"
     return None

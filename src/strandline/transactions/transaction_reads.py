@@ -92,9 +92,11 @@ class TransactionReads:
         self, table_ids: Iterable[int], at: Timestamp
     ) -> dict[int, ValidWriteIdList]:
         """`write_ids` of several tables as of a past time (see `ensure_past`)."""
-        asked = list(table_ids)
-        answers = self._database.answers([write_ids_query(table_id, at=at) for table_id in asked])
-        return dict(zip(asked, map(list_of, answers), strict=True))
+        requested_ids = list(table_ids)
+        answers = self._database.answers(
+            [write_ids_query(table_id, at=at) for table_id in requested_ids]
+        )
+        return dict(zip(requested_ids, map(list_of, answers), strict=True))
 
     def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
         """The time of the last commit that wrote a table, now or as of ``at``, or None.

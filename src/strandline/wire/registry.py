@@ -110,8 +110,8 @@ def register(
     writers = [codec.write for codec in codecs]
     readers = [codec.read for codec in codecs]
     without_parent = [position for position, codec in enumerate(codecs) if codec is NO_PARENT]
-    given = [name for name, codec in fields if codec is not NO_PARENT]
-    make = build or (of if _in_order(of, given) else _by_name(of, given))
+    given_names = [name for name, codec in fields if codec is not NO_PARENT]
+    make = build or (of if _in_order(of, given_names) else _by_name(of, given_names))
 
     def write(out: bytearray, value: T) -> None:
         for put, part in zip(writers, get(value), strict=True):

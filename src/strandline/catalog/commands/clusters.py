@@ -182,8 +182,8 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
     local = local_address(size_of(planning, size))
     for replica in replicas[cluster.replication_factor :]:
         drop_replica(planning, replica)
-    kept = replicas[: cluster.replication_factor]
-    for replica in kept:
+    kept_replicas = replicas[: cluster.replication_factor]
+    for replica in kept_replicas:
         place = _address_of(planning, replica, local) if address is None else address or local
         put_replica(
             planning,
@@ -192,9 +192,9 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
             action=Action.ALTER,
         )
     place = address or local
-    if address is None and kept:
-        place = _address_of(planning, kept[0], local)
-    for number in range(len(kept) + 1, cluster.replication_factor + 1):
+    if address is None and kept_replicas:
+        place = _address_of(planning, kept_replicas[0], local)
+    for number in range(len(kept_replicas) + 1, cluster.replication_factor + 1):
         put_replica(
             planning,
             cluster,

@@ -52,10 +52,10 @@ def check_redefinition(
     old: TableDescriptor, columns: Iterable[ColumnDescriptor], indexes: Iterable[IndexDescriptor]
 ) -> None:
     """Refuse new columns of ``old`` that would lose data or break guarantees to readers."""
-    kept = {column.id: column for column in columns}
+    columns_by_id = {column.id: column for column in columns}
     known = {column.id: column for column in old.columns}
     for column in old.columns:
-        new = kept.get(column.id)
+        new = columns_by_id.get(column.id)
         if new is None:
             refuse_used_column(old, column, what="cannot be dropped")
             refuse_partitioning_column(old, column, what="cannot be dropped")
@@ -67,7 +67,7 @@ def check_redefinition(
                 )
             continue
         check_column_change(old, column, new)
-    for new in kept.values():
+    for new in columns_by_id.values():
         if new.id not in known and not new.nullable and old.transactional:
             raise IllegalChange(
                 f"new column {new.name!r} of {old.name} is NOT NULL, but the existing rows have "

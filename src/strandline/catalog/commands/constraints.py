@@ -97,15 +97,17 @@ class DropConstraint:
         table = planning.table(self.schema, self.table)
         shown = planning.catalog.qualified_name(table)
         dropped_name = self.constraint.lower()
-        kept = tuple(known for known in table.constraints if known.name.lower() != dropped_name)
-        if kept == table.constraints:
+        kept_constraints = tuple(
+            known for known in table.constraints if known.name.lower() != dropped_name
+        )
+        if kept_constraints == table.constraints:
             if self.if_exists:
                 return
             raise ObjectNotFound(f"constraint {self.constraint} of table {shown} does not exist")
         with planning.entry(
             "drop_constraint", table=shown, id=table.id, constraint=self.constraint
         ) as transaction:
-            transaction.put(replace(table, constraints=kept))
+            transaction.put(replace(table, constraints=kept_constraints))
 
 
 class ParentKeys:
@@ -158,9 +160,9 @@ def _with_constraints(
     """Return the table with these constraints added. A foreign key may refer to an added key."""
     foreign = [d for d in definitions if d.kind is ConstraintKind.FOREIGN_KEY]
     others = [d for d in definitions if d.kind is not ConstraintKind.FOREIGN_KEY]
-    taken = {constraint.name.lower() for constraint in table.constraints}
+    taken_names = {constraint.name.lower() for constraint in table.constraints}
     columns = _ColumnsByName()
-    added = [_constraint(table, definition, taken, columns) for definition in others]
+    added = [_constraint(table, definition, taken_names, columns) for definition in others]
     primary = ConstraintKind.PRIMARY_KEY
     has_key = table.primary_key or any(known.kind is primary for known in _with_columns(table))
     new_keys = sum(constraint.kind is primary for constraint in added)
@@ -169,7 +171,7 @@ def _with_constraints(
     keyed = replace(table, constraints=(*table.constraints, *added))
     parents = ParentKeys(catalog, newer=keyed)
     for definition in foreign:
-        constraint = _constraint(table, definition, taken, columns)
+        constraint = _constraint(table, definition, taken_names, columns)
         added.append(_referring(constraint, definition, catalog, parents, columns))
     return replace(table, constraints=(*table.constraints, *added))
 
@@ -194,16 +196,17 @@ class _ColumnsByName:
 def _constraint(
     table: TableDescriptor,
     definition: ConstraintDefinition,
-    taken: set[str],
+    taken_names: set[str],
     columns: _ColumnsByName,
 ) -> Constraint:
-    """Return the constraint of a definition, and add its name to ``taken``."""
-    name, kind = definition.name or _made_up_name(table, definition.kind, taken), definition.kind
+    """Return the constraint of a definition, and add its name to ``taken_names``."""
+    kind = definition.kind
+    name = definition.name or _generated_name(table, kind, taken_names)
     check_name(name, "constraint")
     _check(table, definition, name=name)
-    if name.lower() in taken:
+    if name.lower() in taken_names:
         raise AlreadyExists(f"constraint {name} of table {table.name} already exists")
-    taken.add(name.lower())
+    taken_names.add(name.lower())
     return Constraint(
         name=name,
         kind=kind,
@@ -269,7 +272,9 @@ def _check(table: TableDescriptor, definition: ConstraintDefinition, *, name: st
             )
 
 
-def _made_up_name(table: TableDescriptor, kind: ConstraintKind, taken: Collection[str]) -> str:
+def _generated_name(
+    table: TableDescriptor, kind: ConstraintKind, taken_names: Collection[str]
+) -> str:
     """For example ``orders_check_2``: the name of the table and kind, and a free number."""
     start = f"{table.name[:200].lower()}_{kind.name.lower()}_"
-    return next(name for number in count(1) if (name := f"{start}{number}") not in taken)
+    return next(name for number in count(1) if (name := f"{start}{number}") not in taken_names)

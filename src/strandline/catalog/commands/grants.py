@@ -182,14 +182,16 @@ def _write(
         with planning.entry(verb, **arguments) as transaction:
             transaction.put(replace(find_object(catalog, kind, name), privileges=alive))
         return
-    left = {system_privilege_name(grant.grantee, grant.grantor): grant for grant in alive}
+    remaining_grants = {
+        system_privilege_name(grant.grantee, grant.grantor): grant for grant in alive
+    }
     with planning.entry(verb, **arguments) as transaction:
         for stored in list(catalog.contents.objects("system_privilege")):
-            if stored.name not in left:
+            if stored.name not in remaining_grants:
                 transaction.delete("system_privilege", stored.name)
         transaction.put_all(
             SystemPrivilege(key, grant.grantee, grant.grantor, grant.privileges)
-            for key, grant in left.items()
+            for key, grant in remaining_grants.items()
         )
 
 

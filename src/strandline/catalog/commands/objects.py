@@ -86,10 +86,14 @@ class CommentOn:
                 transaction.delete("comment", name)
 
 
-def _name(catalog: Catalog, described: Any, given: str) -> str:  # Any: a descriptor of any kind
+def _name(
+    catalog: Catalog,
+    described: Any,  # a descriptor of any kind
+    requested_name: str,
+) -> str:
     if isinstance(described, TableDescriptor | ViewDescriptor):
         return catalog.qualified_name(described)
-    return given
+    return requested_name
 
 
 def _with_column_comment(

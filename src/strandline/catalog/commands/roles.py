@@ -194,8 +194,10 @@ def _give(catalog: Catalog, transaction: CatalogTransaction, owner: str, target:
 
 def _without_membership(transaction: CatalogTransaction, member: int, group: int) -> None:
     role: RoleDescriptor = transaction.get("role", member)
-    kept = tuple(membership for membership in role.member_of if membership.group != group)
-    transaction.put(replace(role, member_of=kept))
+    kept_memberships = tuple(
+        membership for membership in role.member_of if membership.group != group
+    )
+    transaction.put(replace(role, member_of=kept_memberships))
 
 
 def _drop_privileges(catalog: Catalog, transaction: CatalogTransaction, role_id: int) -> None:

@@ -324,8 +324,8 @@ class _Places:
 
     def free(self, contents: Contents, name: str) -> Place:
         """Return a free place for a new schema. A renamed schema still holds its old place."""
-        taken = self._of(contents)
-        return next(place for place in places_of_schema(name) if place.text not in taken)
+        taken_places = self._of(contents)
+        return next(place for place in places_of_schema(name) if place.text not in taken_places)
 
     def keep(self, before: Contents, after: Contents, location: str) -> None:
         """Record that ``after`` differs from ``before`` only by a new schema at ``location``."""

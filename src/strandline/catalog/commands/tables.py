@@ -299,14 +299,14 @@ class SetTableProperties:
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_exists)
         if table is None:
             return
-        kept = {key: value for key, value in table.properties if key not in self.unset}
-        given = {
+        kept_properties = {key: value for key, value in table.properties if key not in self.unset}
+        new_values = {
             "comment": self.comment,
             "stale_rows_fraction": self.stale_rows_fraction,
             "min_stale_rows": self.min_stale_rows,
         }
-        changes = {name: value for name, value in given.items() if value is not None}
-        new = replace(table, properties=properties(kept | dict(self.set)), **changes)  # type: ignore[arg-type]  # fields of the table
+        changes = {name: value for name, value in new_values.items() if value is not None}
+        new = replace(table, properties=properties(kept_properties | dict(self.set)), **changes)  # type: ignore[arg-type]  # fields of the table
         changed = sorted({key for key, _ in self.set} | {*self.unset, *changes})
         with planning.entry(
             "set_table_properties",
@@ -417,12 +417,12 @@ def _check_fixed(
     columns: Sequence[ColumnDescriptor],
 ) -> None:
     """Refuse another value of what no alter changes. A definition may leave these out."""
-    for what, wanted, present in (
+    for what, requested, present in (
         ("partitioning", partitioning_of(definition, columns), old.partitioning),
         ("primary key", column_ids(columns, definition.primary_key), old.primary_key),
         ("colocation columns", column_ids(columns, definition.colocation), old.colocation),
         ("zone", definition.zone and _zone(planning, definition).id, old.zone_id),
         ("storage profile", definition.storage_profile, old.storage_profile),
     ):
-        if wanted and wanted != present:
+        if requested and requested != present:
             raise IllegalChange(f"the {what} of {old.name} cannot be changed")

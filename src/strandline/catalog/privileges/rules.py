@@ -141,8 +141,8 @@ def role(case: Case) -> None:
     groups = {membership.group for membership in memberships}
     for group in sorted(groups):
         joined = case.before.role_by_id(group)
-        kept = old and new and _membership(old, group) == _membership(new, group)
-        if not kept and joined is not None and case.after.role_by_id(group) and new is not None:
+        is_kept = old and new and _membership(old, group) == _membership(new, group)
+        if not is_kept and joined is not None and case.after.role_by_id(group) and new is not None:
             if joined.superuser:
                 access.require_superuser(f"change the members of the superuser role {joined.name}")
             access.require_ownership(joined)

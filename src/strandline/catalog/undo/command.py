@@ -399,14 +399,14 @@ class _Step:
         own = kind.subject or kind.name
         # Such a verb names another object than the one that it changes.
         names_another = undone.kind is None and undone.subject is not None
-        kept = {k: v for k, v in entry.arguments.items() if k not in _NOT_KEPT}
+        kept_arguments = {k: v for k, v in entry.arguments.items() if k not in _NOT_KEPT}
         if undone.kind not in (None, about.kind):  # the object it was about is already as before
             renamed = now is not None and value is not None and renames(about)
             verb = verb_named(kind.verb(Action.RENAME) if renamed else undone.undone)
         if verb.action not in (Action.RESTORE, Action.RENAME):
-            if own in kept and not names_another:
-                kept[own] = object_name(catalog, now or value)
-            return verb.name, kept
+            if own in kept_arguments and not names_another:
+                kept_arguments[own] = object_name(catalog, now or value)
+            return verb.name, kept_arguments
         named: dict[str, Argument] = {own: object_name(catalog, value)}
         if verb.action is Action.RENAME and now is not None:
             named = {own: object_name(catalog, now), "to": named[own]}

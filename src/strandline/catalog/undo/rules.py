@@ -67,10 +67,10 @@ def table_comes_back(
     if now is None:
         return earlier
     left: TableDescriptor = net.new_value or earlier
-    kept = {column.id for column in left.columns}
+    kept_ids = {column.id for column in left.columns}
     columns = tuple(
         column
-        if column.id in kept or _completed_by_spark(column)
+        if column.id in kept_ids or _completed_by_spark(column)
         else replace(column, nullable=True)
         for column in earlier.columns
     )
@@ -145,12 +145,12 @@ def check_table(planning: Planning, before: TableDescriptor | None, after: Any) 
         )
     if before is None:
         return
-    kept = {column.id: column for column in after.columns}
+    kept_columns = {column.id: column for column in after.columns}
     for column in before.columns:
-        if column.id not in kept:
+        if column.id not in kept_columns:
             refuse_indexed_column(before, column, catalog.indexes(after.id))
-        elif kept[column.id] != column:
-            _check_column(before, column, kept[column.id])
+        elif kept_columns[column.id] != column:
+            _check_column(before, column, kept_columns[column.id])
 
 
 def _check_column(

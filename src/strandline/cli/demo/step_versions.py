@@ -110,8 +110,8 @@ def trim_history(demo: Demo, version: int) -> None:
     session = demo.session
     infos = session.history()
     demo.report.table(history_table(infos))
-    kept = [info.version for info in infos if info.version >= version]
-    before = {number: _look(demo, number) for number in (version, kept[-1])}
+    kept_versions = [info.version for info in infos if info.version >= version]
+    before = {number: _look(demo, number) for number in (version, kept_versions[-1])}
     trimmed = session.compact(version)
     demo.ledger.compare(HISTORY, f"trimmed up to version {version}", expected=True, actual=trimmed)
     demo.ledger.compare(

@@ -121,9 +121,9 @@ class Maintenance:
                 f"version {min(missing)} is missing in the log; nothing was trimmed: restore the "
                 "store from a backup"
             )
-        left = consolidated(old)
-        left += (row for row in old if row.kind in APPEND_ONLY)
-        first = Batch(0, upper, len(left), parts=shard.upload(left, state))
+        remaining_rows = consolidated(old)
+        remaining_rows += (row for row in old if row.kind in APPEND_ONLY)
+        first = Batch(0, upper, len(remaining_rows), parts=shard.upload(remaining_rows, state))
         batches = [first]
         end = covered[-1].upper
         if upper < end:

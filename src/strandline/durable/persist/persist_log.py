@@ -164,10 +164,10 @@ class PersistLog(UpdateLog):
                 latest = self.shard.consensus.check().time
                 check_times(updates, times, earliest=recent.last_time, latest=latest)
         self.maintenance.before_append()
-        given = times or [MIN_TIMESTAMP] * len(updates)
+        given_times = times or [MIN_TIMESTAMP] * len(updates)
         rows = [
             row
-            for update, time in zip(updates, given, strict=True)
+            for update, time in zip(updates, given_times, strict=True)
             for row in Unordered(update).at(time)
         ]
         beside: list[Operation] = []
@@ -176,7 +176,7 @@ class PersistLog(UpdateLog):
         if companion is not None:
             beside.append(beside_append(companion, updates, times))
         try:
-            after = self._commit(updates, rows, token, new_token, given[-1], beside)
+            after = self._commit(updates, rows, token, new_token, given_times[-1], beside)
         except AlreadyCommitted as committed:
             return at_times(updates, times, committed.time)
         except (Fenced, OutOfSync):
@@ -345,12 +345,12 @@ def open_persist_log(
         name = environment or new_environment_id()
         first_keys = [Put(ENVIRONMENT, name.encode()), Put(BLOBS, place.encode())]
         store.invoke([Absent(ENVIRONMENT)], first_keys)
-    recorded, kept = store.get(ENVIRONMENT), store.get(BLOBS)
-    if recorded is None or kept is None:
+    recorded, recorded_blobs = store.get(ENVIRONMENT), store.get(BLOBS)
+    if recorded is None or recorded_blobs is None:
         raise CorruptData(
             "the store does not say where the blobs of its catalog are; restore it from a backup"
         )
-    place = kept.value.decode()
+    place = recorded_blobs.value.decode()
     if blobs not in ("", place):
         raise InvalidInput(
             f"catalog_blobs is {blobs}, but the blobs of the catalog are in "

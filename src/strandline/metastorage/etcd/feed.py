@@ -82,10 +82,10 @@ class ChangeFeed:
                     if change.touches(start, end):
                         return True
                     after = change.revision
-                left = finish - time.monotonic()
-                if left <= 0:
+                seconds_left = finish - time.monotonic()
+                if seconds_left <= 0:
                     return False
-                self._moved.wait(left)
+                self._moved.wait(seconds_left)
         return False
 
     def close(self) -> None:

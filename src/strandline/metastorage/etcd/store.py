@@ -196,25 +196,25 @@ class EtcdMetastorage(Metastorage):
         start, end, after = prefix, prefix_end(prefix), max(0, after_revision)
         while True:
             generation = self._feed.generation
-            left = finish - time.monotonic()
+            seconds_left = finish - time.monotonic()
             try:
                 self._settle()
                 looked = self._feed.look(start, end, after)
             except Unavailable:
                 # Wait on if the server is away; the error is raised at the time-out.
-                if left <= 0:
+                if seconds_left <= 0:
                     raise
-                left = min(left, _AWAY_PAUSE_SECONDS)
+                seconds_left = min(seconds_left, _AWAY_PAUSE_SECONDS)
             else:
                 if looked is None:
                     return True
                 # Revisions that were examined once need not be examined again.
                 after = looked
-            if left <= 0:
+            if seconds_left <= 0:
                 self._count("waits_timed_out")
                 return False
             # After this the loop looks once more, so a lost connection never returns False.
-            if self._feed.wait(start, end, after, generation=generation, timeout=left):
+            if self._feed.wait(start, end, after, generation=generation, timeout=seconds_left):
                 return True
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:

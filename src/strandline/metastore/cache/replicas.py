@@ -229,10 +229,10 @@ class Answers:
     def get(self, key: AnswerKey) -> Shown | None:
         """The remembered answer, or None."""
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
+            answer = self._kept.get(key)
+            if answer is not None:
                 self._kept.move_to_end(key)
-            return kept
+            return answer
 
     def of_kind(self, kind: RowKind) -> list[Shown]:
         """The remembered answers of a kind, the most recently used first."""
@@ -305,15 +305,15 @@ class Replica:
                 f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"
                 " which is committed or aborted"
             )
-        mine = tuple(_belonging(rows, self.zone_partitions))
+        own_rows = tuple(_belonging(rows, self.zone_partitions))
         before = self.writes.get(write_id)
-        after = (before or Write()).with_more(mine, removed)
+        after = (before or Write()).with_more(own_rows, removed)
         return replace(
             self,
             event_id=event_id,
             committed=self.committed.open(write_id),
             writes=self.writes.set(write_id, after),
-            rows=self.rows + len(mine),
+            rows=self.rows + len(own_rows),
             size=self.size + after.weight - (before.weight if before else 0),
         )
 

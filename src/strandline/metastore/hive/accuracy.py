@@ -21,25 +21,25 @@ def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:
 
 def with_accurate_counts(parameters: Properties) -> Properties:
     """Return the parameters after the rows and files were counted."""
-    kept = dict(parameters)
-    _, known = _read(kept)
-    return properties(kept | {ACCURATE: _text(True, known)})
+    new_parameters = dict(parameters)
+    _, known = _read(new_parameters)
+    return properties(new_parameters | {ACCURATE: _text(True, known)})
 
 
 def with_accurate(parameters: Properties, columns: Iterable[str]) -> Properties:
     """Return the parameters after statistics of these columns were stored."""
-    kept = dict(parameters)
-    basic, known = _read(kept)
-    return properties(kept | {ACCURATE: _text(basic, known | set(columns))})
+    new_parameters = dict(parameters)
+    basic, known = _read(new_parameters)
+    return properties(new_parameters | {ACCURATE: _text(basic, known | set(columns))})
 
 
 def without_accurate(parameters: Properties, columns: Collection[str]) -> Properties:
     """Return the parameters after the statistics of these columns became invalid."""
-    kept = dict(parameters)
-    basic, known = _read(kept)
+    new_parameters = dict(parameters)
+    basic, known = _read(new_parameters)
     if known.isdisjoint(columns):
         return parameters
-    return properties(kept | {ACCURATE: _text(basic, known - set(columns))})
+    return properties(new_parameters | {ACCURATE: _text(basic, known - set(columns))})
 
 
 def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:

@@ -257,8 +257,11 @@ class HiveReader(Reader):
 
 def _as_of(scope: Scope, view: ViewDescriptor) -> ViewDescriptor:
     """Return the view so that names without a schema in its text are read as of the scope too."""
-    kept = dict(view.properties)
-    if not scope.is_past or kept.get(_VIEW_NAMESPACE, "").lower() != scope.schema.name.lower():
+    view_properties = dict(view.properties)
+    if (
+        not scope.is_past
+        or view_properties.get(_VIEW_NAMESPACE, "").lower() != scope.schema.name.lower()
+    ):
         return view
-    kept[_VIEW_NAMESPACE] = scope.name
-    return replace(view, properties=properties(kept))
+    view_properties[_VIEW_NAMESPACE] = scope.name
+    return replace(view, properties=properties(view_properties))

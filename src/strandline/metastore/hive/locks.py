@@ -98,13 +98,13 @@ async def heartbeat(call: Call) -> None:
 
 @writes("show_locks")
 async def show_locks(call: Call) -> Struct:
-    asked = call.of("rqst").args
+    arguments = call.of("rqst").args
     locks = call.metastore.transactions.locks
     requests = locks.list(
-        schema=_name(asked.get("dbname")),
-        table=_name(asked.get("tablename")),
-        partition=_name(asked.get("partname")),
-        txn_id=asked.get("txnid") or None,
+        schema=_name(arguments.get("dbname")),
+        table=_name(arguments.get("tablename")),
+        partition=_name(arguments.get("partname")),
+        txn_id=arguments.get("txnid") or None,
     )
     free, own = call.reader.access.free, normalize(call.user)
     shown = [request for request in requests if free or normalize(request.owner) == own]

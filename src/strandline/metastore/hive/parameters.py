@@ -164,8 +164,8 @@ class QuickStatistics:
         # Hive's row statistics do not hold for other files, unless the writer of these counted.
         if self._options.get(_GENERATED) == _BY_TASK:
             return with_accurate_counts(properties(sent | counted))
-        kept = {name: value for name, value in sent.items() if name != ACCURATE}
-        return properties(kept | counted)
+        kept_parameters = {name: value for name, value in sent.items() if name != ACCURATE}
+        return properties(kept_parameters | counted)
 
 
 def _sizes(parameters: Mapping[str, str]) -> tuple[str, str] | None:

@@ -63,10 +63,10 @@ def _alter(
         for name, new, partition in new_partitions:
             # If the request names a partition twice, the partition is altered twice.
             old = altered.get(name) or rows[name].as_(PartitionRow)
-            kept = replace(new, created=old.created)
+            altered_row = replace(new, created=old.created)
             if not _has_location(partition):
-                kept = replace(kept, location=old.location)
-            altered[name] = kept
+                altered_row = replace(altered_row, location=old.location)
+            altered[name] = altered_row
         old_ids = [rows[name].row_id for name in altered]
         change.replace(dict(zip(old_ids, stored_rows(call, partitioned, altered), strict=True)))
 
@@ -174,18 +174,18 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 shown = f"{table_name}.[{', '.join(new.values)}]"
                 raise IllegalChange(f"Partition already exists:{shown}")
             old = rows[old_name].as_(PartitionRow)
-            kept = replace(new, created=old.created, location=old.location)
+            renamed_row = replace(new, created=old.created, location=old.location)
             if places.is_own(rows[old_name]):
-                kept = replace(kept, location=new_name)
+                renamed_row = replace(renamed_row, location=new_name)
             before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
             after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
-            renamed = [*stored_rows(call, partitioned, {new_name: kept}), *after]
+            renamed = [*stored_rows(call, partitioned, {new_name: renamed_row}), *after]
             row_id, *_ = change.stage_each([(renamed, [row.row_id for row in before])])
-            if kept.location != old.location:
+            if renamed_row.location != old.location:
                 change.record_moves(
-                    PartitionMove(old.location, rows[old_name].row_id, kept.location, row_id)
+                    PartitionMove(old.location, rows[old_name].row_id, renamed_row.location, row_id)
                 )
-                moved = _move_folder(call, partitioned, old, kept)
+                moved = _move_folder(call, partitioned, old, renamed_row)
     except UnknownOutcome:
         with suppress(StrandlineError):  # without an answer, the folder stays where it is
             call.metastore.store.look_again()

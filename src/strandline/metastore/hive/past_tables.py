@@ -87,8 +87,11 @@ def is_written_by_clients(relation: Relation) -> bool:
     """Whether clients write its files themselves. In the past, such a table is shown as a view."""
     if not isinstance(relation, TableDescriptor) or relation.transactional:
         return False
-    kept = dict(relation.properties)
-    iceberg = kept.get("table_type", "").lower() == "iceberg" and "metadata_location" in kept
+    table_properties = dict(relation.properties)
+    iceberg = (
+        table_properties.get("table_type", "").lower() == "iceberg"
+        and "metadata_location" in table_properties
+    )
     return not iceberg
 
 

@@ -122,13 +122,13 @@ class KeptAnswers:
 
     def find(self, request: bytes, mark: Hashable) -> bytes | None:
         """Return the answer that was kept for the request at this mark, or None."""
-        kept = self._answers.get(request)
-        if kept is None or kept[0] != mark:
+        kept_answer = self._answers.get(request)
+        if kept_answer is None or kept_answer[0] != mark:
             self._misses += 1
             return None
         self._answers.move_to_end(request)
         self._hits += 1
-        return kept[1]
+        return kept_answer[1]
 
     def keep(self, request: bytes, mark: Hashable, answer: bytes) -> None:
         """Keep the answer. ``mark`` was taken before the answer was made."""
@@ -149,9 +149,9 @@ class KeptAnswers:
         )
 
     def _drop(self, request: bytes) -> None:
-        kept = self._answers.pop(request, None)
-        if kept is not None:
-            self._size -= _size(request, kept[1])
+        replaced_answer = self._answers.pop(request, None)
+        if replaced_answer is not None:
+            self._size -= _size(request, replaced_answer[1])
 
 
 def _size(request: bytes, answer: bytes) -> int:

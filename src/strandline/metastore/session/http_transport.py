@@ -205,10 +205,10 @@ class HttpTransport:
                     self._process = os.getpid()
                     while self._idle:
                         self._idle.pop()[0].close()
-                kept = self._idle.pop() if self._idle else None
-            if kept is None:
+                idle_connection = self._idle.pop() if self._idle else None
+            if idle_connection is None:
                 break
-            connection, since = kept
+            connection, since = idle_connection
             if time.monotonic() - since < _IDLE_SECONDS and not _has_ended(connection):
                 return connection
             connection.close()

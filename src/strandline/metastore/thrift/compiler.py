@@ -302,8 +302,8 @@ class Compiler:
         ]
         if kind.value.wire in _FORMATS:
             code, width = _FORMATS[kind.value.wire], FIXED_SIZES[kind.value.wire]
-            made = "set" if of_set else "list"
-            lines.append(f"  x = {made}(unpack_all(f'>{{size}}{code}', data, at))")
+            type_name = "set" if of_set else "list"
+            lines.append(f"  x = {type_name}(unpack_all(f'>{{size}}{code}', data, at))")
             return [*lines, f"  return x, at + {width} * size"]
         return [
             *lines,

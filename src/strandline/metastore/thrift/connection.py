@@ -348,8 +348,8 @@ class Connection(asyncio.Protocol):
         except (ApplicationException, StrandlineError) as error:
             self._undecoded(head.name, sequence, error)
             return
-        kept = message if len(message) <= _MAX_KEPT_REQUEST else b""
-        self._decoded(head.name, sequence, kept, args)
+        kept_message = message if len(message) <= _MAX_KEPT_REQUEST else b""
+        self._decoded(head.name, sequence, kept_message, args)
 
     def _decode_in_thread(self, method: str, sequence: bytes, message: bytes, at: int) -> None:
         decode = partial(self._server.codec.decode_args, method, message, at=at)

@@ -209,12 +209,12 @@ class Scanner:
     def _walk_values(self, values: _Open) -> bool:
         """Walk the values of the innermost container, as `_walk_fields` does with fields."""
         data, end, at = self._buffer, len(self._buffer), self._at
-        types, left = values[1:], values[0]
+        types, values_left = values[1:], values[0]
         turns = len(types)
         steps = self._steps
-        while left and steps > 0:
+        while values_left and steps > 0:
             steps -= 1
-            wire = types[-left % turns]
+            wire = types[-values_left % turns]
             if wire == STRING:
                 if at + 4 > end:
                     break
@@ -225,18 +225,18 @@ class Scanner:
             elif _FIXED[wire]:
                 at += _FIXED[wire]
             else:
-                values[0] = left - 1
+                values[0] = values_left - 1
                 self._at = at
                 self._steps = steps
                 if self._enter(wire, at):
                     return True
-                values[0] = left
+                values[0] = values_left
                 return False
-            left -= 1
-        values[0] = left
+            values_left -= 1
+        values[0] = values_left
         self._at = at
         self._steps = steps
-        if left:
+        if values_left:
             self.paused = steps <= 0 and at < end
             return False
         self._open.pop()
