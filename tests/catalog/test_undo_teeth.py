@@ -218,8 +218,8 @@ def called_after_what_stays(patch: Patch) -> None:
 
 def half_a_batch(patch: Patch) -> None:
     """The first of several entries of a version is not undone."""
-    real = _Step.take
-    patch.setattr(_Step, "take", lambda self: real(self) if self.number else None)
+    real = _Step.take_back
+    patch.setattr(_Step, "take_back", lambda self: real(self) if self.number else None)
 
 
 def circles_are_closed(patch: Patch) -> None:
@@ -244,7 +244,7 @@ def drop_without_the_rules(patch: Patch) -> None:
 
 def parameters_go_back_over_what_they_were(patch: Patch) -> None:
     """A parameter that was set twice in a version is set back twice."""
-    real = _Step.take
+    real = _Step.take_back
 
     def take(self: _Step) -> None:
         for change in self.entry.changes:
@@ -253,7 +253,7 @@ def parameters_go_back_over_what_they_were(patch: Patch) -> None:
                 rules.set_parameter_back(self.planning, None, past)
         real(self)
 
-    patch.setattr(_Step, "take", take)
+    patch.setattr(_Step, "take_back", take)
 
 
 def a_snapshot_is_taken_for_an_update(patch: Patch) -> None:

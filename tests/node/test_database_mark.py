@@ -61,7 +61,7 @@ def mark_of(store: EmptyStore) -> tuple[Metastorage, DatabaseMark]:
 def said_of(store: EmptyStore) -> Timestamp:
     metastorage, mark = mark_of(store)
     with closing(metastorage):
-        return mark.says()
+        return mark.marked_time()
 
 
 def restored_alone(store: EmptyStore) -> EmptyStore:
@@ -147,9 +147,9 @@ def test_a_store_without_a_mark_is_opened_and_gets_one(store: EmptyStore) -> Non
     metastorage, mark = mark_of(store)
     with closing(metastorage):
         metastorage.invoke([], [Delete(KEY)])
-        assert mark.says() == 0
+        assert mark.marked_time() == 0
         append(store)
-        assert mark.says() > 0
+        assert mark.marked_time() > 0
 
 
 def test_a_damaged_mark_is_refused(store: EmptyStore) -> None:
@@ -162,7 +162,7 @@ def test_a_damaged_mark_is_refused(store: EmptyStore) -> None:
             spoiled[place] ^= 1
             metastorage.invoke([], [Put(KEY, bytes(spoiled))])
             with pytest.raises((CorruptData, IncompatibleFormat)):
-                mark.says()
+                mark.marked_time()
 
 
 def test_a_node_can_start_while_another_writes_the_mark(
@@ -177,7 +177,7 @@ def test_the_mark_is_never_ahead_of_the_durable_writes(store: EmptyStore) -> Non
     metastorage, mark = mark_of(store)
     with closing(metastorage), closing(open_engine(store.settings.objects)) as database:
         mark.note(database, HybridClock(), lambda _: None)
-        assert mark.says() == last_time(database)
+        assert mark.marked_time() == last_time(database)
         counts = database.statistics()
         assert (counts.writes, counts.unsynced_writes) == (1, 0)
 
@@ -191,5 +191,5 @@ def test_a_fenced_node_does_not_write_the_mark(store: EmptyStore) -> None:
     with closing(metastorage), closing(open_engine(store.settings.objects)) as database:
         with pytest.raises(Fenced):
             mark.note(database, HybridClock(), fenced)
-        assert mark.says() == before
+        assert mark.marked_time() == before
         assert last_time(database) <= before

@@ -258,7 +258,7 @@ def test_a_lost_log_tail_is_reported_and_can_be_accepted(
         log_of(crashed).write_bytes(
             whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
         )
-    said = head_of(crashed).says()
+    said = head_of(crashed).recorded_marks()
     assert said is not None
     for _ in range(2):
         with pytest.raises(CorruptData, match=r"missing are catalog version.*transaction"):
@@ -270,7 +270,7 @@ def test_a_lost_log_tail_is_reported_and_can_be_accepted(
     refusal = CliRunner().invoke(main, ["accept-loss", str(crashed)], input="n\n")
     assert refusal.exit_code == 1
     assert re.search(r"transaction \d+, \d+ lost\n.*Continue\?", refusal.output, re.DOTALL)
-    assert head_of(crashed).says() == said  # so the loss is still noticed
+    assert head_of(crashed).recorded_marks() == said  # so the loss is still noticed
     result = CliRunner().invoke(main, ["accept-loss", str(crashed), "--yes"])
     assert result.exit_code == 0, result.output
     assert "lost" in result.output
@@ -289,7 +289,7 @@ def test_a_head_file_of_a_newer_release_is_refused_and_kept(folder: Path) -> Non
         newer = HeadFile(folder / HEAD_FILE, (*MARKS, Mark("branch", "txn", "SELECT 3")))
         newer.note({"branch": 3})
         write_some(node, 1, first=1)  # a node that runs beside that of the newer release
-    marks = newer.says()
+    marks = newer.recorded_marks()
     assert marks is not None
     assert (marks["branch"], marks["transaction"]) == (3, 2)
     newer.close()

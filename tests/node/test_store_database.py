@@ -74,7 +74,7 @@ def test_the_head_file_matches_the_database_after_each_commit(folder: Path) -> N
     with Node.open(folder) as node:
         for number in range(3):
             write_some(node, 1, first=number)
-            said = head_of(folder).says()
+            said = head_of(folder).recorded_marks()
             assert said == {
                 "catalog version": node.catalogs.latest_catalog().version,
                 "event": node.notifications.head(),
@@ -87,9 +87,9 @@ def test_the_head_file_never_goes_back(folder: Path) -> None:
         write_some(first, 1)
         late = {"catalog version": 1, "event": 1, "transaction": 0}
         write_some(other, 1, first=1)
-        before = head_of(folder).says()
+        before = head_of(folder).recorded_marks()
         head_of(folder).note(late)
-        assert head_of(folder).says() == before
+        assert head_of(folder).recorded_marks() == before
 
 
 @pytest.mark.parametrize(
@@ -106,27 +106,27 @@ def test_a_lost_or_damaged_head_file_is_ignored_and_rewritten(
 ) -> None:
     with Node.open(folder) as node:
         write_some(node, 1)
-    said = head_of(folder).says()
+    said = head_of(folder).recorded_marks()
     data = (folder / HEAD_FILE).read_bytes()
     (folder / HEAD_FILE).write_bytes(spoil(data))
     with caplog.at_level(logging.WARNING), Node.open(folder):
         pass
     assert "strandline.head is damaged" in caplog.text
-    assert head_of(folder).says() == said
+    assert head_of(folder).recorded_marks() == said
     (folder / HEAD_FILE).unlink()
     Node.open(folder).close()
-    assert head_of(folder).says() == said
+    assert head_of(folder).recorded_marks() == said
 
 
 @pytest.mark.parametrize("torn", [0, 1])
 def test_a_torn_write_of_the_head_file_leaves_the_other_slot(folder: Path, torn: int) -> None:
     with Node.open(folder) as node:
         write_some(node, 2)
-    before = head_of(folder).says()
+    before = head_of(folder).recorded_marks()
     data = bytearray((folder / HEAD_FILE).read_bytes())
     data[torn * SLOT_BYTES + 12] ^= 0x10
     (folder / HEAD_FILE).write_bytes(bytes(data))
-    said = head_of(folder).says()
+    said = head_of(folder).recorded_marks()
     assert before is not None
     assert said is not None
     assert all(said[name] <= before[name] for name in before)
@@ -142,7 +142,7 @@ def test_a_head_file_that_cannot_be_written_stops_no_commit(
         assert caplog.text.count("cannot be written and is not up to date") == 1
         (folder / HEAD_FILE).rmdir()
         write_some(node, 1, first=2)
-    said = head_of(folder).says()
+    said = head_of(folder).recorded_marks()
     assert said is not None
     assert said["transaction"] == 3
 

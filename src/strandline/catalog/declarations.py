@@ -327,7 +327,7 @@ declare(
     DeclaredKind(
         collection=Collection("system_configuration", SystemConfiguration, has_id=False),
         rule=rules.configuration,
-        undo=Undoing(set_back=undo.set_parameter_back),
+        undo=Undoing(by_command=undo.set_parameter_back),
         verbs=(Verb(name="set_configuration", kind="system_configuration", subject="name"),),
         views=(rows.configuration,),
     ),

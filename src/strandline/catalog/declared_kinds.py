@@ -37,7 +37,7 @@ def _always_agrees(planning: Planning, before: Any, after: Any) -> None:
 class Undoing:
     """How a change of an object is undone. By default its old bytes are put back.
 
-    * ``set_back(planning, now, earlier)`` uses a command instead.
+    * ``by_command(planning, now, earlier)`` uses a command instead.
     * ``goes_first``: an object that the version created is dropped before anything is put back. No
       restored object can need it, and it might be in the way of one.
     * ``same(left, now)``: whether two values look the same to users.
@@ -50,7 +50,7 @@ class Undoing:
     * ``why_kept``: the reason why a version that changed such an object cannot be undone, or None.
     """
 
-    set_back: Callable[[Planning, Any, Any], None] | None = None
+    by_command: Callable[[Planning, Any, Any], None] | None = None
     goes_first: bool = False
     same: Callable[[Any, Any], bool] = operator.eq
     comes_back: Callable[[Any, Any, Net, Net | None], Any] = _unchanged

@@ -53,7 +53,7 @@ class DatabaseMark:
     metastorage: Metastorage
     address: str
 
-    def says(self) -> Timestamp:
+    def marked_time(self) -> Timestamp:
         """Return the time of the mark, or 0 without one. Raises `CorruptData`, `Unavailable`."""
         return self._time_of(self.metastorage.get(KEY))
 
@@ -101,7 +101,7 @@ class DatabaseMark:
         of the database and the mark. It raises to stop this. Raises `Conflict`, and changes
         nothing, if the catalog no longer has versions that the database lacks.
         """
-        mark_time = self.says()
+        mark_time = self.marked_time()
         with database.read() as connection:
             before = stored_time(connection)
         if before < mark_time:

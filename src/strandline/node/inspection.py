@@ -98,4 +98,4 @@ def head_comparison(
     """
     if isinstance(database, SqliteDatabase) and address.folder is not None:
         return partial(compare_head, address.folder, database)
-    return None if mark is None else lambda: mark.compare(mark.says(), database)
+    return None if mark is None else lambda: mark.compare(mark.marked_time(), database)

@@ -171,7 +171,7 @@ def _open_servers(
             "catalog it commits under; leave delay_ms out, or give it at least 100 ms"
         )
     mark = None if address.is_one_database else _open_mark(address, clock, opened)
-    mark_time = mark and mark.says()
+    mark_time = mark and mark.marked_time()
     database = open_engine(address.objects)
     opened.callback(database.close)
     refuse_foreign_parts(database)

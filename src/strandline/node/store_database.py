@@ -142,7 +142,7 @@ def refuse_older_parts(database: Database, *, todo: str) -> None:
 def compare_head(folder: Path, database: SqliteDatabase) -> None:
     """Raise `CorruptData` if the database lacks commits that the head file in ``folder`` names."""
     head = head_of(folder)
-    head_marks = head.says() or {}
+    head_marks = head.recorded_marks() or {}
     with database.read() as connection:
         head.compare(head_marks, head.marks_of(sqlite_file.driver_of(connection)))
 
@@ -164,7 +164,7 @@ def accept_loss(folder: Path, *, confirm: Callable[[dict[str, int], dict[str, in
     ``confirm`` gets the marks of the head file and those of the database. It raises to stop this.
     """
     head = head_of(folder)
-    before = head.says() or {}
+    before = head.recorded_marks() or {}
     database = open_sqlite(
         folder / DATABASE_FILE, before_creation=lambda: refuse_lost_database(folder)
     )

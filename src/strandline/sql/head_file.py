@@ -97,7 +97,7 @@ class HeadFile:
 
     # -- what the file says
 
-    def says(self) -> dict[str, int] | None:
+    def recorded_marks(self) -> dict[str, int] | None:
         """The marks in the file, or None if it does not exist or cannot be read.
 
         Raises `IncompatibleFormat` for a mark of a newer release: what it counts is unknown here.

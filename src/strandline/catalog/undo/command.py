@@ -126,9 +126,9 @@ class Undo:
         first = len(planning.transaction.entries)
         steps = [_Step(self, planning, n) for n in reversed(range(len(self.update.entries)))]
         for step in steps:
-            step.let_go()
+            step.drop_created()
         for step in steps:
-            step.take()
+            step.take_back()
         self._check_result(planning, before)
         entries = planning.transaction.entries
         self._check_parts(before, entries[first:])
@@ -273,29 +273,29 @@ class _Step:
     def entry(self) -> Entry:
         return self.undo.update.entries[self.number]
 
-    def let_go(self) -> None:
+    def drop_created(self) -> None:
         """Drop what the entry created, of the kinds that no restored object can need."""
         for change in reversed(self.entry.changes):
             kind = declared_kind(change.kind)
             if kind.undo.goes_first and kind.drop is not None and self._made(change):
                 kind.drop(self.planning, self._now(change))
 
-    def take(self) -> None:
+    def take_back(self) -> None:
         """Take the entry back."""
         rest: list[Change] = []
         for change in reversed(self.entry.changes):
             net, kind = self.undo.net.get(target_of(change)), declared_kind(change.kind)
-            set_back = kind.undo.set_back
+            by_command = kind.undo.by_command
             if net is None or (net.old is None and self._goes_anyway(change)):
                 continue
             is_dropped = change.old is None and kind.drop is not None
-            if set_back is None and not is_dropped:
+            if by_command is None and not is_dropped:
                 rest.append(change)
             elif change.old == net.old:
                 self._write(rest)
                 rest = []
-                if set_back is not None:
-                    set_back(self.planning, self._now(change), net.old_value)
+                if by_command is not None:
+                    by_command(self.planning, self._now(change), net.old_value)
                 elif kind.drop is not None:
                     kind.drop(self.planning, self._now(change))
         self._write(rest)
