@@ -15,12 +15,12 @@ the exit status of a process.
     │   │   └── IndexStatusConflict    an index is not in the status that the change starts from
     │   ├── LimitExceeded          more than a configured limit allows
     │   └── UnsupportedOperation   right in itself, but not for this object or this client
-    ├── PermissionDenied           who asks lacks a privilege; the message names it
+    ├── PermissionDenied           the user lacks a privilege; the message names it
     ├── NotFound
     │   ├── ObjectNotFound         a schema, table, view, column, partition, …
     │   ├── VersionNotFound        a catalog version or a time outside the readable history
     │   ├── TransactionNotFound
-    │   └── LockNotFound           a lock that was given up, that timed out, or that never was
+    │   └── LockNotFound           a lock that was released, that timed out, or that never existed
     ├── AlreadyExists
     ├── Conflict                   another writer was first; read again and retry
     │   ├── OutOfSync              the base of a catalog change is no longer the head

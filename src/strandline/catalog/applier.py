@@ -188,7 +188,7 @@ class CatalogApplier:
         return Catalog(applied.version, active, applied.contents)
 
     def _given(self, catalog: Catalog) -> Timestamp:
-        """The time that the log gave to a version, which becomes active `delay` later."""
+        """The time that the log assigned to a version, which becomes active `delay` later."""
         late = catalog.version and self.delay
         return add_milliseconds(catalog.time, -self.delay) if late else catalog.time
 

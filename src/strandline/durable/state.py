@@ -74,7 +74,7 @@ class AppliedUpdate:
 
     @property
     def time(self) -> Timestamp:
-        """The time that the log gave to the version."""
+        """The time that the log assigned to the version."""
         return self.update.time
 
 

@@ -1,7 +1,7 @@
 """Updates: the elements of the catalog's log.
 
 An **update** is one commit and one version. It has a random ``id`` (an append whose answer was lost
-is settled by comparing the id at its version), the ``time`` that the log gave it, an author, the
+is settled by comparing the id at its version), the ``time`` that the log assigned, an author, the
 member of the deployment that wrote it, and a tuple of entries. An **entry** is a verb with its
 arguments and the changes that it makes. Only the *changes* determine the state, in the same way in
 every log. The *verb* determines which event fires and what users read later. A **change** replaces
@@ -110,7 +110,7 @@ class Update:
         return (change for entry in self.entries for change in entry.changes)
 
     def at(self, time: Timestamp) -> Update:
-        """This update with the time that the log gave it."""
+        """This update with the time that the log assigned."""
         return Update(
             self.version, self.id, self.author, self.member, self.entries, time, self.appended
         )

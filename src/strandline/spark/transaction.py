@@ -6,8 +6,8 @@ and only then are they staged in the metastore. No other reader sees them before
 
 What must stay true:
 
-* File ids are unique in a table forever: the transaction's id, which is given only once, followed
-  by a number that the transaction counts.
+* File ids are unique in a table forever: the transaction's id, which is assigned only once,
+  followed by a number that the transaction counts.
 * A delete names each data file from which it removes rows. So if two transactions do so for one
   file, the first to commit wins. Otherwise a position that both delete would count twice.
 * Files are removed only once it is certain that the transaction is aborted. After a commit whose

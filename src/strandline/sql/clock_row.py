@@ -73,7 +73,7 @@ def take_time_query(clock: HybridClock, *, bounded: bool = True, count: int = 1)
 
 
 def stored_time(connection: Connection) -> Timestamp:
-    """The last time given, or 0."""
+    """The last time assigned, or 0."""
     return _time(connection, STORED_TIME_QUERY)
 
 
@@ -88,7 +88,7 @@ def accepted_time(connection: Connection) -> Timestamp:
 
 
 def accept_time(connection: Connection) -> None:
-    """Accept the last time given, however far ahead it is. Call it inside a write transaction."""
+    """Accept the last time assigned, however far ahead. Call it inside a write transaction."""
     run(
         connection,
         "INSERT INTO strandline_clock (id, time) SELECT ?, time FROM strandline_clock WHERE id = ?"

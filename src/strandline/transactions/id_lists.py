@@ -1,9 +1,9 @@
 """The common base of the lists of valid transactions and of valid write ids: `IdList`.
 
 A reader must see the same rows for as long as it reads, whatever is committed in the meantime. So
-it carries the set of ids that were committed when it began. Ids are given in order, and nearly all
-of them end up committed. So the set is stored as a high-water mark ``hwm`` and the few *exceptions*
-at or below it:
+it carries the set of ids that were committed when it began. Ids are assigned in order, and nearly
+all of them end up committed. So the set is stored as a high-water mark ``hwm`` and the few
+*exceptions* at or below it:
 
     committed = {1 … hwm} without the exceptions
 
@@ -175,7 +175,7 @@ class IdList:
     # -- merging
 
     def open(self, w: int) -> Self:
-        """The list after ``w`` was given out: ``w`` and all ids between ``hwm`` and it are open.
+        """The list after ``w`` was assigned: ``w`` and all ids between ``hwm`` and it are open.
 
         Raises `LimitExceeded` if these are more than `MAX_OPENED`.
         """

@@ -4,10 +4,10 @@ A list is built from the ids that are *not* visible: ids that are open or aborte
 and ids committed after the requested time. Both are ranges of an index, so the cost of a list grows
 with the number of hidden ids, not with the number of ids ever given.
 
-As of a time T, a list sees what was committed at or before T. Commit times are given in commit
-order, and never at or below a time that was given before. So once the store's time has reached T,
-no later commit changes the result. Only the split of hidden ids into open and aborted follows the
-present.
+As of a time T, a list sees what was committed at or before T. Commit times are assigned in commit
+order, and never at or below a time that was assigned before. So once the store's time has reached
+T, no later commit changes the result. Only the split of hidden ids into open and aborted follows
+the present.
 
 Hive's clients name no time. They read once which transactions are `unfinished`, make a
 `ValidTxnList` from that, and with this list read the writes of each table: `write_ids_by`. An
@@ -146,7 +146,7 @@ UNFINISHED_QUERIES: Sequence[Query] = ((_UNFINISHED, ()), (_LAST_TXN, ()), (_OLD
 
 
 def min_open_txn(connection: Connection) -> int | None:
-    """The smallest id of an open transaction, or None: ids are given in order of begin times."""
+    """The smallest id of an open transaction, or None: ids are assigned in order of begin times."""
     txn_id: int | None = value(connection, _OLDEST_OPEN)
     return txn_id
 

@@ -3,16 +3,16 @@
 The problem: a transaction that has written nothing may be lost if its machine crashes. Nothing
 depends on it, and its client gets an error that it does not exist. So its begin need not wait for
 the disk. But the client has its id, also in the names of files that it has written. So the id must
-never be given to another transaction.
+never be assigned to another transaction.
 
 The model. Ids are reserved in blocks. A begin whose id is reserved does not wait for the disk. A
 begin whose id is not reserved waits, and reserves the next block in the same SQL transaction. A
-node that starts continues after the block, because any id in it may have been given. A node that
+node that starts continues after the block, because any id in it may have been assigned. A node that
 ends releases the block, in a write that makes all begins before it durable. So ids have gaps only
 after a crash or a kill, or if several nodes share a folder.
 
-What must stay true: **each id that was given, and whose begin may be lost, is at most the reserved
-id, which is durable.** What a power cut may leave of the writes of a transaction:
+What must stay true: **each id that was assigned, and whose begin may be lost, is at most the
+reserved id, which is durable.** What a power cut may leave of the writes of a transaction:
 
 * its begin: it is there, or it is not, and then its id is skipped;
 * a staging: it waits for the disk, with everything that the log of the database has before it. So
@@ -49,7 +49,7 @@ _LAST = "SELECT max(txn_id) FROM txn"
 
 
 class _NotReserved(Exception):
-    """The id could be given again if its begin were lost."""
+    """The id could be assigned again if its begin were lost."""
 
 
 class ReservedIds:
@@ -115,7 +115,7 @@ def _release(connection: Connection) -> None:
 def _skip(connection: Connection) -> None:
     up_to = _reserved_up_to(connection)
     if value(connection, "SELECT 1 FROM txn WHERE txn_id >= ?", (up_to,)) is None:
-        # The database gives no id that is below one that it has had.
+        # The database assigns no id that is below one that it has had.
         change(connection, _PLACEHOLDER, (up_to, True))
         change(connection, "DELETE FROM txn WHERE txn_id = ?", (up_to,))
     _release(connection)

@@ -63,7 +63,7 @@ TXN = Table(
     Column("timeout_ms", BigInteger, nullable=False),
     Index("txn_by_state", "state", "begin_time"),
     Index("txn_by_commit_time", "commit_time"),
-    sqlite_autoincrement=True,  # an id is never given twice, whatever was deleted
+    sqlite_autoincrement=True,  # an id is never assigned twice, whatever was deleted
 )
 
 # A begin that a crash of the machine undoes may have given clients ids up to this one.
@@ -90,7 +90,7 @@ _PENDING = Index(
     sqlite_where=TXN_WRITE_ID.c.commit_time.is_(None),
     postgresql_where=TXN_WRITE_ID.c.commit_time.is_(None),
 )
-"""The write ids of open and aborted transactions: few among all that were ever given."""
+"""The write ids of open and aborted transactions: few among all that were ever assigned."""
 
 NEXT_WRITE_ID = Table(
     "next_write_id",

@@ -167,7 +167,7 @@ class TransactionEnds(TransactionReads):
         )
 
     def is_unwritten(self, txn_id: int) -> bool:
-        """Whether this process remembers that it began the transaction and gave it no write id.
+        """Whether this process remembers that it began the transaction and assigned it no write id.
 
         Another process may have given it one.
         """
@@ -312,7 +312,7 @@ class TransactionEnds(TransactionReads):
         aborted = records.mark_aborted(connection, txn_ids, silent_at=silent_at)
         if aborted:
             ended = [transaction.txn_id for transaction in aborted]
-            # Release 0.2.0 gave write ids for table ids that no table can have; no event names one.
+            # Release 0.2.0 assigned write ids for table ids that no table can have.
             records.forget_impossible_writes(connection, ended)
             writes = records.write_ids_of(connection, ended)
             for listener in self._listeners if writes else ():

@@ -162,7 +162,7 @@ class TransactionReads:
         return moment
 
     def latest_time(self) -> Timestamp:
-        """The last time that this database gave. No commit that has returned has a later time."""
+        """The last time that this database assigned: no commit that returned has a later one."""
         rows = self._database.rows(*STORED_TIME_QUERY)
         return Timestamp(rows[0][0] if rows else 0)
 

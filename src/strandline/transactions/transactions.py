@@ -12,9 +12,9 @@ So commit order, time order and the order of events are one order, which include
 
 What must stay true:
 
-* A time that was given is below every later commit time. So a snapshot as of T is settled once the
-  store's time has reached T, and `Transactions.ensure_past` advances the store's time to T.
-* An id that was given is never given to another transaction (`reserved_ids`).
+* A time that was assigned is below every later commit time. So a snapshot as of T is settled once
+  the store's time has reached T, to which `Transactions.ensure_past` advances it.
+* An id that was assigned is never assigned to another transaction (`reserved_ids`).
 * A state changes once, from open, by one conditional statement. Commit and abort give the same
   answer when they are repeated, and `Transactions.get` tells the outcome of a commit whose answer
   was lost.
@@ -330,7 +330,7 @@ class Transactions(TransactionEnds):
         ends, all of it is committed; if it raises, nothing has happened. Raises what `commit`
         raises.
 
-        The commit time is the begin time. No other time was given in between. And with a catalog in
+        The commit time is the begin time. No other time was assigned in between. And with a catalog in
         another database, this process may not know the catalog of a later time at the commit, when
         the block cannot be run again.
         """

@@ -18,9 +18,10 @@ What must stay true:
 * No later change is lost. If an object is not as the version left it, the undo is refused, and the
   refusal names the versions that changed it. Undo those first, or change it by hand. An undo that
   would drop a part that was created since, such as an index of a table, is refused too.
-* Ids are given once. The schema versions of a table only advance: its columns come back under their
-  ids in one more schema version, and `next_column_id` never goes back. Two tables are therefore
-  equal even if their schema version numbers differ, so undoing one version after another works.
+* An id is assigned once. The schema versions of a table only advance: its columns come back under
+  their ids in one more schema version, and `next_column_id` never goes back. Two tables are
+  therefore equal even if their schema version numbers differ, so undoing one version after another
+  works.
 * Everything that the object refers to exists (its schema, its zone, the roles of a privilege), its
   name is free, and what it must agree with (columns of indexes, types, sizes of clusters) agrees.
 * An index that was not maintained for a while starts again: REGISTERED.

@@ -4,7 +4,7 @@ All keys are below ``PREFIX/``, so that several catalogs can share one etcd:
 
 ======================  ===========================================================================
 ``format``              the version of this layout, in decimal
-``time``                the last time that the store gave out; every write and check raises it
+``time``                the last time that the store assigned; every write and check raises it
 ``head``                revision and time of the last invoke that changed something
 ``change/REVISION``     the keys that this invoke touched, for waiting threads; the last few
                         thousand are kept
