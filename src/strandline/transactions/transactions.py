@@ -330,9 +330,9 @@ class Transactions(TransactionEnds):
         ends, all of it is committed; if it raises, nothing has happened. Raises what `commit`
         raises.
 
-        The commit time is the begin time. No other time was assigned in between. And with a catalog in
-        another database, this process may not know the catalog of a later time at the commit, when
-        the block cannot be run again.
+        The commit time is the begin time. No other time was assigned in between. And with a catalog
+        in another database, this process may not know the catalog of a later time at the commit,
+        when the block cannot be run again.
         """
         with ExitStack() as opened:
 
