@@ -5,52 +5,43 @@ log, the place of a managed table, folders that are made and moved. They are der
 entries of the update log, in order, exactly once. The position of the projection is a row of the
 store. It moves by compare-and-set in the SQL transaction that writes the events and the places.
 
+`entry_projection` does this, and says what must stay true in one SQL transaction.
+
 **With the append.** If the log is in the same database and versions become active at once, the SQL
 transaction that appends a group of versions also projects them, up to the first version that may
 move or remove a folder. (DDL on an external table does neither.) Their folders are made and synced
-before the commit. A crash before the commit leaves no version, no event and no place, at most an
-empty folder that belongs to no table: the next table of that name takes it, and a table that is
-renamed to that name replaces it. A crash after the commit leaves the version with its events,
-places and folders, although its caller got no answer. So no version lacks its folders. If this is
-not possible (an earlier version is not projected yet, the fence row has another token, a resource
-for a folder is short), the append writes nothing of the projection. The version is projected after
-the append, and its caller gets the error, if any.
+before the commit. So a version never lacks its events, places and folders, and a crash before the
+commit leaves at most an empty folder, which the next table of that name takes. If this is not
+possible (an earlier version is not projected yet, the fence row has another token, a resource for a
+folder is short), the append writes nothing of the projection. The version is projected after the
+append, and its caller gets the error, if any.
 
 **Batches.** Everything else is projected after the append: moves of folders, since no rollback
 would move them back, versions that become active later, and what another process left. One thread
-of a process at a time does this. It takes the versions up to the highest that this node has
-applied, as many as fit (`BATCH`, `folder_turns`), in one SQL transaction, with one sync of each
-folder. Usually it is the thread of the group commit, before it answers the callers. If a version
-becomes active later, or if that thread failed, it is the thread of one of the callers. The others
-wait until the batch ends; if it has not reached their version, one of them continues. No lock of
-the catalog is held meanwhile. A version whose caller gave up or whose node died is projected a
-little later by a background thread, unless a child process of the node is projecting it.
-
-`entry_projection` projects entries inside one SQL transaction, and says what must stay true there.
+of a process at a time does this. It takes as many as fit of the versions that this node has
+applied, in one SQL transaction, with one sync of each folder. Usually it is the thread of the group
+commit, before it answers the callers. If a version becomes active later, or if that thread failed,
+it is the thread of one of the callers. The others wait until the batch ends; if it has not reached
+their version, one of them continues. No lock of the catalog is held meanwhile. A version whose
+caller gave up or whose node died is projected a little later by a background thread, unless a child
+process of the node is projecting it.
 
 **Durability.** After a durable append, all of this can be repeated. So in a folder, the SQL
-transaction of a batch is not synced: the next commit of any other kind syncs it too, and after a
-power cut the first process that opens the store projects the same events again under the same
-numbers, before it does anything else. (Folders are synced all the same: a later commit may make the
-rows durable, and does not sync folders.) A transaction that moved or removed a folder is on disk
-before its callers are answered: a client may then write into the old place (as Spark does before it
-creates a table anew), and repeating the move must not move those files. On a server, every batch is
-synced: other nodes, which continue when the server's machine fails, have seen the events, and their
-numbers must not be assigned to other events.
+transaction of a batch is not synced: after a power cut, the first process that opens the store
+projects the same events again under the same numbers, before it does anything else. (Folders are
+synced all the same: a later commit may make the rows durable, and does not sync folders.) A
+transaction that moved or removed a folder is on disk before its callers are answered: a client may
+then write into the old place (as Spark does before it creates a table anew), and repeating the move
+must not move those files. On a server, every batch is synced: other nodes, which continue when the
+server's machine fails, have seen the events.
 
-The commit of a transaction needs all of this in its own SQL transaction. If too many effects are
-left for that, it gets `Behind`, as from the catalog, and `transaction_order` carries them out in
-several SQL transactions.
+A refused effect is skipped and counted. A shortage (a full disk, no descriptors) is an error, and
+is tried again before anything else is projected.
 
-A problem with one folder does not stop later effects: a refused effect is skipped and counted. A
-shortage (a full disk, no descriptors) is an error, and is tried again before anything else is
-projected.
-
-Rejected: moves with the append (a rollback would leave them without a version that records them),
-making folders before the SQL transaction while another thread syncs them (the hand-over takes as
-long as it saves), effects after the commit (a crash in between would lose them), a journal beside
-the folders (a second truth), places named by table id (people look into these folders, and Hive
-names them by table), and a separate thread for every batch (each DDL call would pay for two
+Rejected: making folders before the SQL transaction while another thread syncs them (the hand-over
+takes as long as it saves), effects after the commit (a crash in between would lose them), a journal
+beside the folders (a second truth), places named by table id (people look into these folders, and
+Hive names them by table), and a separate thread for every batch (each DDL call would pay for two
 hand-overs between threads).
 """
 
