@@ -18,7 +18,7 @@ import strandline.metastore.hive.service
 import strandline.node
 from strandline import errors
 from strandline.catalog import manager, node_filter
-from strandline.catalog.commands import constraints, definition, objects, views, zones
+from strandline.catalog.commands import column_definition, constraints, objects, views, zones
 from strandline.catalog.undo import reading
 from strandline.cli.main import COMMANDS, IO_ERROR, main
 from strandline.cli.status import status_of
@@ -254,7 +254,7 @@ def test_every_method_of_hive_is_listed_as_served_or_unknown() -> None:
 LIMITS = {
     "characters of a name": identifiers.MAX_NAME_LENGTH,
     "characters of the name of a column or field": identifiers.MAX_COLUMN_NAME_LENGTH,
-    "columns of a table": definition.MAX_COLUMNS,
+    "columns of a table": column_definition.MAX_COLUMNS,
     "characters of a comment that `comment_on` sets": objects.MAX_COMMENT_LENGTH,
     "fields by which a transactional table is partitioned": partitioning.MAX_FIELDS,
     "bytes of one value of such a field": partitioning.MAX_VALUE_BYTES,
