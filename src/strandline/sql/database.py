@@ -51,8 +51,8 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.sql import schema_versions
+from strandline.sql.fair_lock import FairLock
 from strandline.sql.statements import Parameter, Query, Row, change, run
-from strandline.sql.turns import Turns
 
 PATIENCE = 30.0
 """Seconds that a write waits for its turn if the caller gives no deadline."""
@@ -105,7 +105,7 @@ class Database(ABC):
         self.read_only = read_only
         self.name = name
         self._patience = patience
-        self._turns = Turns()
+        self._process_lock = FairLock()
         self._nobody_waits = False
         self._process = os.getpid()
         self._state = threading.Condition()
@@ -312,7 +312,7 @@ class Database(ABC):
                 lost_connections=self._counts["lost_connections"],
                 looks=self._counts["looks"],
                 waited=self._waited,
-                waiting=self._turns.waiting(),
+                waiting=self._process_lock.waiting(),
                 open_connections=self._open_connections(),
             )
 
@@ -323,7 +323,7 @@ class Database(ABC):
         that holds the lock continues.
         """
         self._nobody_waits = True
-        self._turns.stop_waiting()
+        self._process_lock.stop_waiting()
 
     def close(self) -> None:
         """Refuse new transactions, wait for running ones, close all connections. Idempotent."""
@@ -416,11 +416,11 @@ class Database(ABC):
     def _turn(self, began: float, deadline: float) -> Iterator[None]:
         if self.read_only:
             raise UnsupportedOperation(f"{self.name} was opened for reading; nothing was written")
-        if self._turns.held_by_this_thread():
+        if self._process_lock.held_by_this_thread():
             raise StrandlineError(
                 f"this thread already has a write transaction open on {self.name}; finish it first"
             )
-        if not self._turns.acquire(timeout=deadline - began):
+        if not self._process_lock.acquire(timeout=deadline - began):
             self._refuse_to_wait()
             raise self._late(
                 began, "another thread of this process", holder=self._other_process_that_writes()
@@ -428,7 +428,7 @@ class Database(ABC):
         try:
             yield
         finally:
-            self._turns.release()
+            self._process_lock.release()
 
     def _refuse_to_wait(self) -> None:
         if self._nobody_waits:

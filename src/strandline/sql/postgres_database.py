@@ -6,8 +6,8 @@
   transaction, with the rest of the caller's time as ``lock_timeout``. The fence is read in the same
   round trip, under the lock. The isolation is ``READ COMMITTED``: each statement of a write sees
   what committed before it, and under the lock nothing else commits. A process requests the lock on
-  one connection at a time: its threads queue in `Turns`, in order of arrival, so a database needs
-  few connections.
+  one connection at a time: its threads queue in `FairLock`, in order of arrival, so a database
+  needs few connections.
 * An *unsynced write* sets ``synchronous_commit=off``. A crash of the server may undo it although
   other machines saw it, so it must not produce times that others keep (see `Database`).
 * The first statements of a write are sent in the round trip that takes the lock. They are prepared

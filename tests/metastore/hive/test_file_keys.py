@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from strandline.metastore.hive import file_keys as keys_module
-from strandline.metastore.hive.file_keys import FileKeys, file_keys, told_apart, value_by_key
+from strandline.metastore.hive.file_keys import (
+    FileKeys,
+    distinguishable_groups,
+    file_keys,
+    value_by_key,
+)
 from strandline.metastore.store.file_scans import IdIn, IdPlace
 from strandline.metastore.store.rows import DataFile
 from strandline.model.type_parser import parse_type
@@ -49,13 +54,13 @@ def test_files_with_unusual_names_have_no_keys() -> None:
 
 def test_files_that_need_no_keys_are_one_group() -> None:
     some = files(*SAME_CHECKSUM, "a b")
-    assert ids(*told_apart(some, FLAT, set(), by_value=False)) == [[1, 2, 3]]
+    assert ids(*distinguishable_groups(some, FLAT, set(), by_value=False)) == [[1, 2, 3]]
 
 
 def test_files_with_the_same_checksum_are_in_different_groups() -> None:
     some = files("other", *SAME_CHECKSUM)
     assert zlib.crc32(b"plumless") == zlib.crc32(b"buckeroo")
-    assert ids(*told_apart(some, FLAT, set(), by_value=True)) == [[1, 2], [3]]
+    assert ids(*distinguishable_groups(some, FLAT, set(), by_value=True)) == [[1, 2], [3]]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_unusual_names_are_kept_apart_only_if_deleted_rows_need_it(
     deleted: set[int], groups: list[list[int]]
 ) -> None:
     some = files("a", "b c", "d", "é")
-    assert ids(*told_apart(some, FLAT, deleted, by_value=True)) == groups
+    assert ids(*distinguishable_groups(some, FLAT, deleted, by_value=True)) == groups
 
 
 VALUES: dict[str, tuple[str, list[Any], str]] = {

@@ -45,7 +45,7 @@ class Case:
 Rule = Callable[[Case], None]
 
 
-def _owned(case: Case, *, within: Any = None) -> None:
+def _check_changed(case: Case, *, within: Any = None) -> None:
     """Require what a change of an existing object needs.
 
     That is ownership of the object or, to drop it, of the object or ``within``.
@@ -58,7 +58,7 @@ def _owned(case: Case, *, within: Any = None) -> None:
         access.require_owner(new.owner, access.describe(old))
 
 
-def _made(case: Case, privilege: Privilege, place: Any) -> None:
+def _check_created(case: Case, privilege: Privilege, place: Any) -> None:
     """Require ``privilege`` on the ``place`` of a new object, and an owner the user may name."""
     case.access.require(privilege, place)
     case.access.require_owner(case.new.owner, case.access.describe(case.new))
@@ -67,18 +67,18 @@ def _made(case: Case, privilege: Privilege, place: Any) -> None:
 def top_level(privilege: Privilege) -> Rule:
     def rule(case: Case) -> None:
         if case.old is None:
-            _made(case, privilege, None)
+            _check_created(case, privilege, None)
         else:
-            _owned(case)
+            _check_changed(case)
 
     return rule
 
 
 def in_database(case: Case) -> None:
     if case.old is None:
-        _made(case, Privilege.CREATE, case.find("database", case.new.database_id))
+        _check_created(case, Privilege.CREATE, case.find("database", case.new.database_id))
     else:
-        _owned(case)
+        _check_changed(case)
 
 
 def in_schema(case: Case) -> None:
@@ -86,12 +86,12 @@ def in_schema(case: Case) -> None:
     old, new = case.old, case.new
     if old is None:
         place = case.find("schema", new.schema_id)
-        _made(case, Privilege.USAGE | Privilege.CREATE, place)
+        _check_created(case, Privilege.USAGE | Privilege.CREATE, place)
     elif isinstance(new, TableDescriptor) and _only_content(old, new):
         case.access.require(WRITING, old)
         return
     else:
-        _owned(case, within=case.find("schema", old.schema_id))
+        _check_changed(case, within=case.find("schema", old.schema_id))
         if new is not None and new.schema_id != old.schema_id:
             place = case.find("schema", new.schema_id)
             case.access.require(Privilege.USAGE | Privilege.CREATE, place)
@@ -133,10 +133,10 @@ def role(case: Case) -> None:
     if changed and any(role is not None and role.superuser for role in (old, new)):
         access.require_superuser(f"create, change or drop the superuser {(old or new).name}")
     if old is None:
-        _made(case, Privilege.CREATE_ROLE, None)
+        _check_created(case, Privilege.CREATE_ROLE, None)
     elif changed:
-        _owned(case)
-    _take_no_name(case)
+        _check_changed(case)
+    _refuse_taken_name(case)
     memberships = [each for role in (old, new) if role for each in role.member_of]
     groups = {membership.group for membership in memberships}
     for group in sorted(groups):
@@ -148,7 +148,7 @@ def role(case: Case) -> None:
             access.require_ownership(joined)
 
 
-def _take_no_name(case: Case) -> None:
+def _refuse_taken_name(case: Case) -> None:
     """Refuse a role that would get what others own, or were granted, by its name or id."""
     access, old, new = case.access, case.old, case.new
     if new is None or access.free:
@@ -174,7 +174,7 @@ def _membership(role: RoleDescriptor, group: int) -> list[Membership]:
     return [membership for membership in role.member_of if membership.group == group]
 
 
-def _gone(case: Case, *named: tuple[str, int]) -> bool:
+def _is_dropped_too(case: Case, *named: tuple[str, int]) -> bool:
     """Whether the entry removed an object with one of these ids, and with it this object."""
     return case.new is None and any(
         case.before.get(kind, object_id) and not case.after.get(kind, object_id)
@@ -185,7 +185,7 @@ def _gone(case: Case, *named: tuple[str, int]) -> bool:
 def default_privilege(case: Case) -> None:
     default = case.old or case.new
     named = ("role", default.role), ("role", default.grantee)
-    if _gone(case, *named, ("schema", default.schema), ("database", default.database)):
+    if _is_dropped_too(case, *named, ("schema", default.schema), ("database", default.database)):
         return
     if not default.role or default.role not in case.access.roles:
         case.access.require_superuser(
@@ -194,16 +194,16 @@ def default_privilege(case: Case) -> None:
 
 
 def system_privilege(case: Case) -> None:
-    if not _gone(case, ("role", (case.old or case.new).grantee)):
+    if not _is_dropped_too(case, ("role", (case.old or case.new).grantee)):
         case.access.require_superuser("grant or revoke privileges on the system")
 
 
 def in_cluster(case: Case) -> None:
     cluster = case.find("cluster", (case.old or case.new).cluster_id)
     if case.old is None:
-        _made(case, Privilege.CREATE, cluster)
+        _check_created(case, Privilege.CREATE, cluster)
     else:
-        _owned(case, within=cluster)
+        _check_changed(case, within=cluster)
 
 
 def of_its_replica(case: Case) -> None:

@@ -21,8 +21,8 @@ it lists all files of the folder. A folder for each value would do better there.
 
 What must stay true:
 
-* No two files of a scan have the same key (`told_apart`). Otherwise the view would leave out rows
-  of one file that are deleted in the other, or show the values of the other.
+* No two files of a scan have the same key (`distinguishable_groups`). Otherwise the view would
+  leave out rows of one file that are deleted in the other, or show the values of the other.
 * A lookup gives exactly the value that the file has. Dates are numbers and strings are hexadecimal
   UTF-8, so no character and no setting of a session changes their meaning. NULL is a key without
   entry.
@@ -65,7 +65,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 """File names that every release of Spark shows without escapes."""
 
 
-def told_apart(
+def distinguishable_groups(
     files: Sequence[DataFile], place: IdPlace, deleted: Container[int], *, by_value: bool
 ) -> Iterator[tuple[DataFile, ...]]:
     """Group the files of one place so that `file_keys` has keys for the files of a group.

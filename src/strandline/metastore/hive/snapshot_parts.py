@@ -36,7 +36,7 @@ from pathlib import Path
 from strandline import work
 from strandline.clock import Timestamp
 from strandline.errors import CorruptData, LimitExceeded, ObjectNotFound
-from strandline.metastore.hive.file_keys import told_apart
+from strandline.metastore.hive.file_keys import distinguishable_groups
 from strandline.metastore.hive.parameters import DERIVED, PATH
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct
@@ -164,7 +164,7 @@ class TableSnapshot:
             for group in split_for_join(live, deleted)
             for version, of_version in _by_version(group).items()
             for place, of_place in by_id_place(of_version, with_ids=False).items()
-            for files in told_apart(of_place, place, deleted, by_value=bool(by_value))
+            for files in distinguishable_groups(of_place, place, deleted, by_value=bool(by_value))
         ]
         if len(parts) > MAX_PARTS:
             raise LimitExceeded(

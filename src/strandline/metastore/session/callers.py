@@ -39,7 +39,7 @@ AUTHORIZATION = "Authorization"
 _AUTHORIZATION_NAME, _USER_NAME = AUTHORIZATION.lower(), USER_HEADER.lower()
 
 
-class Unproved(PermissionDenied):
+class Unauthenticated(PermissionDenied):
     """The credentials are missing or not accepted. The answer has HTTP status 401."""
 
 
@@ -78,14 +78,14 @@ def caller_of(headers: Mapping[str, str]) -> Caller:
     return caller
 
 
-def prove(caller: Caller, authenticate: Authenticate | None) -> None:
-    """Raise `Unproved` if there is an ``authenticate`` and it does not accept the caller."""
+def authenticate_caller(caller: Caller, authenticate: Authenticate | None) -> None:
+    """Raise `Unauthenticated` if there is an ``authenticate`` and it does not accept the caller."""
     if authenticate is None:
         return
     if caller.secret is None:
-        raise Unproved("this node authenticates its callers: send HTTP Basic credentials")
+        raise Unauthenticated("this node authenticates its callers: send HTTP Basic credentials")
     if not authenticate(caller.user, caller.secret):
-        raise Unproved(f"the secret of user {caller.user} is wrong; nothing was done")
+        raise Unauthenticated(f"the secret of user {caller.user} is wrong; nothing was done")
 
 
 def _credentials(sent: str) -> tuple[str, str]:

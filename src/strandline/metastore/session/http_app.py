@@ -45,9 +45,9 @@ from strandline.metastore.session.callers import (
     Authenticate,
     Caller,
     OriginGuard,
-    Unproved,
+    Unauthenticated,
+    authenticate_caller,
     caller_of,
-    prove,
 )
 from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, Call
 from strandline.metastore.session.http_messages import (
@@ -255,7 +255,7 @@ class HttpApplication:
             is_bounded = children is not None and call.only_reads
 
             def answer(still_wanted: Callable[[], None]) -> bytes:
-                prove(asking, self._authenticate)
+                authenticate_caller(asking, self._authenticate)
                 with work.budget(work.IN_THREAD if is_bounded else None):
                     return b"".join(call.answer(session, body, still_wanted=still_wanted))
 
@@ -267,7 +267,7 @@ class HttpApplication:
                 pass
         else:
             await self._workers.run(
-                lambda still_wanted: prove(asking, self._authenticate),
+                lambda still_wanted: authenticate_caller(asking, self._authenticate),
                 user=asking.user,
                 kind=kind,
                 until_left=until_left,
@@ -330,12 +330,12 @@ class HttpApplication:
         self._errors += 1
         if not isinstance(error, StrandlineError):
             logger.error("a request failed with an internal error", exc_info=error)
-        answer = _error_answer(error, status=401 if isinstance(error, Unproved) else None)
+        answer = _error_answer(error, status=401 if isinstance(error, Unauthenticated) else None)
         if isinstance(error, Overloaded):
             answer.headers["Retry-After"] = str(RETRY_SECONDS)
         if isinstance(error, BodyTooLate):
             answer.headers["Connection"] = "close"
-        if isinstance(error, Unproved):
+        if isinstance(error, Unauthenticated):
             answer.headers["WWW-Authenticate"] = 'Basic realm="strandline", charset="UTF-8"'
         return answer
 

@@ -3,63 +3,63 @@ from __future__ import annotations
 import threading
 import time
 
-from strandline.sql.turns import Turns
+from strandline.sql.fair_lock import FairLock
 
 
 def test_acquire_gives_up_at_its_timeout() -> None:
-    turns = Turns()
-    assert turns.acquire(timeout=0)
-    assert turns.held_by_this_thread()
+    lock = FairLock()
+    assert lock.acquire(timeout=0)
+    assert lock.held_by_this_thread()
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(turns.acquire(timeout=0.01)))
+    thread = threading.Thread(target=lambda: answers.append(lock.acquire(timeout=0.01)))
     thread.start()
     thread.join()
     assert answers == [False]
-    assert turns.waiting() == 0
-    turns.release()
-    assert not turns.held_by_this_thread()
-    assert turns.acquire(timeout=0)
+    assert lock.waiting() == 0
+    lock.release()
+    assert not lock.held_by_this_thread()
+    assert lock.acquire(timeout=0)
 
 
 def test_the_lock_is_handed_to_the_waiter_and_cannot_be_taken_by_another() -> None:
-    turns = Turns()
-    turns.acquire(timeout=0)
+    lock = FairLock()
+    lock.acquire(timeout=0)
     got = threading.Event()
     leave = threading.Event()
 
     def wait() -> None:
-        assert turns.acquire(timeout=30)
+        assert lock.acquire(timeout=30)
         got.set()
         assert leave.wait(30)
-        turns.release()
+        lock.release()
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while turns.waiting() == 0:
+    while lock.waiting() == 0:
         time.sleep(0)
-    turns.release()
-    assert not turns.acquire(timeout=0)
+    lock.release()
+    assert not lock.acquire(timeout=0)
     assert got.wait(30)
     leave.set()
     thread.join()
-    assert turns.acquire(timeout=0)
+    assert lock.acquire(timeout=0)
 
 
 def test_simultaneous_timeouts_and_handovers_lose_no_waiter() -> None:
-    turns = Turns()
+    lock = FairLock()
     inside = 0
     served = 0
 
     def contend(timeout: float) -> None:
         nonlocal inside, served
         for _ in range(300):
-            if turns.acquire(timeout=timeout):
+            if lock.acquire(timeout=timeout):
                 inside += 1
                 assert inside == 1
                 time.sleep(0)
                 inside -= 1
                 served += 1
-                turns.release()
+                lock.release()
 
     threads = [threading.Thread(target=contend, args=(n * 0.00005,)) for n in range(8)]
     for thread in threads:
@@ -67,5 +67,5 @@ def test_simultaneous_timeouts_and_handovers_lose_no_waiter() -> None:
     for thread in threads:
         thread.join()
     assert served > 0
-    assert turns.waiting() == 0
-    assert turns.acquire(timeout=0)
+    assert lock.waiting() == 0
+    assert lock.acquire(timeout=0)

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 
 
-class Turns:
+class FairLock:
     """A first-come-first-served mutex with a time-out. Not reentrant."""
 
     def __init__(self) -> None:
