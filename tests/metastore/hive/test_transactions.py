@@ -8,11 +8,15 @@ import pytest
 from hive_metastore.ttypes import (
     AbortTxnRequest,
     AbortTxnsRequest,
+    AddDynamicPartitions,
     AllocateTableWriteIdsRequest,
     CheckLockRequest,
     CommitTxnKeyValue,
     CommitTxnRequest,
+    CompactionRequest,
+    CompactionType,
     Database,
+    GetLatestCommittedCompactionInfoRequest,
     GetOpenTxnsRequest,
     GetValidWriteIdsRequest,
     HeartbeatRequest,
@@ -23,6 +27,7 @@ from hive_metastore.ttypes import (
     LockState,
     LockType,
     OpenTxnRequest,
+    ShowCompactRequest,
     ShowLocksRequest,
     TxnState,
     TxnType,
@@ -418,3 +423,31 @@ def test_the_locks_of_a_transaction_are_released_when_it_ends(stub: Any, end: An
     checked = stub.check_lock(CheckLockRequest(lockid=waiting.lockid))
     assert checked.state == LockState.ACQUIRED
     stub.unlock(UnlockRequest(lockid=waiting.lockid))
+
+
+def test_dynamic_partitions_are_accepted_for_an_open_transaction_only(
+    hive: HiveNode, stub: Any
+) -> None:
+    still_open, committed, aborted = opened(stub, 3)
+    commit(stub, committed)
+    abort(stub, aborted)
+
+    def add(txn_id: int) -> None:
+        stub.add_dynamic_partitions(AddDynamicPartitions(txn_id, 1, "d1", "t", ["p=1"]))
+
+    add(still_open)
+    assert refusal(lambda: add(committed))[0] == "NoSuchTxnException"
+    assert refusal(lambda: add(aborted))[0] == "TxnAbortedException"
+    assert refusal(lambda: add(10**12))[0] == "NoSuchTxnException"
+
+
+def test_compaction_requests_are_refused_and_no_compaction_is_listed(stub: Any) -> None:
+    request = CompactionRequest("d1", "t", None, CompactionType.MAJOR)
+    refused = plain(stub.compact2(request))
+    assert (refused["accepted"], refused["state"]) == (False, "refused")
+    assert "not Hive's deltas" in refused["errormessage"]
+    kind, message = refusal(lambda: stub.compact(request))
+    assert (kind, "not Hive's deltas" in message) == ("TApplicationException", True)
+    assert plain(stub.show_compact(ShowCompactRequest()))["compacts"] == []
+    request = GetLatestCommittedCompactionInfoRequest("d1", "t")
+    assert plain(stub.get_latest_committed_compaction_info(request))["compactions"] == []

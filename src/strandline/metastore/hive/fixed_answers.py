@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from strandline.errors import UnsupportedOperation
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.partition_values import parse_partition_name
 from strandline.metastore.hive.registry import (
@@ -22,6 +23,9 @@ _META_CONF = {
     "hive.metastore.try.direct.sql.ddl",
 }
 """Those of Hive's settings for a connection that no answer here depends on."""
+_NO_DELTAS = (
+    "the files of a transactional table are not Hive's deltas, so Hive clients cannot compact them"
+)
 
 
 @answers("get_config_value")
@@ -84,6 +88,11 @@ def exchange_partitions(request: Request) -> None:
     )
 
 
+@answers("compact")
+def compact(request: Request) -> None:
+    raise UnsupportedOperation(_NO_DELTAS)
+
+
 @answers("get_metastore_db_uuid")
 def get_metastore_db_uuid(request: Request) -> str:
     """The environment id of the store, which no other store has."""
@@ -93,3 +102,6 @@ def get_metastore_db_uuid(request: Request) -> str:
 # Every value can name a partition: characters that cannot be in a path are escaped.
 constantly("partition_name_has_valid_characters", True)
 constantly("flushCache", None)  # no cache here has outdated answers
+constantly("show_compact", {"compacts": []})
+constantly("get_latest_committed_compaction_info", {"compactions": []})
+constantly("compact2", {"id": 0, "state": "refused", "accepted": False, "errormessage": _NO_DELTAS})

@@ -43,7 +43,6 @@ from typing import Any
 from strandline import work
 from strandline.errors import ProtocolError, StrandlineError, error_of
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
-    compactions,
     constraints,
     databases,
     event_methods,

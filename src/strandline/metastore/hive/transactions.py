@@ -145,6 +145,20 @@ async def heartbeat_txn_range(call: Call) -> Struct:
     return {"aborted": sorted(beaten.aborted), "nosuch": sorted(beaten.missing | beaten.committed)}
 
 
+@writes("add_dynamic_partitions")
+async def add_dynamic_partitions(call: Call) -> None:
+    """Check that the transaction is open. Its staged files say which partitions it writes."""
+    txn_id = call.of("rqst").args["txnid"]
+    transaction = call.metastore.transactions.get(txn_id)
+    require_owner(txn_id, transaction.user, owner=owner_of_transactions(call))
+    if transaction.state is not TransactionState.OPEN:
+        aborted = transaction.state is TransactionState.ABORTED
+        raise ThriftException(
+            "TxnAbortedException" if aborted else "NoSuchTxnException",
+            {"message": f"transaction {txn_id} is {transaction.state.name.lower()}; open another"},
+        )
+
+
 # -- open transactions
 
 
