@@ -64,7 +64,7 @@ def system_elapsed() -> int:
 
 
 def elapsed_seconds() -> float:
-    """`system_elapsed` in seconds, for what other machines can change while this one sleeps."""
+    """Return `system_elapsed` in seconds. It goes on while this machine sleeps."""
     return system_elapsed() / 1000
 
 
@@ -201,15 +201,15 @@ class HybridClock:
         with self._moved:
             return Timestamp(max(self._latest, self._reckoned() << LOGICAL_BITS, MIN_TIMESTAMP))
 
-    def update(self, heard: Timestamp) -> Timestamp:
-        """Move the clock past ``heard``, and return its new time.
+    def update(self, received: Timestamp) -> Timestamp:
+        """Move the clock past ``received``, and return its new time.
 
         Raises `InvalidInput` for a time that no clock can move past, as a damaged store may return.
         """
-        if heard >= MAX_TIMESTAMP:
-            raise InvalidInput(f"time {heard} is out of bounds: no clock can move past it")
+        if received >= MAX_TIMESTAMP:
+            raise InvalidInput(f"time {received} is out of bounds: no clock can move past it")
         with self._moved:
-            self._latest = max(self._latest, heard) + 1
+            self._latest = max(self._latest, received) + 1
             self._latest = max(self._latest, self._reckoned() << LOGICAL_BITS)
             self._moved.notify_all()
             return Timestamp(self._latest)

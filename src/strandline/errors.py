@@ -53,7 +53,7 @@ MAX_MESSAGE = 4_000
 
 
 def shortened(message: str) -> str:
-    """The message, without its middle if it is too long: what to do stands at its end."""
+    """The message, without its middle if it is too long: what to do is at its end."""
     if len(message) <= MAX_MESSAGE:
         return message
     half = MAX_MESSAGE // 2

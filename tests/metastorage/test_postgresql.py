@@ -392,7 +392,7 @@ def test_a_write_sees_the_write_it_waited_for_under_any_default_isolation(
 
 def hears(store: Metastorage) -> bool:
     """Whether a connection listens for notifications."""
-    return listener(store)._hears
+    return listener(store)._listens
 
 
 def listener(store: Metastorage) -> PostgresListener:

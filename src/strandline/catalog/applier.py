@@ -104,7 +104,7 @@ class LogTime:
         self._latest_time: Timestamp | None = None
         self.times_ahead = 0
 
-    def hear(self, at: Timestamp) -> None:
+    def move_past(self, at: Timestamp) -> None:
         """Move the clock past ``at``. Warns once while the times stay too far ahead."""
         if at == self._latest_time:  # the versions of a group have one time
             return
@@ -178,7 +178,7 @@ class CatalogApplier:
         recovered = state.take_recovered()
         history = History(*map(self._activated, recovered))
         self._latest_update = recovered[-1].version, recovered[-1].update.id  # b"" if unknown
-        self._log_time.hear(self._given(history.latest))
+        self._log_time.move_past(self._given(history.latest))
         return history
 
     def _activated(self, applied: AppliedUpdate) -> Catalog:
@@ -473,7 +473,7 @@ class CatalogApplier:
             # The catalog is complete, but the listeners never see the versions in between.
             logger.warning("%s", error)
             self._history = History(self._activated(self._state.start()))
-            self._log_time.hear(self._given(self._history.latest))
+            self._log_time.move_past(self._given(self._history.latest))
             self._listeners.call(CatalogReset(latest, self._history.latest))
             return
         for applied in updates:
@@ -491,7 +491,7 @@ class CatalogApplier:
             replaced = before.contents.get(change.kind, change.key)
             if replaced is not None:  # few read the past: keep only its bytes
                 replaced.forget()
-        self._log_time.hear(applied.time)
+        self._log_time.move_past(applied.time)
         self._listeners.call(AppliedVersion(applied.update, before, catalog))
 
     def catalog_ready(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:

@@ -232,7 +232,7 @@ class CatalogFollower(CatalogApplier):
         self.sync(up_to=checked.frontier)
         known = add_milliseconds(checked.time, self.delay)
         valid_ms = self.delay - self.skew
-        self._log_time.hear(checked.time)
+        self._log_time.move_past(checked.time)
         self._horizon = _Horizon(
             known,
             add_milliseconds(known, -self.skew) if self.skew else known,

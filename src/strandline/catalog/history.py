@@ -35,7 +35,7 @@ class History:
 
     @property
     def latest(self) -> Catalog:
-        """The highest version; its time may lie ahead of the present."""
+        """The highest version; its time may be ahead of the present."""
         return self._catalogs[-1]
 
     def append(self, catalog: Catalog) -> None:

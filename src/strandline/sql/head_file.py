@@ -14,7 +14,7 @@ that is not synced also leaves it behind: its marks are written with those of th
 
 The file has two slots of fixed size, written alternately, each with a checksum. A torn write leaves
 the other slot intact. Several processes write under a lock of the file, and a mark never goes back.
-A missing or unreadable file contributes nothing; it is logged and created anew.
+A missing or unreadable file contributes nothing; it is logged and created again.
 
 Rejected: a new file name in the database's folder for each write (it needs a sync of the folder, or
 may vanish), and a synced write for each commit (it doubles the cost of a commit, for a file that

@@ -48,7 +48,7 @@ class PostgresListener:
         self._moved = threading.Condition()
         self._news = 0
         self._wakes_asked = 0
-        self._hears = False
+        self._listens = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self._wakes, self._wake = socket.socketpair()
@@ -61,7 +61,7 @@ class PostgresListener:
                     target=self._listen, name=f"listen-{self._channel}", daemon=True
                 )
                 self._thread.start()
-            if not self._hears:
+            if not self._listens:
                 self._news += 1
             return self._news
 
@@ -76,11 +76,11 @@ class PostgresListener:
             def is_woken() -> bool:
                 return self._closed or self._wakes_asked != wakes_before
 
-            if self._hears:
+            if self._listens:
                 self._moved.wait_for(lambda: self._news != after or is_woken(), timeout)
             else:  # the number moves at each read, so it proves nothing
                 pause = min(timeout, _DEAF_SECONDS)
-                self._moved.wait_for(lambda: self._hears or is_woken(), pause)
+                self._moved.wait_for(lambda: self._listens or is_woken(), pause)
                 self._news += 1
             return self._news
 
@@ -92,7 +92,7 @@ class PostgresListener:
 
     def tell(self) -> None:
         """Move the number, because this process has committed."""
-        self._move(hears=None)
+        self._move(listens=None)
 
     def close(self) -> None:
         """Wake all waiting threads and end the connection. Idempotent."""
@@ -114,7 +114,7 @@ class PostgresListener:
             try:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {self._channel}".encode())
-                    self._move(hears=True)
+                    self._move(listens=True)
                     pause = _FIRST_PAUSE
                     self._hear(connection)
             except (driver.DriverError, OSError) as error:
@@ -124,8 +124,8 @@ class PostgresListener:
                     self._name,
                     in_one_line(str(error)),
                 )
-            if self._hears:
-                self._move(hears=False)
+            if self._listens:
+                self._move(listens=False)
             self._ready(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         self._wakes.close()
@@ -136,7 +136,7 @@ class PostgresListener:
             connection.deadline = time.monotonic() + _SILENCE_SECONDS
             news = [notify.payload for notify in connection.notifies(timeout=0)]
             if any(sender != self._own for sender in news):
-                self._move(hears=True)
+                self._move(listens=True)
             ready = self._ready(_SILENCE_SECONDS, connection)
             if self._wakes in ready:
                 return
@@ -153,9 +153,9 @@ class PostgresListener:
                 selector.register(connection, selectors.EVENT_READ)
             return [key.fileobj for key, _ in selector.select(seconds)]
 
-    def _move(self, *, hears: bool | None) -> None:
+    def _move(self, *, listens: bool | None) -> None:
         with self._moved:
-            if hears is not None:
-                self._hears = hears
+            if listens is not None:
+                self._listens = listens
             self._news += 1
             self._moved.notify_all()

@@ -280,7 +280,7 @@ def _sent(
 
 
 def _fetched(cursor: Any) -> list[Row]:
-    # PostgreSQL's driver builds `description` anew at each access.
+    # PostgreSQL's driver builds `description` again at each access.
     result = getattr(cursor, "pgresult", None)
     has_rows = cursor.description is not None if result is None else result.nfields > 0
     return cast("list[Row]", cursor.fetchall()) if has_rows else []

@@ -12,7 +12,7 @@ What must stay true:
   settings: the highest watermark given is stored, and later ones are at least as high.
 * Grants and the watermark are decided in write transactions of one database, so the watermark never
   passes a hold that is being granted. Code that discards history raises the watermark first
-  (`Holds.raise_low_watermark`) and discards afterwards: a hold granted in between lies above it.
+  (`Holds.raise_low_watermark`) and discards afterwards: a hold granted in between is above it.
 * A hold that has expired is gone for every reader at once, whether or not its row still exists. So
   is a hold that the watermark has passed, because its history may be gone, even if a clock says
   that it has not expired.

@@ -14,7 +14,7 @@ visible. Id 0 means rows that were there before there were transactions; it is a
 What must stay true:
 
 * A list is a value; merging an id gives a new list.
-* Exceptions ascend strictly and lie in 1 … hwm. The aborted ids are a subset of them.
+* Exceptions ascend strictly and are in 1 … hwm. The aborted ids are a subset of them.
 * ``min_open`` (the smallest open id, or `NO_OPEN`) is the value that was read or derived, not what
   the exceptions imply: Hive stores it separately, and its lists contain values that do not match.
   So text round-trips unchanged. Merging an id derives it again.

@@ -133,7 +133,7 @@ def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns 
     if outside:
         raise InvalidInput(
             f"colocation column {outside[0]!r} must be a column of the primary key, which is "
-            f"({', '.join(definition.primary_key)}): rows of one key must lie together"
+            f"({', '.join(definition.primary_key)}): rows of one key must be in one zone partition"
         )
     check_stale_rows(definition.stale_rows_fraction, definition.min_stale_rows)
     if known or all(map(operator.is_, columns, definition.columns)):

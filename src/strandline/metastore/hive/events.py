@@ -286,7 +286,7 @@ class HiveEvents:
         added, removed = self._rows_of(body)
         are_gone = len(added) < body.rows or len(removed) < len(body.removed)
         if are_gone and not table.transactional:
-            # What is left may look like another change. For this event clients read the table anew.
+            # What is left may look like another change. Clients then read the table again.
             return self._table_altered(event, schema, table)
         kinds = {row.kind for row in (*added, *removed)}
         if RowKind.STATISTICS in kinds:

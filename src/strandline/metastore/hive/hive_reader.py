@@ -86,7 +86,7 @@ class HiveReader(Reader):
     """See the module.
 
     ``relies_on_hold`` says whether the answer names files that a hold keeps. Such an answer must be
-    made anew for each request, so that each finds a hold.
+    made again for each request, so that each finds a hold.
     """
 
     relies_on_hold = False
@@ -179,7 +179,7 @@ class HiveReader(Reader):
     # -- answers
 
     async def shown_location(self, table: TableDescriptor) -> str:
-        """Return where the table's files lie, as Hadoop prints it. Raises `ObjectNotFound`."""
+        """Return where the table's files are, as Hadoop prints it. Raises `ObjectNotFound`."""
         return hadoop_location(await self.location(table))
 
     async def struct(self, scope: Scope, relation: Relation) -> Struct:

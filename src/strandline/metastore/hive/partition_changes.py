@@ -160,7 +160,7 @@ def _make_folder(
 ) -> None:
     """Create the folder of a partition, in the table's own folder or below a root.
 
-    The parent folder is added to ``unsynced``: thousands of partitions lie in one folder, which is
+    The parent folder is added to ``unsynced``: thousands of partitions are in one folder, which is
     synced once.
     """
     place = partitioned.place(row)
@@ -173,7 +173,7 @@ def _make_folder(
 
 
 def _is_own(call: Call, partitioned: Partitioned, row: PartitionRow, *, name: str) -> bool:
-    """Whether the partition lies in the folder of its name, which the store chose."""
+    """Whether the partition is in the folder of its name, which the store chose."""
     managed = partitioned.table.kind is TableKind.MANAGED
     return managed and row.location == name and call.folders.is_own_table(partitioned.location)
 

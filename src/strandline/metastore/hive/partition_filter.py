@@ -455,7 +455,7 @@ def _known(key_type: DataType) -> Callable[[str | None], bool]:
 def _casts(key_type: DataType, kind: LiteralKind) -> tuple[Cast, Cast]:
     """The casts of the stored text and of the literal's text to values that can be compared.
 
-    A literal for an integer key may lie outside the key's type or between two of its values, so it
+    A literal for an integer key may be outside the key's type or between two of its values, so it
     is cast to a number of any size. A number without quotes for a text key makes the stored text a
     number, as in Spark.
     """

@@ -300,7 +300,7 @@ class Partitioned:
         )
 
     def relative(self, location: str) -> str:
-        """Return the location as a row stores it: relative to the table if it lies there."""
+        """Return the location as a row stores it: relative to the table if it is below it."""
         return relative_location(self.location, location)
 
     def place(self, row: PartitionRow) -> str:

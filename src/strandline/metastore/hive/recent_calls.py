@@ -16,7 +16,8 @@ the other statements with get database, get o, get database, get o, **drop o**.
 All threads of an application share one connection, so calls of other statements may come in
 between. Therefore a drop passes only if the last calls that concern its table are those of ``DROP
 TABLE``, or if the client has read no rows of the table, like most clients other than Spark. If a
-drop is refused wrongly, the client only has to repeat it: the calls after the refusal count anew.
+drop is refused wrongly, the client only has to repeat it: the calls after the refusal are counted
+from the start.
 
 Calls that come in between hide a ``CREATE OR REPLACE VIEW``, which then drops the table, and calls
 of another thread for the same table within the last millisecond before the drop can hide an

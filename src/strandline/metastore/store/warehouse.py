@@ -61,7 +61,7 @@ REFUSED = frozenset(
         errno.EOPNOTSUPP,
     }
 )
-"""Errors that lie in the place: they recur until the place is changed, perhaps for ever.
+"""Errors of the place itself: they recur until the place is changed, perhaps for ever.
 
 All other errors (no space, no quota, no memory, no descriptors, a failing disk) are shortages: the
 next attempt may succeed although nothing changed at this place.

@@ -7,7 +7,7 @@ again with each piece would take minutes.
 The model: the scanner is a small state machine. Its whole state is a position and a stack of what
 is open there: a struct, or a container with the number of its remaining values. It stops when the
 next step needs bytes that have not arrived, and later continues from there. It skips a string as a
-whole: the position may lie beyond the bytes that have arrived, and then the scanner waits for them.
+whole: the position may be beyond the bytes that have arrived, and then the scanner waits for them.
 
 What must stay true:
 
