@@ -51,7 +51,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from strandline import faults
@@ -294,10 +294,10 @@ class GroupCommit:
     def _work(self) -> None:
         shorten_time_slices()
         answered, seconds = 0, 0.0  # of the last round
-        hopeful = True
+        wait_pays = True
         while True:
             with self._lock:
-                expected = len(self._waiting) + answered if hopeful else 1
+                expected = len(self._waiting) + answered if wait_pays else 1
                 while not self._waiting and not self._stop.is_set():
                     if not self._news.wait(IDLE_SECONDS) and not self._waiting:
                         self._thread = None
@@ -306,7 +306,7 @@ class GroupCommit:
                 if self._stop.is_set():
                     return
                 limit = self._follower.state.log.max_updates
-                have_come = self._await_callers(
+                arrived = self._await_callers(
                     min(expected, limit), min(seconds, LONGEST_WAIT_SECONDS)
                 )
                 if self._stop.is_set():
@@ -316,7 +316,7 @@ class GroupCommit:
                 ]
                 self._room.notify(len(self._working))
             answered, began = len(self._working), time.monotonic()
-            hopeful = (hopeful and have_come) or answered > 1
+            wait_pays = (wait_pays and arrived) or answered > 1
             try:
                 self._commit(self._working)
             except BaseException as error:  # of any kind: no caller may wait for ever
@@ -511,35 +511,14 @@ class GroupCommit:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _rebase(self, group: Group) -> Group | None:
-        """Return the group, unchanged, on the newer catalog if only silent versions came first.
-
-        Return None if any other version came first, or a silent one that changed the same objects.
-        """
+        """Sync, and return what `Group.rebased` returns for the versions that came first."""
         self._follower.sync()
         newer = self._follower.latest_catalog()
         try:
             between = self._follower.state.log.updates(group.base.version + 1, newer.version + 1)
         except VersionNotFound:
             return None
-        own_objects = {
-            (change.kind, change.key)
-            for transaction in group.transactions()
-            for change in transaction.changes()
-        }
-        objects_between = {
-            (change.kind, change.key) for update in between for change in update.changes()
-        }
-        silent = bool(between) and all(update.silent for update in between)
-        if not silent or own_objects & objects_between:
-            return None
-        rebased = Group(newer)
-        for member in group.members:
-            catalog = rebased.catalog
-            transaction = member.transaction and member.transaction.rebased(catalog)
-            if transaction is not None:
-                catalog = Catalog(transaction.version, catalog.time, transaction.contents)
-            rebased.add(replace(member, catalog=catalog, transaction=transaction))
-        return rebased
+        return group.rebased(newer, between)
 
     # -- answering the callers -----------------------------------------------------------------
 

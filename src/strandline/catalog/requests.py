@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from strandline.catalog.catalog import Catalog
@@ -13,7 +13,7 @@ from strandline.catalog.planning import Command, Planning
 from strandline.catalog.privileges.check import permit
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
-from strandline.durable.update import Arguments
+from strandline.durable.update import Arguments, Update
 from strandline.errors import DeadlineExceeded
 
 
@@ -125,6 +125,31 @@ class Group:
     def transactions(self) -> list[CatalogTransaction]:
         """The transactions that produce the versions, in the order of the versions."""
         return [member.transaction for member in self.members if member.transaction is not None]
+
+    def rebased(self, newer: Catalog, between: Sequence[Update]) -> Group | None:
+        """Return the group, unchanged, on ``newer`` if only silent versions came ``between``.
+
+        Return None if any other version came first, or a silent one that changed the same objects.
+        """
+        own_objects = {
+            (change.kind, change.key)
+            for transaction in self.transactions()
+            for change in transaction.changes()
+        }
+        objects_between = {
+            (change.kind, change.key) for update in between for change in update.changes()
+        }
+        silent = bool(between) and all(update.silent for update in between)
+        if not silent or own_objects & objects_between:
+            return None
+        rebased = Group(newer)
+        for member in self.members:
+            catalog = rebased.catalog
+            transaction = member.transaction and member.transaction.rebased(catalog)
+            if transaction is not None:
+                catalog = Catalog(transaction.version, catalog.time, transaction.contents)
+            rebased.add(replace(member, catalog=catalog, transaction=transaction))
+        return rebased
 
 
 def validate(
