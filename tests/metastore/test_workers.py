@@ -64,7 +64,7 @@ def submit(workers: Workers, user: str, kind: CallKind) -> tuple[Work, asyncio.F
 def test_at_most_two_reads_set_out_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
+    monkeypatch.setattr(workers, "COMPUTING_SECONDS", WAIT)
 
     async def main() -> None:
         workers = Workers(threads=8)
@@ -109,7 +109,7 @@ def test_a_call_for_which_no_thread_can_be_started_waits_for_one_that_runs(
 def test_the_next_call_to_set_out_is_of_the_user_with_the_fewest_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
+    monkeypatch.setattr(workers, "COMPUTING_SECONDS", WAIT)
 
     async def main() -> None:
         workers = Workers(threads=8)
@@ -125,7 +125,7 @@ def test_the_next_call_to_set_out_is_of_the_user_with_the_fewest_calls(
 
 
 def test_writes_and_ddl_set_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SETTING_OUT_SECONDS", WAIT)
+    monkeypatch.setattr(workers, "COMPUTING_SECONDS", WAIT)
 
     async def main() -> None:
         workers = Workers(threads=16)

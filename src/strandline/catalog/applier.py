@@ -277,8 +277,8 @@ class CatalogApplier:
     def check_applier(self, *, longest: float) -> None:
         """Raise `Unavailable` with the reason if new versions are not being applied here.
 
-        They are not if the thread that applies them was not level with the log within the
-        ``longest`` time, in seconds.
+        So it is if the thread that applies them has not been level with the log for ``longest``
+        seconds.
         """
         self._check_running()
         if self._applier is None or not self._applier.is_alive():

@@ -44,7 +44,7 @@ class Undoing:
     * ``comes_back(earlier, now, net, whole)`` returns the value to put in place of ``now`` to
       restore ``earlier``. ``net`` is the net effect of the version on the object, and ``whole``
       that on the object that it is part of.
-    * ``following`` returns the parts that must move with the object, as they should be.
+    * ``following`` returns the parts that change with the object, as they should be afterwards.
     * ``check(planning, before, after)`` refuses a value that does not fit the rest of the catalog.
     * ``by_name``: whether `undrop` finds the object by name.
     * ``why_kept``: the reason why a version that changed such an object cannot be undone, or None.

@@ -269,7 +269,7 @@ class Session(ABC):
 
     @abstractmethod
     def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
-        """Undo the changes of ``version`` in a new version, if none was changed since.
+        """Undo the changes of ``version`` in a new version, if no object of it was changed since.
 
         With ``through``, undo all versions from ``version`` to ``through`` as one change.
 

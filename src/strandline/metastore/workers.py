@@ -26,11 +26,11 @@ the oldest. A call that may not start yet does not delay other calls. So a small
 and a thread unless several users fill the node with small reads. Reads continue while DDL waits for
 other DDL, or writes wait for the database.
 
-Few calls *set out* at a time. A call is setting out until it ends or has run for
-`SETTING_OUT_SECONDS`: most reads end sooner, and compute all the time; a call that runs longer is
-waiting for something. Threads that compute concurrently finish no earlier than one after the other,
-and each switch between them is another one that the event loop waits for. DDL and writes do not
-count: they wait for the disk, and those that wait together share a sync.
+Few calls *compute* at a time. A call counts as computing until it ends or has run for
+`COMPUTING_SECONDS`: most reads end sooner, and compute all the time; a call that runs longer waits
+for something. Threads that compute concurrently finish no earlier than one after the other, and
+each switch between them is another one that the event loop waits for. DDL and writes do not count:
+they wait for the disk, and those that wait together share a sync.
 
 What must stay true: a call that finds no place is refused at once with `Overloaded`, and has no
 effect. A call whose client leaves before it gets a thread never begins. A call that has begun runs
@@ -67,9 +67,9 @@ logger = logging.getLogger(__name__)
 USER_SHARE = 0.75
 KIND_SHARE = 0.5
 OTHERS_SHARE = 0.75
-SETTING_OUT = 2
-SETTING_OUT_SECONDS = 0.004
-"""The most calls that set out at a time, and how long a call counts as setting out.
+MOST_COMPUTING = 2
+COMPUTING_SECONDS = 0.004
+"""The most calls that compute at a time, and how long a call counts as computing.
 
 With these limits, sixteen clients that read without pause get more than twice as many answers from
 a node with two cores as with all of their calls in threads at once; 15 % more if each call waits
@@ -190,7 +190,7 @@ class Workers:
         self._places = _Shares(max_calls)
         self._threads = _Shares(max(1, threads))
         self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
-        self._setting_out: dict[PooledCall, float] = {}  # the end of each, in order
+        self._computing: dict[PooledCall, float] = {}  # the end of each, in order
         self._next_start: asyncio.TimerHandle | None = None
         self._ended_waits: deque[asyncio.Future[None]] = deque()
         self._loop_is_woken = False  # to handle `_ended_waits`
@@ -362,7 +362,7 @@ class Workers:
     def _start(self, call: PooledCall) -> None:
         self._threads.take(call.user, call.kind)
         if call.kind not in _WAIT_FOR_OTHERS:
-            self._setting_out[call] = asyncio.get_running_loop().time() + SETTING_OUT_SECONDS
+            self._computing[call] = asyncio.get_running_loop().time() + COMPUTING_SECONDS
         if len(self._started) < self._threads.taken:
             name = f"call_{len(self._started)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -381,9 +381,9 @@ class Workers:
         self._calls.put(call)
 
     def _start_waiting(self) -> None:
-        """Start the calls that may start now; schedule the next attempt when more may set out."""
+        """Start the calls that may start now; schedule the next attempt when more may compute."""
         while self._waiting:
-            full_until = self._setting_out_until()
+            full_until = self._computing_until()
             ready = [
                 calls[0]
                 for (user, kind), calls in self._waiting.items()
@@ -403,15 +403,15 @@ class Workers:
         self._next_start = None
         self._start_waiting()
 
-    def _setting_out_until(self) -> float | None:
-        """The time until which no other call may set out; None if one may now."""
+    def _computing_until(self) -> float | None:
+        """The time until which no other call may begin to compute; None if one may now."""
         now = asyncio.get_running_loop().time()
-        while self._setting_out:
-            first = next(iter(self._setting_out))
-            until = self._setting_out[first]
+        while self._computing:
+            first = next(iter(self._computing))
+            until = self._computing[first]
             if until > now:
-                return until if len(self._setting_out) >= SETTING_OUT else None
-            del self._setting_out[first]
+                return until if len(self._computing) >= MOST_COMPUTING else None
+            del self._computing[first]
         return None
 
     def _leave_queue(self, call: PooledCall) -> None:
@@ -451,7 +451,7 @@ class Workers:
     def _ended(self, call: PooledCall, value: object, error: BaseException | None) -> None:
         self._threads.give_back(call.user, call.kind)
         self._places.give_back(call.user, call.kind)
-        self._setting_out.pop(call, None)
+        self._computing.pop(call, None)
         self._start_waiting()
         if call.result.done():
             if error is not None and not isinstance(error, StrandlineError | ClientLeft):

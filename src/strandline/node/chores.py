@@ -98,7 +98,7 @@ class Chores:
 
 
 class StorageRecorder:
-    """See the module. ``chores`` tells when the node stops."""
+    """See the module. ``chores`` says when the node stops."""
 
     def __init__(
         self,

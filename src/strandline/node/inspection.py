@@ -1,4 +1,4 @@
-"""What a node tells the operator of its store; see `strandline.metastore.inspection`.
+"""What a node shows the operator of its store; see `strandline.metastore.inspection`.
 
 What must stay true: an inspection changes nothing in the store. It uses the open database and log
 of the node, but opens the catalog anew: it reads what is stored, not what the node has in memory.

@@ -435,7 +435,7 @@ class Node:
         return cleaned
 
     def _longest_lag(self) -> float:
-        """How long the memory of a healthy node may not have been level with the logs."""
+        """How many seconds the memory of a healthy node may lag behind the logs."""
         return self.configuration.metadata_staleness() + LAG_SECONDS
 
     def _check_fence(self) -> None:

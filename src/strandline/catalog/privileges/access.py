@@ -138,7 +138,7 @@ class Access:
         return Access(self.catalog, self.user, older=older, history=self._history)
 
     def by(self, newer: Catalog) -> Access:
-        """The same user in a newer catalog. Reuses what only roles decide, if they are the same."""
+        """The same user in a newer catalog. What only roles decide is reused if they are equal."""
         access = Access(newer, self.user)
         if newer.contents.shares(_DECIDE_ROLES, self.catalog.contents):
             access.__dict__.update(free=self.free, roles=self.roles, names=self.names)

@@ -51,7 +51,7 @@ async def lock(call: Call) -> Struct:
             txn_owner=owner_of_transactions(request),
         )
     except LimitExceeded as error:
-        # The method declares no exception for it, and clients treat any other as a server bug.
+        # The method declares no exception for it. Clients take any other for a bug of the server.
         return {"lockid": 0, "state": NOT_ACQUIRED, "errorMessage": error.message}
     impatient = request.args.get("zeroWaitReadEnabled") or request.args.get("exclusiveCTAS")
     if impatient and not queued.acquired and _gives_up(request, queued):

@@ -129,7 +129,7 @@ class Dispatcher:
 
     ``handler(connection, method, args)`` may raise `ThriftException`, `ApplicationException`, or
     any `StrandlineError`, which becomes the exception that `strandline.errors.SURFACES` names.
-    Work of more than a millisecond belongs into an awaitable. Requests of one connection never
+    Work of more than a millisecond belongs in an awaitable. Requests of one connection never
     overlap; requests of different connections do, where a handler awaits.
 
     ``lookup(request)`` is called first, with a request as it arrived but without its sequence id
