@@ -272,9 +272,9 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
 def part_from_blobs(place: LogPlace) -> None:
     """Make sure that a copy of a store does not share blobs with its original.
 
-    If the catalog has moved from its shard to another log, the keys of the shard are deleted. If
-    the catalog moves back later, it starts a new shard. Raises `InvalidInput` if the catalog itself
-    has its blobs outside of the store's folder.
+    If the catalog has moved from its shard to another log, the keys of the shard are deleted, as in
+    `keep_blobs_at`. Raises `InvalidInput` if the catalog itself has its blobs outside of the
+    store's folder.
     """
     if not _has_metastorage(place):
         return

@@ -2,12 +2,8 @@
 
 Several processes and many threads share one file. The model:
 
-* A *read* is a snapshot. It starts at its first statement and waits for no other transaction. Its
-  connection refuses to write.
-* A *write* takes the file's one write lock at its begin (``BEGIN IMMEDIATE``), so what it reads
-  cannot change before it writes. The threads of a process queue for their turn in order of arrival.
-  The thread whose turn it is competes for the lock with other processes, in attempts a few
-  milliseconds apart.
+* A *write* takes the file's one write lock at its begin (``BEGIN IMMEDIATE``). The thread whose
+  turn it is competes for the lock with other processes, in attempts a few milliseconds apart.
 * All writes of a process use one connection, so its page cache stays valid from one write to the
   next. SQLite drops the cache when another connection has written.
 * `SqliteDatabase.write_unsynced` leaves the log's fsync to the next full commit, by switching the

@@ -1,10 +1,8 @@
 """Projecting entries of the catalog's log inside one SQL transaction.
 
 The transaction logs an event for each entry, carries out the effects on folders, writes the places
-of tables and moves the position of the projection, which counts entries within a version. A
-rollback moves no folder back, so an effect may be done and its SQL transaction lost. It is then
-repeated, and recognizes that it was already done. `folder_turns` decides which effects one SQL
-transaction may have for this to hold.
+of tables and moves the position of the projection, which counts entries within a version.
+`folder_turns` decides which effects one SQL transaction may have.
 
 Effects of two SQL transactions may touch each other's folders, so only one transaction may be lost:
 the earlier ones are on disk before the first effect of the next. This is not needed if both only

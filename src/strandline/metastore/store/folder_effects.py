@@ -1,10 +1,9 @@
 """The effects of DDL on folders, and on the places of managed tables.
 
-An effect makes, moves or removes one folder. A SQL transaction carries out some effects: those that
-its `Turn` takes (`strandline.metastore.store.folder_turns`). A rollback moves no folder back, so an
-effect may be done and its transaction lost. The effect is then repeated, and must recognize that it
-was already done: a made folder exists, a moved folder is at the new place and not at the old one,
-and a removed folder is gone.
+An effect makes, moves or removes one folder. It may be repeated
+(`strandline.metastore.store.folder_turns`), so it recognizes that it was already done: a made
+folder exists, a moved folder is at the new place and not at the old one, and a removed folder is
+gone.
 
 The place of a table is one fact per table id. It is not versioned, and only this module decides it.
 An entry says what the user asked for: a table was made, renamed, dropped or restored. A new managed
