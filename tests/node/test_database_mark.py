@@ -131,7 +131,7 @@ def test_a_running_node_compares_the_mark_when_a_session_verifies_the_store(
     with Node.open(store.address, settings=store.settings) as node:
         session = node.session(user="ann")
         before = session.verify().findings
-        monkeypatch.setattr(DatabaseMark, "says", lambda mark: MAX_TIMESTAMP)
+        monkeypatch.setattr(DatabaseMark, "marked_time", lambda mark: MAX_TIMESTAMP)
         new = [finding for finding in session.verify().findings if finding not in before]
     assert [(finding.kind, finding.place) for finding in new] == [(Kind.RECORD, "database")]
     assert "older than it was" in new[0].message
