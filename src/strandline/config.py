@@ -185,7 +185,8 @@ class Settings:
         for root in self.location_roots:
             if not root.startswith("/"):
                 raise InvalidInput(
-                    f"location_roots contains {root!r}, which is not an absolute path"
+                    f"location_roots contains {root!r}, which is not an absolute path; write "
+                    "it from the root, such as /data"
                 )
 
 

@@ -47,7 +47,8 @@ class History:
         if catalog.version != self.latest.version + 1 or catalog.time < self.latest.time:
             raise CorruptData(
                 f"version {catalog.version} active at {format_timestamp(catalog.time)} does not "
-                f"follow {self.latest.version} active at {format_timestamp(self.latest.time)}"
+                f"follow {self.latest.version} active at {format_timestamp(self.latest.time)}; "
+                "restore the store from a backup"
             )
         # The catalog first: a reader that finds the time must find the catalog too.
         self._catalogs.append(catalog)

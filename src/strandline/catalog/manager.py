@@ -231,7 +231,7 @@ class CatalogManager(CatalogFollower):
         if seconds_left < ms / 1000:
             raise DeadlineExceeded(
                 "the time of the log is far ahead of this machine's clock, and the version could "
-                "not be activated before the time limit of the call"
+                "not be activated before the time limit of the call; correct this machine's clock"
             )
 
     def compact(self, version: int) -> bool:

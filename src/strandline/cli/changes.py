@@ -158,7 +158,9 @@ def undrop(
     --partition names, or else those that were dropped last. A node may be running.
     """
     if partitions and kind != PARTITIONS:
-        raise InvalidInput(f"--partition is for {PARTITIONS}, not for a {kind}")
+        raise InvalidInput(
+            f"--partition is for --kind {PARTITIONS}, not for a {kind}; leave it out"
+        )
     with joining(store) as node:
         session = node.session(user=user)
         if kind == PARTITIONS:

@@ -192,7 +192,10 @@ def _known_sizes(file: Path) -> set[str]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(parsed, dict):
-        raise InvalidInput(f"{file} does not contain a JSON object whose members are sizes")
+        raise InvalidInput(
+            f"{file} does not contain a JSON object whose members are sizes; write it as "
+            '{"SIZE": …}'
+        )
     return set(parsed)
 
 

@@ -157,7 +157,9 @@ def _parsed_key(text: str) -> Key:
             f"the key {shown!r} is not JSON; write a name in quotes: '{json.dumps(shown)}'"
         ) from None
     if not isinstance(parsed, (int, str)):
-        raise InvalidInput(f"the key {shown!r} is neither a number nor a string")
+        raise InvalidInput(
+            f"the key {shown!r} is neither a number nor a string; write one of these"
+        )
     return parsed
 
 

@@ -158,7 +158,9 @@ def about_table(infos: list[VersionInfo], name: str) -> list[VersionInfo]:
         for verb, arguments in reversed(info.actions):
             name_then = _before(verb, arguments, name_then)
     if not chosen:
-        raise ObjectNotFound(f"no version has changed a table {table}")
+        raise ObjectNotFound(
+            f"no version has changed a table {table}; name it as SCHEMA.TABLE, by a name it had"
+        )
     return chosen[::-1]
 
 

@@ -205,7 +205,7 @@ def catalog_named(history: History, text: str) -> Catalog:
     if at < earliest.time:
         raise VersionNotFound(
             f"{text} is before the earliest version that is kept: {earliest.version}, active from "
-            f"{format_timestamp(earliest.time)}"
+            f"{format_timestamp(earliest.time)}; name a later time"
         )
     return history.at_time(at)
 

@@ -306,7 +306,8 @@ class _Draft:
             names_there = self.names_in(after[0])
             if after[1] in names_there:
                 raise CorruptData(
-                    f"two objects of the log are named {after[1]!r} in one {kind.scope} namespace"
+                    f"two objects of the log are named {after[1]!r} in one {kind.scope} "
+                    "namespace; restore the store from a backup"
                 )
             names_there[after[1]] = Reference(kind.kind, key)
 

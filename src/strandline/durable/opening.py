@@ -201,7 +201,9 @@ class OpenableState:
         try:
             self._log.append(fencing.version, current, updates, new_token=token)
         except Fenced as lost:
-            raise OutOfSync("another process has opened the catalog in the meantime") from lost
+            raise OutOfSync(
+                "another process has opened the catalog in the meantime; open it again"
+            ) from lost
         state = DurableCatalogState(self._log, token=token, member=member)
         if environment is None:
             raise_fence(token, state.environment)

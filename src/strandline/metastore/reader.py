@@ -106,7 +106,8 @@ class Reader:
         _, now = self._dated_now(since=max(self.catalog.time, catalog.time))
         if catalog.time > now:
             raise VersionNotFound(
-                f"version {at.version} becomes active at {format_timestamp(catalog.time)}"
+                f"version {at.version} becomes active at {format_timestamp(catalog.time)}; read it "
+                "after that time"
             )
         end = catalogs.last_moment(at.version)
         return catalog, now if end is None else min(now, end)

@@ -127,14 +127,16 @@ class _NameCheck:
                     f" {', '.join(field.name for field in wanted.fields)}: drop or rename it"
                 )
             if name in seen:
-                raise InvalidInput(f"duplicate column {place!r} in the rows for {self.table}")
+                raise InvalidInput(
+                    f"duplicate column {place!r} in the rows for {self.table}; drop or rename one"
+                )
             seen.add(name)
             self.run(field.dataType, known[name].dataType, path=place)
         for name, field in known.items():
             if name not in seen and not field.nullable:
                 place = f"{path}.{field.name}".lstrip(".")
                 raise InvalidInput(
-                    f"column {place!r} of {self.table} is NOT NULL and missing in the rows"
+                    f"column {place!r} of {self.table} is NOT NULL and missing in the rows; add it"
                 )
 
     def _key(self, name: str) -> str:

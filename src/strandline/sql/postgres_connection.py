@@ -376,7 +376,10 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
             f"{name} found damaged data ({reason}); restore a backup of the database"
         )
     if state in _LOST_TABLE_STATES:
-        return CorruptData(f"tables that were created in {name} are missing ({reason})")
+        return CorruptData(
+            f"tables that were created in {name} are missing ({reason}); restore a backup of "
+            "the database"
+        )
     if state == _NO_SCHEMA:
         return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")
     if state in _TOO_LARGE_STATES:

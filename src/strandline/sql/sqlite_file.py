@@ -321,7 +321,10 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
             " backup of the whole folder"
         )
     if code == sqlite3.SQLITE_ERROR and str(reason).startswith("no such"):
-        return CorruptData(f"tables that were created in {path} are missing ({reason})")
+        return CorruptData(
+            f"tables that were created in {path} are missing ({reason}); restore from a backup of "
+            "the whole folder"
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DeadlineExceeded(f"{path} is locked by another process ({reason}); try again")
     if code == sqlite3.SQLITE_FULL:

@@ -282,7 +282,7 @@ class RenameColumns:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, `InvalidInput`."""
         if not self.new_names:
-            raise InvalidInput("no columns to rename were given")
+            raise InvalidInput("no columns to rename were given; name at least one")
         for _, new_name in self.new_names:
             check_column_name(new_name)
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)

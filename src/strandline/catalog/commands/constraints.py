@@ -64,7 +64,9 @@ class AddConstraints:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `LimitExceeded`."""
         if not self.constraints:
-            raise InvalidInput(f"no constraints were given for table {self.table}")
+            raise InvalidInput(
+                f"no constraints were given for table {self.table}; give at least one"
+            )
         before = planning.table(self.schema, self.table)
         shown = planning.catalog.qualified_name(before)
         size = len(before.constraints) + len(self.constraints)

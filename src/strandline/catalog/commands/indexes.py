@@ -94,7 +94,7 @@ class CreateIndex:
     def _check(self) -> None:
         check_name(self.index, "index")
         if not self.columns:
-            raise InvalidInput(f"no columns were given for index {self.index}")
+            raise InvalidInput(f"no columns were given for index {self.index}; name at least one")
         for name in self.columns:
             check_name(name, "column")
         check_distinct(self.columns, what=f"index {self.index}")

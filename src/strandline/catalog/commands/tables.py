@@ -185,7 +185,7 @@ class DropTable:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`."""
         if self.keep_data and self.purge:
-            raise InvalidInput(f"{self.table}: files can be kept or purged, not both")
+            raise InvalidInput(f"{self.table}: files can be kept or purged, not both; choose one")
         if self.if_exists and planning.catalog.relation(self.schema, self.table) is None:
             return
         relation = planning.relation(self.schema, self.table)

@@ -289,7 +289,9 @@ def _check_profiles(zone: str, profiles: tuple[str, ...]) -> None:
     for position, profile in enumerate(profiles):
         check_name(profile, "storage profile")
         if profile in profiles[:position]:
-            raise InvalidInput(f"duplicate storage profile {profile!r} in zone {zone}")
+            raise InvalidInput(
+                f"duplicate storage profile {profile!r} in zone {zone}; name each profile once"
+            )
 
 
 def _check_location(location: str) -> None:

@@ -258,7 +258,9 @@ class _Source:
         except (pa.ArrowException, OSError, StopIteration) as error:
             raise InvalidInput(f"the list of files is not an Arrow stream: {error}") from error
         if not self._body[: self._reader.tell()].endswith(_END):
-            raise InvalidInput("the list of files is not a complete Arrow stream: it was cut short")
+            raise InvalidInput(
+                "the list of files is not a complete Arrow stream: it was cut short; send it again"
+            )
 
 
 def _next(messages: pa.ipc.MessageReader) -> pa.ipc.Message | None:

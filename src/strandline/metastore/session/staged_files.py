@@ -319,7 +319,9 @@ def _check_deletes(
     for file in add:
         if isinstance(file, DeleteFile):
             if len(set(file.file_ids)) != len(file.file_ids):
-                raise InvalidInput(f"delete file {file.path!r} names a data file twice")
+                raise InvalidInput(
+                    f"delete file {file.path!r} names a data file twice; name it once"
+                )
             deleted_rows.update(dict(zip(file.file_ids, file.counts, strict=True)))
     if not deleted_rows:
         return []

@@ -161,7 +161,10 @@ class Warehouse:
             return
         existing = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
         if not os.path.isdir(existing):
-            raise InvalidInput(f"no folder can be made at {path}: {existing} is not a folder")
+            raise InvalidInput(
+                f"no folder can be made at {path}: {existing} is not a folder; remove it, or name "
+                "another place"
+            )
         if existing != path and not os.access(existing, os.W_OK | os.X_OK):
             raise InvalidInput(
                 f"no folder can be made at {path}: this node may not make one in {existing}; give "

@@ -277,7 +277,9 @@ class _Unpacked(Backup):
         try:
             text = (path / MANIFEST).read_bytes()
         except FileNotFoundError:
-            raise NotFound(f"{path} is not a complete backup: it has no {MANIFEST}") from None
+            raise NotFound(
+                f"{path} is not a complete backup: it has no {MANIFEST}; name another backup"
+            ) from None
         self.manifest = parsed(text, name=path, mode=stat.S_IMODE(path.stat().st_mode))
 
     def _open(self, name: str) -> tuple[IO[bytes], _Member]:
