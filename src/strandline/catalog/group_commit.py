@@ -209,10 +209,10 @@ class GroupCommit:
                 f"the change was sent to the log, which did not answer within {passed}. The "
                 "change may still take effect: read the catalog before you repeat it"
             )
-        why = f": {request.error}" if request.error else ""
+        reason = f": {request.error}" if request.error else ""
         return DeadlineExceeded(
             "the change did not start within the time limit and will not take effect; try "
-            f"again{why}"
+            f"again{reason}"
         )
 
     def give_way(self) -> None:
@@ -293,11 +293,11 @@ class GroupCommit:
 
     def _work(self) -> None:
         shorten_time_slices()
-        answered, seconds = 0, 0.0  # of the last round
+        last_round_size, seconds = 0, 0.0  # of the last round
         wait_pays = True
         while True:
             with self._lock:
-                expected = len(self._waiting) + answered if wait_pays else 1
+                expected = len(self._waiting) + last_round_size if wait_pays else 1
                 while not self._waiting and not self._stop.is_set():
                     if not self._news.wait(IDLE_SECONDS) and not self._waiting:
                         self._thread = None
@@ -315,8 +315,8 @@ class GroupCommit:
                     self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))
                 ]
                 self._room.notify(len(self._working))
-            answered, began = len(self._working), time.monotonic()
-            wait_pays = (wait_pays and arrived) or answered > 1
+            last_round_size, began = len(self._working), time.monotonic()
+            wait_pays = (wait_pays and arrived) or last_round_size > 1
             try:
                 self._commit(self._working)
             except BaseException as error:  # of any kind: no caller may wait for ever

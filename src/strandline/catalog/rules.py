@@ -204,7 +204,7 @@ def _check_distinct_columns(table: TableDescriptor, version: SchemaVersion) -> N
 def _missing_defaults(contents: Contents) -> Iterator[BrokenRule]:
     """The default database, or the default schema in it, if missing; clients rely on both."""
     databases: Iterator[DatabaseDescriptor] = (d.value for d in contents.objects("database"))
-    default = next((each for each in databases if each.name == DEFAULT_DATABASE), None)
+    default = next((database for database in databases if database.name == DEFAULT_DATABASE), None)
     if default is None:
         yield BrokenRule("database", DEFAULT_DATABASE, "the default database does not exist")
         return

@@ -109,15 +109,15 @@ def history_table(
         if isinstance(entry, VersionInfo):
             what = [describe(verb, arguments) for verb, arguments in entry.actions]
             number = f"{entry.version}{' (trimmed)' if entry.trimmed else ''}"
-            who = entry.author
+            author = entry.author
         else:
             assert history is not None
             what = [
                 describe_change(change, _name_of(history, change.table_id, entry.time))
                 for change in entry.changes
             ]
-            number, who = f"commit {entry.txn_id}", entry.user
-        cells = number, format_timestamp(entry.time), in_one_line(who), "\n".join(what)
+            number, author = f"commit {entry.txn_id}", entry.user
+        cells = number, format_timestamp(entry.time), in_one_line(author), "\n".join(what)
         table.add_row(*map(Text, cells))
     return table
 

@@ -229,8 +229,8 @@ class StashLog(UpdateLog):
             )
             if heads:
                 row = tables.row_in(heads[0], kinds.names).row
-                same = decode_up_to(row.value, UpdateHead, "id")["id"] == update.id
-                return row.time if same else None
+                is_same_update = decode_up_to(row.value, UpdateHead, "id")["id"] == update.id
+                return row.time if is_same_update else None
             events = _appended(
                 connection, kinds, AUDIT_EVENT, (update.version, 0), update.version + 1, limit=1
             )

@@ -418,13 +418,13 @@ def _check_operations(operations: Sequence[Operation]) -> None:
     for operation in operations:
         match operation:
             case Delete():
-                both = put & {operation.key}
+                in_both = put & {operation.key}
             case DeleteRange():
-                both = {key for key in put if operation.start <= key < operation.end}
+                in_both = {key for key in put if operation.start <= key < operation.end}
             case _:
-                both = set()
-        if both:
-            raise InvalidInput(f"the invoke puts and deletes {min(both)!r}; keep one of them")
+                in_both = set()
+        if in_both:
+            raise InvalidInput(f"the invoke puts and deletes {min(in_both)!r}; keep one of them")
 
 
 def _check_value(key: str, value: bytes) -> None:

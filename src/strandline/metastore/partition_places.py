@@ -239,10 +239,10 @@ class PastPlaces(PartitionPlaces):
         moved = None
         if aside is None or not self._folders.exists(aside):
             if aside is None or not self._folders.exists(place):
-                how = "dropped with PURGE" if aside is None else "cleaned up"
+                reason = "dropped with PURGE" if aside is None else "cleaned up"
                 raise ObjectNotFound(
                     f"partition {row.name} of {self._table.name} cannot be brought back: its files"
-                    f" were deleted, it was {how}"
+                    f" were deleted, it was {reason}"
                 )
         else:
             try:

@@ -410,13 +410,13 @@ _M32 = 0xFFFFFFFF
 
 def murmur3(data: bytes) -> int:
     """Return murmur3_x86_32 of ``data`` with seed 0, as an unsigned number."""
-    state, whole = 0, len(data) & ~3
-    for at in range(0, whole, 4):
+    state, whole_bytes = 0, len(data) & ~3
+    for at in range(0, whole_bytes, 4):
         state ^= _scrambled(int.from_bytes(data[at : at + 4], "little"))
         state = (state << 13 | state >> 19) & _M32
         state = (state * 5 + 0xE6546B64) & _M32
-    if whole < len(data):
-        state ^= _scrambled(int.from_bytes(data[whole:], "little"))
+    if whole_bytes < len(data):
+        state ^= _scrambled(int.from_bytes(data[whole_bytes:], "little"))
     state ^= len(data)
     state = (state ^ state >> 16) * 0x85EBCA6B & _M32
     state = (state ^ state >> 13) * 0xC2B2AE35 & _M32

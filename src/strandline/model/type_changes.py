@@ -90,14 +90,14 @@ def assign_ids(data_type: DataType, next_id: int) -> tuple[DataType, int]:
     """
     if not depth_of(data_type):
         return data_type, next_id
-    used = [
+    used_ids = [
         entry.field_id
         for inner in walk(data_type)
         if isinstance(inner, StructType)
         for entry in inner.fields
         if entry.field_id is not None
     ]
-    free_ids = count(max(next_id, max(used, default=-1) + 1))
+    free_ids = count(max(next_id, max(used_ids, default=-1) + 1))
     return _assigned(data_type, free_ids), next(free_ids)
 
 
@@ -173,10 +173,10 @@ def _carried(old: DataType | None, new: DataType) -> DataType:
                 value=_carried(known.value if known else None, new.value),
             )
         case StructType():
-            same = match_fields(old, new) if isinstance(old, StructType) else {}
+            matching_fields = match_fields(old, new) if isinstance(old, StructType) else {}
             fields = []
             for position, entry in enumerate(new.fields):
-                before = same.get(position)
+                before = matching_fields.get(position)
                 fields.append(
                     replace(
                         entry,
@@ -207,13 +207,13 @@ def _check(old: DataType, new: DataType, path: str) -> None:
 
 
 def _check_struct(old: StructType, new: StructType, path: str) -> None:
-    same = match_fields(old, new)
-    kept_ids = {id(entry) for entry in same.values()}
+    matching_fields = match_fields(old, new)
+    kept_ids = {id(entry) for entry in matching_fields.values()}
     for entry in old.fields:
         if id(entry) not in kept_ids:
             raise _illegal(old, new, path, f"the field {entry.name!r} is missing")
     for position, entry in enumerate(new.fields):
-        before = same.get(position)
+        before = matching_fields.get(position)
         if before is None:
             if not entry.nullable:
                 raise _illegal(old, new, path, f"the added field {entry.name!r} must be nullable")

@@ -291,10 +291,10 @@ class _Move:
             return
         state = ReadOnlyState(log)
         last = state.recovered[-1]
-        frontier, own = log.frontier(), self._log.frontier()
-        if frontier.upper > own.upper:
+        frontier, own_frontier = log.frontier(), self._log.frontier()
+        if frontier.upper > own_frontier.upper:
             is_same = False
-        elif max(frontier.since, own.since) < last.version:
+        elif max(frontier.since, own_frontier.since) < last.version:
             is_same = self._log.updates(last.version, last.version + 1) == (last.update,)
         else:
             is_same = state.environment in (None, environment)

@@ -61,8 +61,8 @@ class Count:
         if self.label is None:
             return CounterMetricFamily(f"{_PREFIX}{self.name}", self.help, number)
         family = CounterMetricFamily(f"{_PREFIX}{self.name}", self.help, labels=[self.label])
-        for value, each in number.items():
-            family.add_metric([value], each)
+        for value, amount in number.items():
+            family.add_metric([value], amount)
         return family
 
 

@@ -151,8 +151,8 @@ def _leaves(fields: Any, *, repeated: bool) -> Iterator[int | None]:
     for field in fields:
         inner = _children(field.type)
         if inner:
-            many = repeated or not pa.types.is_struct(field.type)
-            yield from _leaves(inner, repeated=many)
+            is_repeated = repeated or not pa.types.is_struct(field.type)
+            yield from _leaves(inner, repeated=is_repeated)
         else:
             yield None if repeated else _id_of(field)
 

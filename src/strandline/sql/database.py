@@ -454,8 +454,8 @@ class Database(ABC):
 
     def _late(self, began: float, who: str, *, holder: str | None = None) -> DeadlineExceeded:
         waited = time.monotonic() - began
-        why = holder or f"{who} was writing all the time; try again, or allow more time"
-        return DeadlineExceeded(f"no write to {self.name} began within {waited:.3f} s: {why}")
+        reason = holder or f"{who} was writing all the time; try again, or allow more time"
+        return DeadlineExceeded(f"no write to {self.name} began within {waited:.3f} s: {reason}")
 
     def _stopping(self) -> Stopping:
         return Stopping(f"{self.name} is closed here; nothing was read or written")

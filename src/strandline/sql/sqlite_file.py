@@ -411,16 +411,16 @@ def _described(process: int) -> str:
     if process == os.getpid():
         return "another part of this process holds its write lock"
     folder = PROCESSES / str(process)
-    who = f"process {process}"
+    holder = f"process {process}"
     try:
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return f"{who} holds its write lock"
+        return f"{holder} holds its write lock"
     # Any program can choose its command line, which must not break a log line.
     command = " ".join("".join(c if c.isprintable() else " " for c in command).split())
     if command:
-        who += f" ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"
+        holder += f" ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"
     if state in _STOPPED:
-        return f"{who} holds its write lock and is stopped; resume it (kill -CONT) or end it"
-    return f"{who} holds its write lock"
+        return f"{holder} holds its write lock and is stopped; resume it (kill -CONT) or end it"
+    return f"{holder} holds its write lock"

@@ -337,7 +337,7 @@ class Locks:
         by_request: dict[int, list[RowMapping]] = {}
         for row in rows:
             by_request.setdefault(row["lock_id"], []).append(row)
-        return [_request(own[0], own) for own in by_request.values()]
+        return [_request(group[0], group) for group in by_request.values()]
 
     def expire(self) -> int:
         """Delete the requests that were silent for longer than their time-out; return how many."""

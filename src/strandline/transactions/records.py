@@ -262,13 +262,13 @@ def allocate(connection: Connection, txn_ids: Sequence[int], table_id: int) -> d
     """Allocate write ids for the table to these transactions, in order. They must have none yet."""
     count = len(txn_ids)
     following = value(connection, _ALLOCATE, (table_id, count + 1, count))
-    own = dict(zip(txn_ids, range(int(following) - count, int(following)), strict=True))
+    write_ids = dict(zip(txn_ids, range(int(following) - count, int(following)), strict=True))
     change_each(
         connection,
         "INSERT INTO txn_write_id (table_id, write_id, txn_id) VALUES (?, ?, ?)",
-        [(table_id, write_id, txn_id) for txn_id, write_id in own.items()],
+        [(table_id, write_id, txn_id) for txn_id, write_id in write_ids.items()],
     )
-    return own
+    return write_ids
 
 
 def allocate_one(connection: Connection, txn_id: int, table_id: int) -> int:
@@ -282,16 +282,16 @@ def allocate_one(connection: Connection, txn_id: int, table_id: int) -> int:
 
 def allocate_one_queries(txn_id: int, table_id: int) -> tuple[Query, Query]:
     """The queries of `allocate_one`; they change nothing if the transaction has a write id."""
-    own = (txn_id, table_id)
-    return (_ALLOCATE_ONE[0], (table_id, *own)), (_ALLOCATE_ONE[1], (txn_id, *own, table_id))
+    ids = (txn_id, table_id)
+    return (_ALLOCATE_ONE[0], (table_id, *ids)), (_ALLOCATE_ONE[1], (txn_id, *ids, table_id))
 
 
 def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
     """The write ids of these transactions for the table, by transaction id."""
-    own: dict[int, int] = {}
+    write_ids: dict[int, int] = {}
     for listed, ids in in_lists(txn_ids):
-        own |= dict(run(connection, f"{_OWN_WRITE_IDS} {listed}", (table_id, *ids)))
-    return own
+        write_ids |= dict(run(connection, f"{_OWN_WRITE_IDS} {listed}", (table_id, *ids)))
+    return write_ids
 
 
 def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | None:

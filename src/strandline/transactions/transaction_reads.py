@@ -85,8 +85,8 @@ class TransactionReads:
         with self._database.read() as connection:
             reader = records.find_for_reading(connection, txn_id)
             seen = write_ids_at(connection, table_id, at=reader.begin_time)
-            own = records.own_write_id(connection, txn_id, table_id)
-        return seen if own is None else seen.with_own_write(own)
+            own_write_id = records.own_write_id(connection, txn_id, table_id)
+        return seen if own_write_id is None else seen.with_own_write(own_write_id)
 
     def write_ids_as_of(
         self, table_ids: Iterable[int], at: Timestamp

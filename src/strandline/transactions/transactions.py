@@ -271,13 +271,13 @@ class Transactions(TransactionEnds):
             )
         if len(requested_ids) == 1:
             return self.allocating(requested_ids[0], table_id, owner=owner).run() or {}
-        own = self._writes.run(
+        write_ids = self._writes.run(
             lambda connection: self._allocate_on(connection, requested_ids, table_id, owner),
             timeout=PATIENCE,
             is_news=False,
         )
         self._note_written(*requested_ids)
-        return own
+        return write_ids
 
     def allocating(
         self, txn_id: int, table_id: int, *, owner: str | None = None, under: int | None = None
@@ -463,13 +463,13 @@ class Transactions(TransactionEnds):
         writable = records.find_many_for_writing(connection, txn_ids)
         for transaction in writable:
             require_owner(transaction.txn_id, transaction.user, owner=owner)
-        own = records.own_write_ids(connection, txn_ids, table_id)
+        write_ids = records.own_write_ids(connection, txn_ids, table_id)
         for transaction in {t.catalog_version: t for t in writable}.values():
             self._require_writable(transaction, table_id)
-        missing = [txn_id for txn_id in txn_ids if txn_id not in own]
+        missing = [txn_id for txn_id in txn_ids if txn_id not in write_ids]
         if missing:
-            own |= records.allocate(connection, missing, table_id)
-        return own
+            write_ids |= records.allocate(connection, missing, table_id)
+        return write_ids
 
     def _require_writable(self, transaction: Transaction, table_id: int) -> None:
         txn_id, version = transaction.txn_id, transaction.catalog_version

@@ -187,14 +187,14 @@ class SetConfiguration:
 def _refuse_to_drop_used_sizes(planning: Planning, sizes: Mapping[str, ClusterSize]) -> None:
     catalog = planning.catalog
     for cluster in catalog.clusters():
-        used = {
+        users_of_size = {
             replica.size: f"replica {replica.name} of " for replica in catalog.replicas(cluster.id)
         }
         if cluster.size is not None:
-            used[cluster.size] = ""
-        for size, who in used.items():
+            users_of_size[cluster.size] = ""
+        for size, replica_text in users_of_size.items():
             if size not in sizes:
                 raise IllegalChange(
-                    f"size {size} cannot be removed from {CLUSTER_SIZES.name}: {who}cluster "
-                    f"{cluster.name} uses it; change the size there first"
+                    f"size {size} cannot be removed from {CLUSTER_SIZES.name}: {replica_text}"
+                    f"cluster {cluster.name} uses it; change the size there first"
                 )

@@ -83,9 +83,9 @@ def enforced(catalog: Catalog) -> bool:
 
 def effective_roles(catalog: Catalog, user: str) -> frozenset[int]:
     """The ids of the roles whose privileges ``user`` has: `PUBLIC`, its own, and inherited ones."""
-    own = None if normalize(user) in RESERVED_NAMES else catalog.role(user)
+    own_role = None if normalize(user) in RESERVED_NAMES else catalog.role(user)
     role_ids = {PUBLIC}
-    to_follow = [] if own is None else [own]
+    to_follow = [] if own_role is None else [own_role]
     while to_follow:
         role = to_follow.pop()
         role_ids.add(role.id)
@@ -150,8 +150,8 @@ class Access:
         return self.user is None or not enforced(self.catalog) or self._is_superuser(self.user)
 
     def _is_superuser(self, user: str) -> bool:
-        own = None if normalize(user) in RESERVED_NAMES else self.catalog.role(user)
-        return own is not None and own.superuser
+        own_role = None if normalize(user) in RESERVED_NAMES else self.catalog.role(user)
+        return own_role is not None and own_role.superuser
 
     @cached_property
     def roles(self) -> frozenset[int]:

@@ -236,16 +236,16 @@ class PersistLog(UpdateLog):
         if state.since < version < state.upper:
             for row in self.shard.history(state, version, version + 1):
                 if row.kind == UPDATE:
-                    same = decode_up_to(row.value, UpdateHead, "id")["id"] == update.id
-                    return row.time if same else None
+                    is_same_update = decode_up_to(row.value, UpdateHead, "id")["id"] == update.id
+                    return row.time if is_same_update else None
         # If the version was trimmed since, its audit event still has the id and the time.
         events, _ = self._next_appended(AUDIT_EVENT, version, version + 1, state)
         for row in events:
             if decode(row.value, AuditEvent).id == update.id:
                 return row.time
         # A silent update has no event, but the state has the token of this writer's last append.
-        own = (writer for writer in state.writers if writer.id == self._writer)
-        return next((writer.time for writer in own if writer.token == update.id), None)
+        own_writers = (writer for writer in state.writers if writer.id == self._writer)
+        return next((writer.time for writer in own_writers if writer.token == update.id), None)
 
     # -- reading -----------------------------------------------------------------------------------
 

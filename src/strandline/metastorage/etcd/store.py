@@ -334,10 +334,10 @@ class EtcdMetastorage(Metastorage):
     def _remove_unused(
         self, invoke: Invoke, written: dict[AnyPut, Reference], *, succeeded: bool
     ) -> None:
-        used = invoke.puts(succeeded=succeeded)
+        used_puts = invoke.puts(succeeded=succeeded)
         with suppress(StrandlineError):  # the invoke is done, and a later one will sweep
             for put, reference in written.items():
-                if put not in used:
+                if put not in used_puts:
                     self._chunks.remove(put.key, reference)
             self._chunks.sweep(self._clock.current())
 

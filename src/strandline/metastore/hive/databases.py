@@ -95,8 +95,8 @@ async def get_databases(call: Call) -> list[str]:
     shown = (schema for schema in catalog.schemas() if is_shown(schema) and access.reaches(schema))
     names = sorted(schema.name.lower() for schema in shown)
     pattern = call.args.get("pattern")
-    own = None if pattern is None else without_catalog(pattern)
-    return await call.reader.matching_names(names, own)
+    own_pattern = None if pattern is None else without_catalog(pattern)
+    return await call.reader.matching_names(names, own_pattern)
 
 
 @changes("create_database")

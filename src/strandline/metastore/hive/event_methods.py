@@ -162,12 +162,12 @@ def _date_table(call: Call, partitioned: Partitioned) -> None:
 def _date_partitions(
     call: Call, partitioned: Partitioned, values: Collection[Sequence[str]]
 ) -> None:
-    names = {partitioned.name_of(own): own for own in values}
+    names = {partitioned.name_of(partition_values): partition_values for partition_values in values}
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         rows = change.visible(RowKind.PARTITION, names.keys())
-        for name, own in names.items():
+        for name, partition_values in names.items():
             if name not in rows:
-                raise ObjectNotFound(f"partition values=[{', '.join(own)}]")
+                raise ObjectNotFound(f"partition values=[{', '.join(partition_values)}]")
         change.replace({row.row_id: row.replaced_by(_dated(row)) for row in rows.values()})
 
 

@@ -106,8 +106,8 @@ async def show_locks(call: Call) -> Struct:
         partition=_name(arguments.get("partname")),
         txn_id=arguments.get("txnid") or None,
     )
-    free, own = call.reader.access.free, normalize(call.user)
-    shown = [request for request in requests if free or normalize(request.owner) == own]
+    free, own_name = call.reader.access.free, normalize(call.user)
+    shown = [request for request in requests if free or normalize(request.owner) == own_name]
     blocking_ids = {request.blocked_by for request in shown if request.blocked_by is not None}
     earlier = locks.list(lock_ids=blocking_ids) if blocking_ids else ()
     blocking = {request.lock_id: request for request in earlier}

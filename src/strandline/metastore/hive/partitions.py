@@ -124,9 +124,9 @@ class Partitions:
         required_values = [(position, value) for position, value in enumerate(values) if value]
         begins = len(values) - 1 if len(values) < len(self.key_names) else None
 
-        def fits(own: Sequence[str]) -> bool:
+        def fits(stored_values: Sequence[str]) -> bool:
             for position, value in required_values:
-                text = own[position] or DEFAULT_PARTITION
+                text = stored_values[position] or DEFAULT_PARTITION
                 if text != value and not (position == begins and text.startswith(value)):
                     return False
             return True
@@ -322,11 +322,11 @@ async def get_partition_values(call: Call) -> Struct:
     values = [row.as_(PartitionRow).values for row in rows]
     if order:
         descending = request.args.get("ascending") is False
-        values.sort(key=lambda own: [own[at] for at in order], reverse=descending)
-    picked = [tuple(own[at] for at in positions) for own in values]
+        values.sort(key=lambda row_values: [row_values[at] for at in order], reverse=descending)
+    picked = [tuple(row_values[at] for at in positions) for row_values in values]
     if request.args.get("applyDistinct", True):
         picked = list(dict.fromkeys(picked))
-    return {"partitionValues": [{"row": list(own)} for own in at_most(request, picked, "maxParts")]}
+    return {"partitionValues": [{"row": list(row)} for row in at_most(request, picked, "maxParts")]}
 
 
 def _positions(partitions: Partitions, fields: Sequence[Struct] | None) -> list[int]:

@@ -156,21 +156,21 @@ def view_over(table: TableDescriptor, *, schema: str, text: str, has_spark_schem
 def _view_properties(table: TableDescriptor, *, schema: str, has_spark_schema: bool) -> Properties:
     """The table's parameters, and those that make Spark take the answer for its own view."""
     stored = without_contradictions(table.properties)
-    own = {name: value for name, value in stored if not name.startswith(NOT_OF_A_TABLE)}
+    values = {name: value for name, value in stored if not name.startswith(NOT_OF_A_TABLE)}
     if has_spark_schema:
-        own[SCHEMA] = DERIVED
+        values[SCHEMA] = DERIVED
         names = [column.name for column in table.columns]
     else:
         names = [column.name.lower() for column in table.columns]
-    own |= {
+    values |= {
         "spark.sql.create.version": _SPARK_VERSION,
         "view.catalogAndNamespace.numParts": "2",
         "view.catalogAndNamespace.part.0": "spark_catalog",
         "view.catalogAndNamespace.part.1": schema,
         "view.query.out.numCols": str(len(names)),
     }
-    own |= {f"view.query.out.col.{number}": name for number, name in enumerate(names)}
-    return properties(own)
+    values |= {f"view.query.out.col.{number}": name for number, name in enumerate(names)}
+    return properties(values)
 
 
 def _nullable(data_type: DataType) -> DataType:

@@ -363,11 +363,11 @@ async def get_privilege_set(call: Call) -> Struct:
     answer: Struct = {"groupPrivileges": {group: [] for group in groups}} if groups else {}
     if user is None:
         return answer
-    own = catalog.role(user)
-    role_ids = effective_roles(catalog, user) - ({own.id} if own is not None else set())
+    own_role = catalog.role(user)
+    role_ids = effective_roles(catalog, user) - ({own_role.id} if own_role is not None else set())
     names = {role_id: _name_of(catalog, role_id) for role_id in sorted(role_ids)}
     return {
-        "userPrivileges": {user: _held(catalog, subject, user, own.id if own else None)},
+        "userPrivileges": {user: _held(catalog, subject, user, own_role.id if own_role else None)},
         **answer,
         "rolePrivileges": {
             name: _held(catalog, subject, name, role_id)

@@ -110,11 +110,11 @@ class _Update:
         stored_columns = self._columns.valid(row)
         if self._merges:
             accurate = accurate_columns(dict(holder.parameters))
-            own = {
+            own_columns = {
                 column.name: column for column in stored_columns if column.engine == self._engine
             }
             sent = {
-                column: _merged(own.get(column), analyzed)
+                column: _merged(own_columns.get(column), analyzed)
                 for column, analyzed in sent.items()
                 if column in accurate
             }

@@ -140,9 +140,9 @@ def read_storage(
         )
     serde = sd.get("serdeInfo") or {}
     parameters = dict(serde.get("parameters") or {})
-    own = dict(sd.get("parameters") or {})
+    own_parameters = dict(sd.get("parameters") or {})
     if sd.get("storedAsSubDirectories"):
-        own[SUBDIRECTORIES] = "true"
+        own_parameters[SUBDIRECTORIES] = "true"
     path = parameters.get(PATH)
     if path is not None and any(same_location(path, location) for location in locations):
         parameters[PATH] = DERIVED
@@ -159,7 +159,7 @@ def read_storage(
             (order.get("col", "").lower(), order.get("order", 1))
             for order in sd.get("sortCols") or ()
         ),
-        properties=properties(own),
+        properties=properties(own_parameters),
         hive_columns=hive_columns,
     )
 
@@ -177,8 +177,8 @@ def storage_struct(
         serde["name"] = storage.serde_name
     if storage.serde is not None:
         serde["serializationLib"] = storage.serde
-    own = dict(storage.properties)
-    in_subdirectories = own.pop(SUBDIRECTORIES, None) is not None
+    own_parameters = dict(storage.properties)
+    in_subdirectories = own_parameters.pop(SUBDIRECTORIES, None) is not None
     struct: Struct = {
         "cols": field_structs(columns),
         "compressed": storage.compressed,
@@ -186,7 +186,7 @@ def storage_struct(
         "serdeInfo": serde,
         "bucketCols": list(storage.bucket_columns),
         "sortCols": [{"col": name, "order": order} for name, order in storage.sort_columns],
-        "parameters": own,
+        "parameters": own_parameters,
         "skewedInfo": {
             "skewedColNames": [],
             "skewedColValues": [],

@@ -194,6 +194,6 @@ def _as_defined(column: ColumnDescriptor) -> ColumnDefinition:
 
 def _kept_properties(old: TableDescriptor, sent: Properties) -> Properties:
     """The properties that the client sent, without those of a view, and those hidden from it."""
-    own = {name: value for name, value in sent if not name.startswith(NOT_OF_A_TABLE)}
+    kept_by_client = {name: value for name, value in sent if not name.startswith(NOT_OF_A_TABLE)}
     hidden = {name: value for name, value in old.properties if name in (TRANSACTIONAL, SCHEMA)}
-    return properties(own | hidden)
+    return properties(kept_by_client | hidden)

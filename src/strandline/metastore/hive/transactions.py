@@ -181,13 +181,13 @@ async def get_open_txns_info(call: Call) -> Struct:
     unfinished = transactions.unfinished()
     shown = {t.txn_id: t for t in transactions.open_transactions(limit=MAX_SHOWN)}
     shown |= transactions.find_many(sorted(unfinished.aborted)[:MAX_SHOWN])
-    free, own = call.reader.access.free, normalize(call.user)
+    free, own_name = call.reader.access.free, normalize(call.user)
     return {
         "txn_high_water_mark": unfinished.hwm,
         "open_txns": [
             _info(transaction)
             for _, transaction in sorted(shown.items())
-            if free or normalize(transaction.user) == own
+            if free or normalize(transaction.user) == own_name
         ],
     }
 

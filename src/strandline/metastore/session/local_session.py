@@ -324,8 +324,8 @@ class LocalSession(Session):
         access = self._access()
         if access.free:
             return holders
-        own = {normalize(self._user), *access.names}
-        return holders.of_owners(lambda owner: normalize(owner) in own)
+        own_names = {normalize(self._user), *access.names}
+        return holders.of_owners(lambda owner: normalize(owner) in own_names)
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -436,8 +436,8 @@ class LocalSession(Session):
         access = self._access()
 
         def may_touch(taken_by: str) -> None:
-            own = normalize(taken_by) in {normalize(self._user), *access.names}
-            if not own and not access.free:
+            is_own = normalize(taken_by) in {normalize(self._user), *access.names}
+            if not is_own and not access.free:
                 raise PermissionDenied(
                     f"hold {hold_id} belongs to another user, and user {self._user} is not a "
                     "superuser; take your own hold"

@@ -151,8 +151,8 @@ def _projected(
 def _exact(values: Iterable[Value], data_type: DataType) -> frozenset[Value]:
     """The values among ``values`` that a column of the type can have."""
     short = [v for v in values if not isinstance(v, Decimal) or _DOWN.plus(v) == v]
-    both = [(_inside(v, data_type, up=True), _inside(v, data_type, up=False)) for v in short]
-    return frozenset(low for low, high in both if low == high)
+    bounds = [(_inside(v, data_type, up=True), _inside(v, data_type, up=False)) for v in short]
+    return frozenset(low for low, high in bounds if low == high)
 
 
 def _inside(value: Value, data_type: DataType, *, up: bool) -> Value:

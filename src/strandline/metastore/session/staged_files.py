@@ -98,8 +98,8 @@ def _is_repeated(
     staging: Staging, add: Sequence[DataFile | DeleteFile], remove: Collection[str]
 ) -> bool:
     """Whether exactly this was staged before: the answer was lost, and the client repeats it."""
-    own = {row.name: row.content for row in staging.own_rows()}
-    if not all(own.get(file.path) == file for file in add):
+    own_contents = {row.name: row.content for row in staging.own_rows()}
+    if not all(own_contents.get(file.path) == file for file in add):
         return False
     return bool(add or remove) and {row.name for row in staging.own_removals()}.issuperset(remove)
 

@@ -85,8 +85,8 @@ def _id_place(file: DataFile, *, with_ids: bool) -> IdPlace:
     folder, _, name = file.path.rpartition("/")
     if name.startswith(f"{file.file_id}-"):
         return IdPlace(IdIn.NAME, folder)
-    around, _, own = folder.rpartition("/")
-    if own == f"{FILE_COLUMN}={file.file_id}":
+    around, _, folder_name = folder.rpartition("/")
+    if folder_name == f"{FILE_COLUMN}={file.file_id}":
         return IdPlace(IdIn.FOLDER, around)
     return IdPlace(IdIn.NOWHERE, folder, file.file_id if with_ids else 0)
 

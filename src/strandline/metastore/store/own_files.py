@@ -102,7 +102,7 @@ def delete_below(root: int, name: str) -> None:
             shutil.rmtree(last, dir_fd=descriptor)
             return
         os.unlink(last, dir_fd=descriptor)
-    around, _, own = folder.rpartition("/")
-    if own.startswith(f"{FILE_COLUMN}="):
+    around, _, folder_name = folder.rpartition("/")
+    if folder_name.startswith(f"{FILE_COLUMN}="):
         with suppress(OSError), _within(root, around) as descriptor:
-            os.rmdir(own, dir_fd=descriptor)
+            os.rmdir(folder_name, dir_fd=descriptor)

@@ -357,10 +357,10 @@ def delete_rows(connection: Connection, row_ids: Collection[int]) -> None:
 def count_of_write(connection: Connection, table_id: int, write_id: int, limit: int) -> int:
     """Count the rows and removals of a write id in a table, up to ``limit``."""
     of_write = " FROM {} WHERE table_id = ? AND write_id = ?"
-    both = " UNION ALL ".join(
+    rows_and_removals = " UNION ALL ".join(
         f"SELECT 1{of_write.format(name)}" for name in ("store_row", "store_removal")
     )
-    count = f"SELECT count(*) FROM ({both} LIMIT ?) AS counted"
+    count = f"SELECT count(*) FROM ({rows_and_removals} LIMIT ?) AS counted"
     return int(value(connection, count, (*(table_id, write_id) * 2, limit)))
 
 
