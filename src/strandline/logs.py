@@ -138,15 +138,15 @@ class Flood(logging.Filter):
     def __init__(self, *, elapsed: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._elapsed = elapsed
-        self._seen: dict[tuple[str, int], list[float]] = {}  # [window's end, written, left out]
+        self._counts: dict[tuple[str, int], list[float]] = {}  # [window's end, written, left out]
 
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, "kept", False):
             return True
         now = self._elapsed()
-        if len(self._seen) > _STATEMENTS:
-            self._seen.clear()
-        counts = self._seen.setdefault((record.pathname, record.lineno), [0.0, 0, 0])
+        if len(self._counts) > _STATEMENTS:
+            self._counts.clear()
+        counts = self._counts.setdefault((record.pathname, record.lineno), [0.0, 0, 0])
         if now >= counts[0]:
             counts[0], counts[1] = now + WINDOW_SECONDS, 0
         if counts[1] >= BURST:

@@ -85,14 +85,14 @@ class RecordedSizes:
 
     def __init__(self, refuse_when_stopping: Callable[[], object] = lambda: None) -> None:
         self._refuse_when_stopping = refuse_when_stopping
-        self._last: dict[int, tuple[int, int]] = {}  # by table: the version, and the size
+        self._last_sizes: dict[int, tuple[int, int]] = {}  # by table: the version, and the size
         self._times: list[tuple[int, Timestamp]] = []  # of the versions with events
         self._upper = 1
 
     def read(self, log: UpdateLog) -> None:
         """Read the new events of ``log``, and drop those that were pruned. Raises `CorruptData`."""
         frontier = log.frontier()
-        times, last = list(self._times), dict(self._last)
+        times, last = list(self._times), dict(self._last_sizes)
         for scanned, event in read_events(log, self._upper, frontier.upper):
             self._refuse_when_stopping()
             times.append((scanned.version, scanned.time))
@@ -100,12 +100,12 @@ class RecordedSizes:
                 last[table_id] = scanned.version, size
         pruned = frontier.pruned_up_to(STORAGE_USAGE_EVENT)
         self._times = [(version, time) for version, time in times if version > pruned]
-        self._last = {table: place for table, place in last.items() if place[0] > pruned}
+        self._last_sizes = {table: place for table, place in last.items() if place[0] > pruned}
         self._upper = frontier.upper
 
     def sizes_above(self, version: int) -> dict[int, int]:
         """The last size of each table that has an event above ``version``, by table id."""
-        return {table: size for table, (last, size) in self._last.items() if last > version}
+        return {table: size for table, (last, size) in self._last_sizes.items() if last > version}
 
     def last_version_before(self, time: Timestamp) -> int:
         """The version of the last event recorded before ``time``, or 0 if there is none."""

@@ -42,7 +42,7 @@ class SnapshotHolds:
         self.ttl_ms = ttl_ms
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._kept: dict[Timestamp, float] = {}
+        self._kept_until: dict[Timestamp, float] = {}
 
     def keep(self, at: Timestamp, *, last: Timestamp) -> None:
         """Keep the snapshot of a table as of ``at`` for at least `ttl_ms`.
@@ -57,8 +57,8 @@ class SnapshotHolds:
             return
         now = self._monotonic()
         with self._lock:
-            self._kept = {kept: until for kept, until in self._kept.items() if until > now}
-            if any(kept <= last for kept in self._kept):
+            self._kept_until = {since: end for since, end in self._kept_until.items() if end > now}
+            if any(held_from <= last for held_from in self._kept_until):
                 return
         try:
             self._take(at)
@@ -69,7 +69,7 @@ class SnapshotHolds:
             self._take(last)
             held_from = last
         with self._lock:
-            self._kept[held_from] = now + self.ttl_ms / 1000
+            self._kept_until[held_from] = now + self.ttl_ms / 1000
 
     def _take(self, at: Timestamp) -> None:
         try:

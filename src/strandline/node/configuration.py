@@ -35,7 +35,7 @@ class EffectiveConfiguration:
         self._latest = latest
         self._settings = settings
         self._staleness_ms = staleness_ms
-        self._known: _Effective | None = None
+        self._remembered: _Effective | None = None
 
     def history_retention_ms(self) -> int:
         """Return how long history is kept without a hold, in milliseconds."""
@@ -46,7 +46,7 @@ class EffectiveConfiguration:
         return self._effective().metadata_staleness
 
     def _effective(self) -> _Effective:
-        catalog, known = self._latest(), self._known
+        catalog, known = self._latest(), self._remembered
         if known is not None and known.catalog is catalog:
             return known
         retention = HISTORY_RETENTION.value(catalog)
@@ -61,5 +61,5 @@ class EffectiveConfiguration:
             settings.history_retention_ms if retention is None else retention,
             staleness / 1000,
         )
-        self._known = effective
+        self._remembered = effective
         return effective

@@ -125,7 +125,7 @@ class HttpConnections:
         now = self.now()
         for connection in list(self._open):
             unread = connection.unread()
-            if unread and now - connection.moved >= self._read_seconds:
+            if unread and now - connection.moved_at >= self._read_seconds:
                 self.counts.cut += 1
                 logger.warning("closed an HTTP connection whose client does not read its answer")
                 connection.transport.abort()
@@ -205,7 +205,7 @@ class _HttpConnection(HttpToolsProtocol):
     def __init__(self, connections: HttpConnections, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._connections = connections
-        self.waits_since = self.moved = connections.now()
+        self.waits_since = self.moved_at = connections.now()
         self._unread = 0
         self._pending_bytes = 0
         """Bytes received since the last complete head, part of a body or end of a message."""
@@ -314,7 +314,7 @@ class _HttpConnection(HttpToolsProtocol):
         """Whether part of an answer is still unread by the client; notes when it last read."""
         waiting = self.transport.get_write_buffer_size()
         if waiting != self._unread:
-            self._unread, self.moved = waiting, self._connections.now()
+            self._unread, self.moved_at = waiting, self._connections.now()
         return waiting > 0
 
 

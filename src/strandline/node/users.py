@@ -76,7 +76,7 @@ class Users:
         self._path = path
         self._lock = threading.Lock()
         self._fixed = _hashes(lines, "the setting users")
-        self._seen = self._state()
+        self._file_state = self._state()
         self._hashes = self._read()
 
     def accepts(self, user: str, token: str) -> bool:
@@ -107,13 +107,13 @@ class Users:
         return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
     def _read_again_if_changed(self) -> None:
-        if self._state() == self._seen:
+        if self._state() == self._file_state:
             return
         with self._lock:
             state = self._state()
-            if state == self._seen:
+            if state == self._file_state:
                 return
-            self._seen = state  # a broken file is reported once
+            self._file_state = state  # a broken file is reported once
             try:
                 self._hashes = self._read()
             except StrandlineError as error:

@@ -65,10 +65,10 @@ class TooLong(Exception):
 
 
 class _Budget:
-    __slots__ = ("left",)
+    __slots__ = ("things_left",)
 
     def __init__(self, things: int) -> None:
-        self.left = things
+        self.things_left = things
 
 
 _BUDGET: ContextVar[_Budget | None] = ContextVar("strandline.work.budget", default=None)
@@ -88,8 +88,8 @@ def spend(things: int) -> None:
     """Charge things to the budget before processing them. Raises `TooLong` if it is exceeded."""
     current = _BUDGET.get()
     if current is not None:
-        current.left -= things
-        if current.left < 0:
+        current.things_left -= things
+        if current.things_left < 0:
             raise TooLong
 
 
@@ -101,7 +101,7 @@ def require(count: Callable[[int], int]) -> None:
     ``count``.
     """
     current = _BUDGET.get()
-    if current is not None and count(current.left + 1) > current.left:
+    if current is not None and count(current.things_left + 1) > current.things_left:
         raise TooLong
 
 

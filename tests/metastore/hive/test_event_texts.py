@@ -89,7 +89,7 @@ def test_the_number_of_kept_forms_is_bounded() -> None:
     texts = DefinitionTexts(place_of, str)
     for number in range(3 * event_texts.FORMS):
         texts.text("s", definition("table", encode(replace(PLAIN, created=number))))
-    assert len(texts._kept) == event_texts.FORMS
+    assert len(texts._forms) == event_texts.FORMS
 
 
 def test_a_record_of_another_kind_is_refused() -> None:

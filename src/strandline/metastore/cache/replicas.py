@@ -224,27 +224,27 @@ class Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[AnswerKey, Shown] = OrderedDict()
+        self._answers: OrderedDict[AnswerKey, Shown] = OrderedDict()
 
     def get(self, key: AnswerKey) -> Shown | None:
         """The remembered answer, or None."""
         with self._lock:
-            answer = self._kept.get(key)
+            answer = self._answers.get(key)
             if answer is not None:
-                self._kept.move_to_end(key)
+                self._answers.move_to_end(key)
             return answer
 
     def of_kind(self, kind: RowKind) -> list[Shown]:
         """The remembered answers of a kind, the most recently used first."""
         with self._lock:
-            return [shown for key, shown in reversed(self._kept.items()) if key[0] is kind]
+            return [shown for key, shown in reversed(self._answers.items()) if key[0] is kind]
 
     def put(self, key: AnswerKey, answer: Shown) -> None:
         """Remember an answer, and forget the least recently used one if there are too many."""
         with self._lock:
-            self._kept[key] = answer
-            if len(self._kept) > self.LIMIT:
-                self._kept.popitem(last=False)
+            self._answers[key] = answer
+            if len(self._answers) > self.LIMIT:
+                self._answers.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

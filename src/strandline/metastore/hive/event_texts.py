@@ -104,9 +104,9 @@ def definition(kind: str, record: bytes) -> Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _TextForm:
     table_type: str
-    form: Form
+    text: Form
     is_placed: bool
     """Whether the text has a blank for the place: a table without a location of its own."""
 
@@ -124,22 +124,22 @@ class DefinitionTexts:
     def __init__(self, place_of: Callable[[int], str], shown: Callable[[str], str]) -> None:
         self._place_of = place_of
         self._shown = shown
-        self._kept: dict[tuple[str, str, tuple[int, bytes]], _Kept] = {}
+        self._forms: dict[tuple[str, str, tuple[int, bytes]], _TextForm] = {}
 
     def text(self, schema: str, of: Definition) -> DefinitionText:
         """Return the text of a table or view under the schema name ``schema``."""
         key = schema, of.kind, of.rest
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._keep(schema, of)
-            if len(self._kept) >= FORMS:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = kept
-        place = self._place_of(of.id) if kept.is_placed else ""
-        text = kept.form.filled(name=of.name.lower(), place=place)
-        return DefinitionText(kept.table_type, Quoted(text))
+        form = self._forms.get(key)
+        if form is None:
+            form = self._form_of(schema, of)
+            if len(self._forms) >= FORMS:
+                del self._forms[next(iter(self._forms))]
+            self._forms[key] = form
+        place = self._place_of(of.id) if form.is_placed else ""
+        text = form.text.filled(name=of.name.lower(), place=place)
+        return DefinitionText(form.table_type, Quoted(text))
 
-    def _keep(self, schema: str, definition: Definition) -> _Kept:
+    def _form_of(self, schema: str, definition: Definition) -> _TextForm:
         relation: Any = decode(definition.record, _CLASSES[definition.kind])
         placed = isinstance(relation, TableDescriptor) and not relation.location
         struct = relation_struct(
@@ -148,7 +148,7 @@ class DefinitionTexts:
             place=PLACE if placed else self._shown(getattr(relation, "location", "") or "/"),
         )
         text = encode_basestring(HIVE_CODEC.to_json_form("Table", struct))
-        return _Kept(struct["tableType"], Form(text, depth=2), placed)
+        return _TextForm(struct["tableType"], Form(text, depth=2), placed)
 
 
 def message_text(message: Mapping[str, object], seconds: int) -> str:

@@ -207,7 +207,7 @@ class HiveMetastoreService:
         self._notifications = notifications
         self._workers = workers or Workers()
         self._children = children
-        self._kept = KeptAnswers(max_bytes=kept_bytes)
+        self._kept_answers = KeptAnswers(max_bytes=kept_bytes)
         self._at_once = self._waited = self._changes = self._delegated = 0
         delegate = None if children is None else self.delegate
         self.dispatcher = Dispatcher(
@@ -216,10 +216,11 @@ class HiveMetastoreService:
 
     def look_up(self, request: bytes) -> bytes | None:
         """Return the kept answer to a request if it is still current, else None."""
-        if not self._kept.knows(request):  # true for most requests of writers; a mark costs more
+        # Most requests of writers are unknown, and a mark costs more than this check.
+        if not self._kept_answers.knows(request):
             return None
         mark = self._metastore.mark()
-        return None if mark is None else self._kept.find(request, mark)
+        return None if mark is None else self._kept_answers.find(request, mark)
 
     def _in_thread(
         self, connection: ConnectionInfo, decode: Callable[[], Any]
@@ -395,7 +396,7 @@ class HiveMetastoreService:
 
     def _keep(self, key: bytes, mark: Hashable | None, answer: _Answer) -> Encoded:
         if mark is not None and answer.lasts and key:
-            self._kept.keep(key, mark, answer.result)
+            self._kept_answers.keep(key, mark, answer.result)
         return Encoded(answer.result)
 
     def _keep_delegated(self, key: bytes, mark: Hashable | None, answer: Answer) -> Answer:
@@ -425,7 +426,11 @@ class HiveMetastoreService:
     def statistics(self) -> HiveServiceStatistics:
         """Return how requests were answered. Those that a kept answer served are in ``kept``."""
         return HiveServiceStatistics(
-            self._at_once, self._waited, self._changes, self._delegated, self._kept.statistics()
+            self._at_once,
+            self._waited,
+            self._changes,
+            self._delegated,
+            self._kept_answers.statistics(),
         )
 
 

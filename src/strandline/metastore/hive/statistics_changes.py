@@ -60,13 +60,13 @@ class _Update:
         self._engine = engine
         self._merges = merges
         self._now = system_wall_clock() // 1000
-        self._sent: dict[str, dict[str, AnalyzedColumn]] = {}
+        self._sent_columns: dict[str, dict[str, AnalyzedColumn]] = {}
 
     def add(self, name: str, statistics: Struct) -> None:
         """Add the statistics of the named partition, or of the table. Raises `InvalidInput`."""
         if not statistics["statsObj"]:
             raise InvalidInput("the argument statsObj is missing: the statistics name no column")
-        of_columns = self._sent.setdefault(name, {})
+        of_columns = self._sent_columns.setdefault(name, {})
         for sent in statistics["statsObj"]:
             analyzed = self._analyzed_column(sent)
             before = of_columns.get(analyzed.name) if self._merges else None
@@ -93,11 +93,11 @@ class _Update:
         with suppress(_NothingToChange), call.metastore.store.change(
             self._partitioned.table.id, author=call.user
         ) as change:  # fmt: skip
-            rows = change.visible(RowKind.STATISTICS, self._sent.keys())
-            holders = _holders(change, self._sent.keys())
+            rows = change.visible(RowKind.STATISTICS, self._sent_columns.keys())
+            holders = _holders(change, self._sent_columns.keys())
             staged = [
                 self._staged(name, sent, holders[name], rows.get(name))
-                for name, sent in self._sent.items()
+                for name, sent in self._sent_columns.items()
             ]
             if not any(staged):
                 raise _NothingToChange

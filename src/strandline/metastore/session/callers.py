@@ -120,7 +120,7 @@ def _user(user: str, header: str) -> str:
 
 _SHOWN = 80
 """The number of characters of a header that an error shows."""
-_MOST_KNOWN = 64
+_MOST_ACCEPTED = 64
 """The maximum number of accepted header values that are remembered and not parsed again."""
 
 
@@ -129,7 +129,7 @@ class OriginGuard:
 
     def __init__(self, hosts: Collection[str]) -> None:
         self._hosts = frozenset(_plain(host) for host in hosts)
-        self._known: set[tuple[str, str, str | None]] = set()
+        self._accepted: set[tuple[str, str, str | None]] = set()
 
     def require_own(self, request: Request) -> None:
         """Raise `PermissionDenied` unless the request names this node."""
@@ -139,7 +139,7 @@ class OriginGuard:
 
     def _require_own(self, name: str, sent: str, arrived_at: str | None) -> None:
         key = name, sent, arrived_at
-        if key in self._known:
+        if key in self._accepted:
             return
         host = host_of(sent if name == "origin" else f"//{sent}")
         if host is None or not (is_loopback(host) or host in self._hosts or host == arrived_at):
@@ -148,9 +148,9 @@ class OriginGuard:
                 " name of this node; use its address, or add the name to the setting allowed_hosts"
             )
         if len(sent) <= _SHOWN:
-            if len(self._known) == _MOST_KNOWN:  # a client may write one name in many ways
-                self._known.clear()
-            self._known.add(key)
+            if len(self._accepted) == _MOST_ACCEPTED:  # a client may write one name in many ways
+                self._accepted.clear()
+            self._accepted.add(key)
 
 
 def host_of(url: str) -> str | None:

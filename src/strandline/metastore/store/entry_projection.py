@@ -158,7 +158,7 @@ class EntryProjection:
 
         A look ends at the second effect on one table: that one mostly waits for the next turn.
         """
-        while upcoming := list(_with_effects(entries, most=turn.left)):
+        while upcoming := list(_with_effects(entries, most=turn.effects_left)):
             self._folders.expect(turn, upcoming)
             yield from (effect for _, _, effect in upcoming)
         yield from (folder_effect(entry) for _, entry in entries)

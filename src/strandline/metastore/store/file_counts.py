@@ -45,7 +45,7 @@ class FileCounter:
         seconds: float = MAX_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._left = max_entries
+        self._entries_left = max_entries
         self._monotonic = monotonic
         self._deadline = monotonic() + seconds
 
@@ -86,10 +86,10 @@ class FileCounter:
         return files, size, folders
 
     def _spend(self) -> None:
-        self._left -= 1
-        if self._left < 0:
+        self._entries_left -= 1
+        if self._entries_left < 0:
             raise _Spent
-        if self._left % _ENTRIES_IN_A_ROW == 0:
+        if self._entries_left % _ENTRIES_IN_A_ROW == 0:
             if self._monotonic() > self._deadline:
                 raise _Spent
             time.sleep(0)  # lets the thread of the event loop run

@@ -222,7 +222,7 @@ class FolderEffects:
         ``effect`` is the `folder_effect` of the entry. It may have been done before. Raises
         `Unavailable` for a shortage.
         """
-        if not turn.left:
+        if not turn.effects_left:
             return False
         work = _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
@@ -427,7 +427,7 @@ class _Schemas:
     def __init__(self, catalog: Callable[[int], Catalog]) -> None:
         self._catalog = catalog
         self._update: Update | None = None
-        self._known: dict[int, SchemaDescriptor | None] = {}
+        self._by_id: dict[int, SchemaDescriptor | None] = {}
 
     def schema(self, task: _Task, schema_id: int) -> SchemaDescriptor | None:
         """The schema with that id, even if the update drops it; its name may be a later one."""
@@ -438,11 +438,11 @@ class _Schemas:
                 change.new or change.old for change in update.changes() if change.kind == "schema"
             )
             changed = (decode(record, SchemaDescriptor) for record in records if record)
-            self._known = {schema.id: schema for schema in changed}
-        if schema_id not in self._known:
+            self._by_id = {schema.id: schema for schema in changed}
+        if schema_id not in self._by_id:
             catalog = task.turn.catalogs.get(update.version) or self._catalog(update.version)
-            self._known[schema_id] = catalog.schema_by_id(schema_id)
-        return self._known[schema_id]
+            self._by_id[schema_id] = catalog.schema_by_id(schema_id)
+        return self._by_id[schema_id]
 
 
 _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {

@@ -64,13 +64,13 @@ class Turn:
         """Whether the turn moves or removes a folder."""
         self.free_of_links: set[str] = set()
         """Folders above those of the effects that the turn found to be no symbolic links."""
-        self.left = MOST_EFFECTS
+        self.effects_left = MOST_EFFECTS
         """How many more effects the turn can take."""
-        self._first: Paths | None = None
+        self._first_paths: Paths | None = None
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
-        self._moved: set[str] = set()
-        self._above_moved: set[str] = set()
+        self._moved_paths: set[str] = set()
+        self._above_moved_paths: set[str] = set()
         self._real: dict[str, str] = {}
 
     @property
@@ -81,33 +81,33 @@ class Turn:
     @property
     def untouched(self) -> bool:
         """Whether the turn has no effect yet."""
-        return self.left == MOST_EFFECTS
+        return self.effects_left == MOST_EFFECTS
 
     def take(self, paths: Paths) -> bool:
         """Take an effect on these folders; return False if it must wait for the next turn."""
-        if not self.left:
+        if not self.effects_left:
             return False
         if self.appends:
             pass  # it only makes folders, which can be repeated
         elif self.untouched:
-            self._first = paths  # resolved only if another effect follows
+            self._first_paths = paths  # resolved only if another effect follows
         else:
-            if self._first is not None:
-                self._touch(*map(self._names, self._first()))
-                self._first = None
+            if self._first_paths is not None:
+                self._touch(*map(self._names, self._first_paths()))
+                self._first_paths = None
             making, moving = map(self._names, paths())
             if not self._free(making, moving):
                 return False
             self._touch(making, moving)
-        self.left -= 1
+        self.effects_left -= 1
         return True
 
     def _touch(self, making: set[str], moving: set[str]) -> None:
         for paths in (making, moving) if moving else (making,):
             self._touched |= paths
             _add_above(self._above_touched, paths)
-        self._moved |= moving
-        _add_above(self._above_moved, moving)
+        self._moved_paths |= moving
+        _add_above(self._above_moved_paths, moving)
 
     def _free(self, making: set[str], moving: set[str]) -> bool:
         """Whether these folders do not conflict with those of earlier effects; see the module."""
@@ -118,9 +118,9 @@ class Turn:
             and self._above_touched.isdisjoint(moving)
         ):
             return False
-        return not self._moved or (
-            self._moved.isdisjoint(_add_above(set(), making))
-            and self._above_moved.isdisjoint(making)
+        return not self._moved_paths or (
+            self._moved_paths.isdisjoint(_add_above(set(), making))
+            and self._above_moved_paths.isdisjoint(making)
         )
 
     def _names(self, paths: Iterable[str]) -> set[str]:
