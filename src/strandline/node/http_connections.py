@@ -125,7 +125,7 @@ class HttpConnections:
         now = self.now()
         for connection in list(self._open):
             unread = connection.unread()
-            if unread and now - connection.moved_at >= self._read_seconds:
+            if unread and now - connection.last_read_at >= self._read_seconds:
                 self.counts.cut += 1
                 logger.warning("closed an HTTP connection whose client does not read its answer")
                 connection.transport.abort()
@@ -205,11 +205,11 @@ class _HttpConnection(HttpToolsProtocol):
     def __init__(self, connections: HttpConnections, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._connections = connections
-        self.waits_since = self.moved_at = connections.now()
+        self.waits_since = self.last_read_at = connections.now()
         self._unread = 0
         self._pending_bytes = 0
         """Bytes received since the last complete head, part of a body or end of a message."""
-        self._is_deaf = False
+        self._ignores_input = False
         self._is_ending = False
         self.has_asked = False
         """Whether the client has ever sent a whole request."""
@@ -232,7 +232,7 @@ class _HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf or self.transport.is_closing():
+        if self._ignores_input or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
         self._pending_bytes += len(data)
@@ -254,7 +254,7 @@ class _HttpConnection(HttpToolsProtocol):
 
     def _stop_reading(self) -> None:
         """Ignore all further input, and close the connection after the answer in progress."""
-        self._is_deaf = True
+        self._ignores_input = True
         if not self.awaits_head:
             self.cycle.keep_alive = False
 
@@ -314,7 +314,7 @@ class _HttpConnection(HttpToolsProtocol):
         """Whether part of an answer is still unread by the client; notes when it last read."""
         waiting = self.transport.get_write_buffer_size()
         if waiting != self._unread:
-            self._unread, self.moved_at = waiting, self._connections.now()
+            self._unread, self.last_read_at = waiting, self._connections.now()
         return waiting > 0
 
 

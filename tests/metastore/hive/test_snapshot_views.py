@@ -421,7 +421,7 @@ def test_a_snapshot_of_the_past_is_held_for_its_client(
     hive: HiveNode, session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An earlier hold of the node, which other tests share, would serve this client too.
-    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept", {})
+    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept_until", {})
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     moment = session.open(["d1.orders"]).time
     past = f"d1@{exact_text(moment)}"
@@ -437,7 +437,7 @@ def test_a_snapshot_of_the_past_is_held_for_its_client(
     stub.get_table(past, "orders")
     assert held() == [("snapshot", moment)]
     # When the hold runs out, the same request takes another one, though nothing was committed.
-    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept", {})
+    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept_until", {})
     stub.get_table(past, "orders")
     assert held() == [("snapshot", moment)] * 2
 
@@ -449,7 +449,7 @@ def test_a_snapshot_that_cannot_be_held_is_not_answered(
     past = f"d1@{session.history()[-1].version}"
     session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
     dml.append(session, "d1.orders", {"id": 2, "what": "y"})
-    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept", {})
+    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept_until", {})
     monkeypatch.setattr(snapshot_holds, "PATIENCE", 0.01)
     with hive.node.database.write():
         kind, said = refusal(lambda: stub.get_table(past, "orders"))

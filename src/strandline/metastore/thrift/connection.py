@@ -87,14 +87,14 @@ class Connection(asyncio.Protocol):
         self._id = connection_id
         self._scanner = Scanner(max_message_bytes=server.settings.max_message_bytes)
         self._max_waiting = server.settings.max_pipelined_bytes
-        self._recognised = self._turning = False
+        self._speaks_thrift = self._turn_is_due = False
         self._ended = self._closed = self._draining = False
         self._has_asked = self._is_turned_away = False
         self._running: asyncio.Task[Any] | None = None
         self._slicing: Slicing[Any] | None = None
         self._decoding: asyncio.Future[dict[str, Any]] | None = None
-        self._holding = False
-        self._in_work_bytes = self._unsent = 0
+        self._has_reserved = False
+        self._bytes_in_work = self._unsent = 0
         self._outgoing = Outgoing(
             server, self, write=self._write, sent=self._pump, is_closed=lambda: self._closed
         )
@@ -134,17 +134,17 @@ class Connection(asyncio.Protocol):
             self._coming_since = self.last_activity
         self._server.counters.bytes_received += len(data)
         self._scanner.feed(data)
-        if not self._recognised and not self._recognise():
+        if not self._speaks_thrift and not self._check_protocol():
             return
-        if self._holds():
+        if self._reserve_memory():
             self._pump()
 
     def eof_received(self) -> bool:
         """The client sends no more. Answer what it has sent, then close the connection."""
         self._ended = True
-        if self._recognised:
+        if self._speaks_thrift:
             self._pump()
-        return self._recognised and not self._closed
+        return self._speaks_thrift and not self._closed
 
     def pause_writing(self) -> None:
         self._outgoing.writable = False
@@ -195,13 +195,14 @@ class Connection(asyncio.Protocol):
 
     # Requests -----------------------------------------------------------------------------------
 
-    def _recognise(self) -> bool:
+    def _check_protocol(self) -> bool:
+        """Whether the client is known to speak Thrift; closes the connection if it does not."""
         first = self._scanner.beginning(TELLING_BYTES)
         if len(first) < TELLING_BYTES:
             return False
         foreign = foreign_protocol(first)
         if foreign is None:
-            self._recognised = True
+            self._speaks_thrift = True
             return True
         self._server.counters.count_foreign(foreign)
         _log.warning(
@@ -216,14 +217,14 @@ class Connection(asyncio.Protocol):
 
     def _pump(self) -> None:
         """Serve the requests that have arrived, as far as possible now."""
-        if self._turning:
+        if self._turn_is_due:
             return
         for _ in range(_REQUESTS_A_TURN):
             if self._closed or self.in_work or not self._outgoing.writable:
                 break
-            if self._holding:
-                self._in_work_bytes = 0
-                self._holds()
+            if self._has_reserved:
+                self._bytes_in_work = 0
+                self._reserve_memory()
             try:
                 message = self._scanner.next_message(steps=_VALUES_AT_ONCE)
             except ProtocolError as error:
@@ -238,7 +239,7 @@ class Connection(asyncio.Protocol):
                 break
             self._serve(message)
         else:
-            self._turning = True
+            self._turn_is_due = True
             self._server.loop.call_soon(self._turn)
         self._regulate()
 
@@ -256,36 +257,36 @@ class Connection(asyncio.Protocol):
             self._give_up(error)
         elif error is not None:
             self._fail(error)
-        elif self._holds(message) and message is not None:
+        elif self._reserve_memory(message) and message is not None:
             self._serve(message)
         if not self._closed:
             self._pump()
 
-    def _holds(self, message: bytes | None = None) -> bool:
+    def _reserve_memory(self, message: bytes | None = None) -> bool:
         """Reserve memory for what has arrived. If there is none, tell the client, return False."""
         scanner = self._scanner
         values = scanner.values if message is None else scanner.message_values
         amount = 2 * (scanner.waiting + len(message or b"")) + _BYTES_OF_A_VALUE * values
-        total = self._in_work_bytes + amount
-        if total < ALLOWANCE and not self._holding:
+        total = self._bytes_in_work + amount
+        if total < ALLOWANCE and not self._has_reserved:
             return True
         try:
             self._server.memory.hold(self, total)
         except Unavailable as error:
             self._refuse(error)
             return False
-        self._holding = total >= ALLOWANCE
+        self._has_reserved = total >= ALLOWANCE
         return True
 
     def _turn(self) -> None:
-        self._turning = False
+        self._turn_is_due = False
         self._pump()
 
     def _regulate(self) -> None:
         """Stop reading from the socket while enough requests wait; resume it otherwise."""
         if self._closed or self._ended:
             return
-        busy = self.in_work or self._turning or not self._outgoing.writable
+        busy = self.in_work or self._turn_is_due or not self._outgoing.writable
         reading = not (busy and self._scanner.waiting >= self._max_waiting)
         if reading != self._transport.is_reading():
             if reading:
@@ -325,8 +326,8 @@ class Connection(asyncio.Protocol):
         head = decode_head(message)
         sequence = message[head.body - 4 : head.body]
         values = self._scanner.message_values
-        if self._holding:
-            self._in_work_bytes = 2 * len(message) + _BYTES_OF_A_VALUE * values
+        if self._has_reserved:
+            self._bytes_in_work = 2 * len(message) + _BYTES_OF_A_VALUE * values
         things = max(things_of_values(values), things_of_bytes(len(message)))
         delegate = server.dispatcher.delegate
         try:
@@ -478,8 +479,8 @@ class Connection(asyncio.Protocol):
         """Tell the client why, if the name of the broken message is known, and close."""
         self._server.counters.protocol_errors += 1
         _log.warning("closed the connection from %s: %s", self.info.peer, error)
-        if (known := self._scanner.broken()) is not None:
-            self._answer(*known, _protocol_failure(error))
+        if (request := self._scanner.broken()) is not None:
+            self._answer(*request, _protocol_failure(error))
         self._close()
 
     def _refuse(self, error: Unavailable) -> None:
@@ -487,12 +488,12 @@ class Connection(asyncio.Protocol):
         if self._outgoing.in_work:  # an error cannot be sent in the middle of an answer
             self.abort()
             return
-        known = self._scanner.broken()
+        request = self._scanner.broken()
         self._scanner, self._draining = Scanner(), True
         self._server.memory.release(self)
         _log.warning("refused a request from %s: %s", self.info.peer, error.message)
-        if known is not None:
-            self._answer(*known, answer_error(self._server.codec, known[0], error))
+        if request is not None:
+            self._answer(*request, answer_error(self._server.codec, request[0], error))
         self._regulate()
         self._server.loop.call_later(_DRAIN_SECONDS, self._close)
 
@@ -503,7 +504,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _end(self) -> None:
-        """Close the connection because the node stops."""
+        """Close the connection: its client sends no more, or the node stops."""
         self._closed = True
         end_connection(self._transport)
 

@@ -41,7 +41,7 @@ Sliced = Generator[None, None, T]
 
 
 def end_connection(transport: asyncio.Transport) -> None:
-    """Close a connection when the node stops, without waiting for a TLS client that is silent."""
+    """Close a connection without waiting for a TLS client that is silent."""
     if not transport.is_closing():  # to close a TLS transport twice breaks it
         transport.close()
     if transport.get_extra_info("sslcontext") is not None:
