@@ -179,15 +179,15 @@ class RequestedPlaces:
 
     def _refuse_lost_files(self, undo: Undo) -> None:
         """Raise `ObjectNotFound` if the files of a table to be restored are gone."""
-        alive = self._metastore.catalogs.latest_catalog()
+        latest_catalog = self._metastore.catalogs.latest_catalog()
         tables = {
             table.id: table
             for table in undo.restored_tables()
-            if table.kind is TableKind.MANAGED and alive.table_by_id(table.id) is None
+            if table.kind is TableKind.MANAGED and latest_catalog.table_by_id(table.id) is None
         }
         if not tables:
             return
-        self._metastore.projector.project_up_to(alive.version)
+        self._metastore.projector.project_up_to(latest_catalog.version)
         places = self._metastore.store.places_by_id(tables)
         shared = self._metastore.store.tables_at(places.values())
         for table in tables.values():

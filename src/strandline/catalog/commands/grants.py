@@ -173,17 +173,17 @@ def _write(
 ) -> None:
     """Store the grants, without those of roles that no longer exist."""
     catalog = planning.catalog
-    alive = grants(
+    valid_grants = grants(
         grant
         for grant in new_grants
         if grant.grantee == PUBLIC or catalog.role_by_id(grant.grantee)
     )
     if kind is not ObjectKind.SYSTEM:
         with planning.entry(verb, **arguments) as transaction:
-            transaction.put(replace(find_object(catalog, kind, name), privileges=alive))
+            transaction.put(replace(find_object(catalog, kind, name), privileges=valid_grants))
         return
     remaining_grants = {
-        system_privilege_name(grant.grantee, grant.grantor): grant for grant in alive
+        system_privilege_name(grant.grantee, grant.grantor): grant for grant in valid_grants
     }
     with planning.entry(verb, **arguments) as transaction:
         for stored in list(catalog.contents.objects("system_privilege")):

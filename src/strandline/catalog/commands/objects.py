@@ -134,9 +134,9 @@ class SetOwner:
                 f"have another owner are {', '.join(sorted(kind.name for kind in owned.values()))}"
             )
         if kind.in_schema != (self.schema is not None):
-            lies = "belongs to a schema" if kind.in_schema else "does not belong to a schema"
+            belongs = "belongs to a schema" if kind.in_schema else "does not belong to a schema"
             raise InvalidInput(
-                f"a {kind.spoken} {lies}; found the name {self.name!r} and the schema "
+                f"a {kind.spoken} {belongs}; found the name {self.name!r} and the schema "
                 f"{self.schema!r}"
             )
         if self.owner_type is not None and self.kind is not ObjectKind.SCHEMA:

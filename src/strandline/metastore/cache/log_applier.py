@@ -65,15 +65,14 @@ SHORTEST_PATIENCE = 0.05
 class _Level(NamedTuple):
     """The result of a look that applied the log up to its head.
 
-    ``mark`` is the database's mark and ``at`` the time, both from the begin of the look;
-    ``projected_version`` is what the log contained. ``trust`` is the applier's counter at the begin
-    of the look.
+    ``mark`` is the database's mark, ``at`` the time, and ``invalidations`` the number of calls of
+    `look_again`, all from the begin of the look. ``projected_version`` is what the log contained.
     """
 
     mark: int
     at: float
     projected_version: int
-    trust: int
+    invalidations: int
 
 
 class LogApplier:
@@ -110,8 +109,8 @@ class LogApplier:
         self._looks = 0  # that have begun; changed under `_checking`
         self._last_reach = 0  # the last look that reached the head
         self._far_behind = 0  # threads that are applying more than a batch
-        self._distrusting = threading.Lock()
-        self._trust = 0  # grows with each `look_again`
+        self._invalidating = threading.Lock()
+        self._invalidations = 0  # grows with each `look_again`
 
     # -- applying
 
@@ -256,7 +255,7 @@ class LogApplier:
     def _level(self) -> _Level | None:
         """The result of the last look; None if `look_again` was called since it began."""
         level = self._last_level
-        return level if level is not None and level.trust == self._trust else None
+        return level if level is not None and level.invalidations == self._invalidations else None
 
     def is_at_head(self) -> bool:
         """Whether every event of the log is known to be applied. Does not wait."""
@@ -272,7 +271,7 @@ class LogApplier:
         level = self._level
         if level is None or level.mark != mark or not self._is_young(level):
             return None
-        return mark + level.trust  # neither ever decreases, so no sum recurs
+        return mark + level.invalidations  # neither ever decreases, so no sum recurs
 
     def has_projected(self, version: int, *, is_last: bool) -> bool:
         """Whether memory has all changes of places up to ``version``, and by all later DDL.
@@ -357,8 +356,8 @@ class LogApplier:
 
         `mark` never returns an earlier value again, even before the database's mark has moved.
         """
-        with self._distrusting:
-            self._trust += 1
+        with self._invalidating:
+            self._invalidations += 1
 
     def apply_own(self) -> None:
         """Apply what this node has just written. Errors are logged: the write is committed."""
@@ -380,7 +379,7 @@ class LogApplier:
         last = self._last_level
         if last is not None:
             mark = self._notifications.wait(last.mark, timeout=ROUND_SECONDS)
-            if mark == last.mark and last.trust == self._trust:
+            if mark == last.mark and last.invalidations == self._invalidations:
                 return
             room = last.at + ROOM_SECONDS - self._monotonic()
             if room > 0:
@@ -395,14 +394,14 @@ class LogApplier:
         """
         self._looks += 1
         look = self._looks
-        trust = self._trust  # read first: this look does not count for a later `look_again`
+        invalidations = self._invalidations  # read first: a later `look_again` needs another look
         at, mark = self._monotonic(), self._notifications.mark()
         level = self._level
         if level is not None and level.mark == mark and self._notifications.mark_is_proof:
             self._last_level = level._replace(at=at)
             return None
         position, _ = self._apply_next(BATCH)
-        level = _Level(mark, at, position.projected_version, trust)
+        level = _Level(mark, at, position.projected_version, invalidations)
         if self._replicas.applied_event < position.event_id:
             return position.event_id, level
         self._reach(level)

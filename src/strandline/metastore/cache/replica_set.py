@@ -55,11 +55,11 @@ Change = Callable[[Replica], Replica]
 
 @dataclass(slots=True)
 class Load:
-    """A load in progress of a table; the result is dropped if it is ``spoiled``."""
+    """A load in progress of a table; the result is dropped if it is ``is_void``."""
 
     table_id: int
     changes: list[tuple[int, Change]] = field(default_factory=list)
-    spoiled: bool = False
+    is_void: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ReplicaSet:
         """End a load with the loaded replica, or with None if the load failed."""
         with self._lock:
             del self._loading[load.table_id]
-            if replica is None or load.spoiled:
+            if replica is None or load.is_void:
                 return
             try:
                 current = _caught_up(replica, load.changes)
@@ -253,7 +253,7 @@ class ReplicaSet:
         load = self._loading.get(table_id)
         if load is not None:
             load.changes.append((event_id, change))
-            load.spoiled |= len(load.changes) > MAX_CHANGES_WHILE_LOADING
+            load.is_void |= len(load.changes) > MAX_CHANGES_WHILE_LOADING
         replica = self._replicas.get(table_id)
         if replica is None or (isinstance(replica, Replica) and replica.event_id >= event_id):
             return []
@@ -285,7 +285,7 @@ class ReplicaSet:
             self._drop(table_id)
         load = self._loading.get(table_id)
         if load is not None:
-            load.spoiled = True
+            load.is_void = True
 
     def _note_poison(self, table_id: int, event_id: int) -> None:
         logger.exception("event %d cannot be applied to table %d", event_id, table_id)
