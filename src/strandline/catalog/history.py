@@ -69,7 +69,6 @@ class History:
         return self._catalogs[index]
 
     def find(self, version: int) -> Catalog | None:
-        """The catalog of ``version``, or None."""
         index = version - self._base
         return self._catalogs[index] if 0 <= index < len(self._catalogs) else None
 

@@ -181,7 +181,6 @@ def kind_named(name: str) -> Kind:
 
 
 def kind_of(value: object) -> Kind:
-    """The kind of a descriptor."""
     return _KINDS[collection_of(value).kind]
 
 

@@ -53,7 +53,6 @@ class BrokenRule(NamedTuple):
 
 
 def key_of(kind: Collection, value: Any) -> Key:
-    """The key of ``value``, an object of ``kind``."""
     key: Key = value.id if kind.has_id else value.name
     return key
 

@@ -103,7 +103,6 @@ class AppendOnly:
 
 
 def id_key(object_id: int) -> bytes:
-    """The key of the object with that id."""
     return object_id.to_bytes(KEY_BYTES, "big")
 
 

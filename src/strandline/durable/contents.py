@@ -95,7 +95,6 @@ class Contents:
         self._groups = groups
 
     def get(self, kind: str, key: bytes) -> AnyStored | None:
-        """The object of ``kind`` at ``key``, or None."""
         return _of_kind(self._kinds, kind).get(key)
 
     def value(self, kind: str, key: bytes) -> Any:  # Any: the descriptor of that kind

@@ -89,7 +89,6 @@ C = TypeVar("C")
 
 
 def update_key(version: int) -> str:
-    """The key of the update that made ``version``."""
     return f"{UPDATE}{version:0{_VERSION_DIGITS}d}"
 
 

@@ -101,7 +101,6 @@ register(
 
 
 def head_key(version: int) -> bytes:
-    """The key of the head of an update."""
     return version.to_bytes(_VERSION_BYTES, "big")
 
 

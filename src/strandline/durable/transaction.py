@@ -83,7 +83,6 @@ class CatalogTransaction:
         self._allocations: dict[bytes, tuple[int, int]] = {}
 
     def get(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
-        """The object of ``kind`` with that id, or None."""
         return self.contents.value(kind, id_key(object_id))
 
     def get_named(self, kind: str, name: str) -> Any:  # Any: the descriptor of that kind

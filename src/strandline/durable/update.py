@@ -166,7 +166,6 @@ class EntryArguments(Mapping[str, Argument]):
 
     @property
     def values_by_name(self) -> dict[str, Argument]:
-        """All arguments by name."""
         if self._values is None:
             self._values = _parse_arguments(self._text or b"")
         return self._values

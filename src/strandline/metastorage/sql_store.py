@@ -140,7 +140,6 @@ class SqlMetastorage(Metastorage):
         return None if row is None else _key_value(key, row)
 
     def get_query(self, key: str) -> Query:
-        """The query of `get_on`."""
         return _GET, (check_key(key),)
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:

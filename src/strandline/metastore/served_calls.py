@@ -68,7 +68,6 @@ class RequestMemory:
             self._taken.pop(owner, None)
 
     def release(self, owner: object) -> None:
-        """Release all memory of ``owner``."""
         self.taken -= self._taken.pop(owner, 0)
 
 

@@ -99,7 +99,6 @@ class HttpConnections:
         return self._clock() if self._clock else asyncio.get_running_loop().time()
 
     def statistics(self) -> ConnectionCounts:
-        """Return the present counts."""
         return replace(self.counts, open=len(self._open))
 
     def admit(self, connection: _HttpConnection) -> bool:

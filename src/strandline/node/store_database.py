@@ -68,7 +68,6 @@ MARKS = (
 
 
 def head_of(folder: Path) -> HeadFile:
-    """Return the head file of the store in ``folder``."""
     return HeadFile(folder / HEAD_FILE, MARKS)
 
 

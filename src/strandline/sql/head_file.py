@@ -168,7 +168,6 @@ class HeadFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             os.close(self._file)
         self._file = self._written = None

@@ -283,7 +283,6 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def write_ahead_log(path: Path) -> Path:
-    """The write-ahead log of the database ``path``."""
     return path.with_name(path.name + "-wal")
 
 

@@ -77,7 +77,6 @@ def run(
 def first_row(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
 ) -> Row | None:
-    """The first row of ``statement``, or None."""
     rows = run(connection, statement, parameters)
     return rows[0] if rows else None
 

@@ -54,14 +54,12 @@ def write_ids_at(
 
 
 def write_ids_query(table_id: int, *, at: Timestamp | None) -> Query:
-    """The query of `write_ids_at`."""
     if at is None:
         return _NEXT_AND_HIDDEN, (table_id, table_id)
     return f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER}", (table_id, table_id, table_id, at)
 
 
 def seen_by_query(table_id: int, txn_id: int) -> Query:
-    """The query of `seen_by`."""
     return _SEEN_BY, (table_id, table_id, table_id, txn_id)
 
 

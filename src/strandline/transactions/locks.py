@@ -158,7 +158,6 @@ class LockRequest:
 
     @property
     def acquired(self) -> bool:
-        """Whether it is granted."""
         return self.acquired_at is not None
 
     def waits_for(self, earlier: LockRequest) -> dict[Component, int]:

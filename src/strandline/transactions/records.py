@@ -295,7 +295,6 @@ def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int)
 
 
 def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | None:
-    """The write id of the transaction for the table, or None."""
     if not 0 < table_id <= LAST_ID:
         return None
     write_id: int | None = value(connection, _OWN_WRITE_ID, (txn_id, table_id))

@@ -30,7 +30,6 @@ class Content:
 
     @classmethod
     def of(cls, data: bytes) -> Content:
-        """Return a content with ``data``."""
         return cls.of_pieces((data,))
 
     @classmethod
@@ -66,7 +65,6 @@ class Content:
             yield piece
 
     def read(self) -> bytes:
-        """Return all bytes."""
         return b"".join(self.pieces(1 << 30))
 
     def close(self) -> None:

@@ -282,7 +282,6 @@ class _Step:
                 kind.drop(self.planning, self._now(change))
 
     def take_back(self) -> None:
-        """Take the entry back."""
         rest: list[Change] = []
         for change in reversed(self.entry.changes):
             net, kind = self.undo.net.get(target_of(change)), declared_kind(change.kind)

@@ -81,7 +81,6 @@ class Consensus:
         return f"persist.{key}.head"
 
     def version_key(self, key: str, seqno: int) -> str:
-        """The key of one version."""
         return f"persist.{key}.at.{seqno:0{_DIGITS}d}"
 
     def head(self, key: str) -> VersionedData | None:

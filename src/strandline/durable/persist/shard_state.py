@@ -421,7 +421,6 @@ def check_uploads(state: ShardState, uploads: Iterable[BlobRef]) -> None:
 
 
 def parts_of(batches: Iterable[Batch]) -> list[BlobRef]:
-    """All parts of ``batches``."""
     return [ref for batch in batches for ref in batch.parts]
 
 

@@ -140,7 +140,6 @@ class Stored:
 
 
 def encode_stored(stored: Stored) -> bytes:
-    """The bytes of an entry."""
     value = stored.value
     if isinstance(value, bytes):
         return _STORED.pack(stored.revision, stored.time, _INLINE) + value

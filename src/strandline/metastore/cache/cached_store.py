@@ -101,7 +101,6 @@ class CachedStoreStatistics(ReplicaSetStatistics):
 
     @property
     def misses(self) -> int:
-        """The misses of all causes."""
         return sum(self.misses_by_cause.values())
 
 

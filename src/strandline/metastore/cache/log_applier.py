@@ -446,10 +446,8 @@ def _joined(stagings: Iterable[WriteEvent]) -> Iterator[WriteEvent]:
 
 
 def committing(event_id: int, write_id: int) -> Change:
-    """The change that commits a write id."""
     return lambda replica: replica.with_commit(event_id, write_id)
 
 
 def aborting(event_id: int, write_id: int) -> Change:
-    """The change that aborts a write id."""
     return lambda replica: replica.with_abort(event_id, write_id)

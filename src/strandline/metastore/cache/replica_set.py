@@ -99,7 +99,6 @@ class ReplicaSet:
 
     @property
     def applied_event(self) -> int:
-        """The last event that was applied."""
         return self._applied
 
     def get(self, table_id: int, *, most: int | None = None) -> Replica | None:

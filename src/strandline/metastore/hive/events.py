@@ -105,7 +105,6 @@ class _Written:
     """The text of the storage descriptor of a partition that uses its table's descriptor."""
 
     def partition(self, row: PartitionRow) -> str:
-        """Return the text of a ``Partition``."""
         partitioned, sd = self.partitioned, None
         if row.storage is None and row.columns is None:
             sd = JsonText(self.storage.filled(place=partitioned.place(row)))

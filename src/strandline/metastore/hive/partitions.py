@@ -136,7 +136,6 @@ class Partitions:
         return [row for row in rows if fits(row.as_(PartitionRow).values)]
 
     async def filtered(self, text: str) -> list[Row]:
-        """Return the rows that a filter chooses."""
         if self.common is None:
             return []
         if len(text) > _SHORT_FILTER:

@@ -76,7 +76,6 @@ _INT64 = 1 << 63
 
 
 def write_files(files: TableFiles) -> bytes:
-    """Return the body for ``files``."""
     work.spend(len(files.data_files) + len(files.delete_files))
     return _stream(_HEADS[id(DATA_FILES)], DATA_FILES, _data_batches(files.data_files)) + _stream(
         _HEADS[id(DELETE_FILES)], DELETE_FILES, [_delete_files(files.delete_files)]
@@ -116,7 +115,6 @@ def _data_batches(files: Sequence[DataFile]) -> Iterator[list[pa.Array]]:
 
 
 def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
-    """The columns of `DELETE_FILES`."""
     return [
         texts([row.path for row in files]),
         _number_lists("file_ids", [row.file_ids for row in files]),

@@ -119,7 +119,6 @@ class Warehouse:
         return True
 
     def path(self, location: str | Place) -> Path:
-        """`path_text` as a path."""
         return Path(self.path_text(location))
 
     def path_text(self, location: str | Place) -> str:
@@ -172,7 +171,6 @@ class Warehouse:
             )
 
     def exists(self, location: str | Place) -> bool:
-        """Whether the folder exists."""
         return os.path.isdir(self.path_text(location))
 
     # Each of these raises `FolderRefused` and `Unavailable`, and with ``unsynced`` leaves the
