@@ -50,7 +50,7 @@ from strandline.model.descriptors import (
 )
 from strandline.model.types import BIGINT, STRING
 from strandline.node.catalog_dump import dump_pieces
-from strandline.sql import open_engine
+from strandline.sql import open_database
 from strandline.work import keeping_garbage
 from tests.durable.logs import LOGS, SHARD, LogKind, OnMetastorage, Persist, Shadow
 from tests.durable.updates import TOKEN, begin, update
@@ -325,7 +325,7 @@ def synced_server() -> Iterator[PostgresServer]:
 )
 def stash_commits() -> list[Measured]:
     """One writer, each commit synced. The INSERT is of one row, with the same driver."""
-    with synced_server() as server, closing(open_engine(server.new_schema())) as database:
+    with synced_server() as server, closing(open_database(server.new_schema())) as database:
         log = StashLog(database, HybridClock())
         fill(log, FEW)
         writer = Writer(log)

@@ -14,7 +14,7 @@ from strandline.cli.main import main
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.sql import open_engine
+from strandline.sql import open_database
 from tests.servers import postgresql, stores
 from tests.servers.sqlite import sqlite_url
 from tests.servers.stores import EmptyStore
@@ -132,7 +132,7 @@ def test_reading_does_not_upgrade_the_tables_of_an_older_release(kind: str, tmp_
     store = stores.new_store(kind, tmp_path)
     fill(store)
     url = sqlite_url(tmp_path / "strandline.db") if kind == "folder" else store.address
-    database = open_engine(url)
+    database = open_database(url)
     with database.write() as connection:
         connection.execute(
             text("UPDATE strandline_schema SET version = 1 WHERE part = 'transactions'")

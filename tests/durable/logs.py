@@ -18,7 +18,7 @@ from strandline.durable import MetastorageLog, ShadowLog, StashLog, UpdateLog
 from strandline.durable.persist.blob import Blob, FileBlob, open_bucket
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog, shard_name
-from strandline.sql import open_engine
+from strandline.sql import open_database
 from tests.metastorage.stores import PATIENCE, STORES, StoreKind
 from tests.servers import s3
 
@@ -71,7 +71,7 @@ class Stash(OnMetastorage):
         self, address: str, clock: HybridClock, *, patience: float = PATIENCE
     ) -> Iterator[UpdateLog]:
         with (
-            closing(open_engine(address, patience=patience)) as database,
+            closing(open_database(address, patience=patience)) as database,
             closing(StashLog(database, clock)) as log,
         ):
             yield log

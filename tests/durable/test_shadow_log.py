@@ -42,7 +42,7 @@ from strandline.errors import (
 )
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
-from strandline.sql import Database, open_engine
+from strandline.sql import Database, open_database
 from tests.durable.updates import TOKEN, begin, measured, update
 from tests.servers.sqlite import sqlite_url
 
@@ -59,7 +59,7 @@ def opened() -> Iterator[ExitStack]:
 @pytest.fixture
 def new_database(tmp_path: Path, opened: ExitStack) -> Callable[..., Database]:
     def open_again(**how: Any) -> Database:
-        database = open_engine(sqlite_url(tmp_path / "strandline.db"), **how)
+        database = open_database(sqlite_url(tmp_path / "strandline.db"), **how)
         opened.callback(database.close)
         return database
 

@@ -35,7 +35,7 @@ from strandline.errors import (
 )
 from strandline.metastorage import Metastorage
 from strandline.metastorage.sql_store import SqlMetastorage
-from strandline.sql import Database, Query, change, open_engine, run
+from strandline.sql import Database, Query, change, open_database, run
 from tests.durable.updates import TOKEN, begin, everything, measured, update
 from tests.metastorage.stores import STORES
 from tests.servers.sqlite import sqlite_url
@@ -50,7 +50,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     opened: list[Database] = []
 
     def open_again() -> Database:
-        opened.append(open_engine(address))
+        opened.append(open_database(address))
         return opened[-1]
 
     yield open_again
@@ -65,7 +65,7 @@ def file(tmp_path: Path) -> Path:
 
 @contextmanager
 def stash_in(file: Path) -> Iterator[StashLog]:
-    with closing(open_engine(sqlite_url(file))) as database:
+    with closing(open_database(sqlite_url(file))) as database:
         yield StashLog(database, HybridClock())
 
 
@@ -93,7 +93,7 @@ def test_a_stash_of_the_first_version_is_readable_and_gets_a_nonce_column_when_o
         raw.execute("ALTER TABLE stash DROP COLUMN nonce")
         raw.execute("UPDATE strandline_schema SET version = 1 WHERE part = 'stash'")
     before = file.read_bytes()
-    with closing(open_engine(sqlite_url(file), read_only=True)) as database:
+    with closing(open_database(sqlite_url(file), read_only=True)) as database:
         assert StashLog(database, HybridClock()).token() == replace(TOKEN, nonce=0)
     assert file.read_bytes() == before
     with stash_in(file) as log:
@@ -103,7 +103,10 @@ def test_a_stash_of_the_first_version_is_readable_and_gets_a_nonce_column_when_o
 
 
 def test_a_reader_creates_no_collection_and_does_not_disturb_the_writer(file: Path) -> None:
-    with stash_in(file) as log, closing(open_engine(sqlite_url(file), read_only=True)) as database:
+    with (
+        stash_in(file) as log,
+        closing(open_database(sqlite_url(file), read_only=True)) as database,
+    ):
         begin(log, 2)
         collections = count(database, "stash_collection")
         reading = StashLog(database, HybridClock())

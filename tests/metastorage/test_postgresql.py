@@ -32,7 +32,7 @@ from strandline.metastorage import (
     SqlMetastorage,
     open_metastorage,
 )
-from strandline.sql import open_engine, run, run_at_commit
+from strandline.sql import open_database, run, run_at_commit
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from strandline.sql.postgres_listener import PostgresListener
 from tests.servers import postgresql
@@ -465,7 +465,7 @@ def test_a_waiter_is_woken_in_a_process_with_thousands_of_open_files(url: str) -
 def test_an_invalid_address_is_refused_without_showing_its_password(address: str) -> None:
     for opening in (
         lambda: open_metastorage(address, HybridClock()),
-        lambda: open_engine(address),
+        lambda: open_database(address),
     ):
         with pytest.raises(InvalidInput, match="not an address of PostgreSQL") as refused:
             opening()
@@ -480,7 +480,7 @@ def test_an_impossible_host_name_is_unavailable() -> None:
 def test_the_host_that_answers_is_used_if_several_are_given(url: str) -> None:
     port = postgresql.running().port
     address = url.replace(f"127.0.0.1:{port}", f"127.0.0.1:1,127.0.0.1:{port}")
-    for opening in (open_url, lambda address: open_engine(address)):
+    for opening in (open_url, lambda address: open_database(address)):
         database = opening(address)
         assert database.name == f"postgresql://127.0.0.1:1,127.0.0.1:{port}/postgres"
         database.close()

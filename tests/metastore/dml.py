@@ -19,7 +19,7 @@ from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_order import TransactionEvents
 from strandline.model.partitioning import Partition
 from strandline.model.places import Place
-from strandline.sql import open_engine
+from strandline.sql import open_database
 from strandline.transactions import Transactions
 from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, new_table
@@ -37,7 +37,7 @@ class Dml:
         self.fenced = False
         self.folder = address.parent if isinstance(address, Path) else Path("/nowhere")
         self.address = address if isinstance(address, str) else sqlite_url(address)
-        self.database = open_engine(self.address)
+        self.database = open_database(self.address)
         self.clock = HybridClock(lambda: self.wall_ms)
         self.catalogs = Catalogs()
         names = ("flights", "cancellations", "weather")

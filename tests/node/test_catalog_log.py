@@ -21,7 +21,7 @@ from strandline.node.address import StoreAddress
 from strandline.node.backup import back_up, restore, taking
 from strandline.node.backup.database_copy import copy_database
 from strandline.node.catalog_log import DEFAULT, LOGS
-from strandline.sql import change, open_engine
+from strandline.sql import change, open_database
 from tests.servers import stores
 from tests.servers.sqlite import sqlite_url
 from tests.servers.stores import EmptyStore
@@ -108,7 +108,7 @@ def test_a_store_of_an_older_release_has_its_log_in_the_metastorage(
     log_name: str, tmp_path: Path
 ) -> None:
     Node.open(tmp_path / "s").close()
-    database = open_engine(sqlite_url(tmp_path / "s" / DATABASE_FILE))
+    database = open_database(sqlite_url(tmp_path / "s" / DATABASE_FILE))
     with database.write() as connection:
         change(connection, "DROP TABLE strandline_catalog_log")
         change(connection, "DELETE FROM strandline_schema WHERE part = 'catalog_log'")
@@ -136,7 +136,7 @@ def _fail(*_: object) -> None:
 
 def test_a_store_with_an_unknown_log_name_is_refused(tmp_path: Path) -> None:
     Node.open(tmp_path / "s").close()
-    database = open_engine(sqlite_url(tmp_path / "s" / DATABASE_FILE))
+    database = open_database(sqlite_url(tmp_path / "s" / DATABASE_FILE))
     with database.write() as connection:
         change(connection, "UPDATE strandline_catalog_log SET name = 'tape'")
     database.close()

@@ -35,7 +35,7 @@ from strandline.node.catalog_move import MovedCatalog, move_catalog
 from strandline.node.membership import join_or_create
 from strandline.node.relocation import relocate
 from strandline.node.store_database import open_store_database
-from strandline.sql import SqliteDatabase, open_engine
+from strandline.sql import SqliteDatabase, open_database
 from tests.node.test_catalog_log import fill, tables
 from tests.servers import stores
 
@@ -360,7 +360,7 @@ def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
 ) -> None:
     in_etcd = stores.new_store("etcd", tmp_path)
     objects = in_etcd.settings.objects
-    with closing(open_engine(objects)) as database:
+    with closing(open_database(objects)) as database:
         at = LogPlace(database, StoreAddress(None, objects, objects), HybridClock())
         etcd = replace(at, address=StoreAddress(None, in_etcd.address, objects))
         with joined_at(at, delay_ms=1) as state:

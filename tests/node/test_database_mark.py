@@ -21,7 +21,7 @@ from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.node.database_mark import KEY, DatabaseMark
-from strandline.sql import Database, open_engine, stored_time
+from strandline.sql import Database, open_database, stored_time
 from tests.node.test_warehouse_place import before_the_next
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
@@ -95,7 +95,7 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
         result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
         assert result.exit_code == 0, result.output
         assert outcome in result.output
-    with closing(open_engine(restored.settings.objects)) as database:
+    with closing(open_database(restored.settings.objects)) as database:
         assert last_time(database) > said
     append(restored)
 
@@ -175,7 +175,7 @@ def test_a_node_can_start_while_another_writes_the_mark(
 def test_the_mark_is_never_ahead_of_the_durable_writes(store: EmptyStore) -> None:
     """Its time is that of a synced write, after which all earlier writes are on disk."""
     metastorage, mark = mark_of(store)
-    with closing(metastorage), closing(open_engine(store.settings.objects)) as database:
+    with closing(metastorage), closing(open_database(store.settings.objects)) as database:
         mark.note(database, HybridClock(), lambda _: None)
         assert mark.marked_time() == last_time(database)
         counts = database.statistics()
@@ -188,7 +188,7 @@ def test_a_fenced_node_does_not_write_the_mark(store: EmptyStore) -> None:
 
     before = said_of(store)
     metastorage, mark = mark_of(store)
-    with closing(metastorage), closing(open_engine(store.settings.objects)) as database:
+    with closing(metastorage), closing(open_database(store.settings.objects)) as database:
         with pytest.raises(Fenced):
             mark.note(database, HybridClock(), fenced)
         assert mark.marked_time() == before

@@ -16,7 +16,7 @@ from strandline.errors import InvalidInput
 from strandline.node import Node
 from strandline.node.address import StoreAddress
 from strandline.node.catalog_log import LogPlace
-from strandline.sql import open_engine
+from strandline.sql import open_database
 from tests.node.test_catalog_log import fill, tables
 from tests.node.test_killed_move import fill_and_trim, history_at, move
 from tests.servers import stores
@@ -44,7 +44,7 @@ class Move:
     @contextmanager
     def _place(self, address: str) -> Iterator[LogPlace]:
         objects = self._settings.objects
-        with closing(open_engine(objects)) as database:
+        with closing(open_database(objects)) as database:
             yield LogPlace(database, StoreAddress(None, address, objects), HybridClock())
 
     def history(self, *, upper: int | None = None) -> tuple[int, list[object], str]:

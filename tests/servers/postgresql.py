@@ -28,7 +28,7 @@ from urllib.parse import quote
 import psycopg
 
 from strandline.node.store_database import PARTS
-from strandline.sql import open_engine
+from strandline.sql import open_database
 from strandline.sql.schema_versions import CLOCK, SCHEMA
 from tests.servers.loopback import free_port
 
@@ -145,7 +145,7 @@ class PostgresServer:
 
     def _make_template(self) -> None:
         self._connection(self.url()).execute(f"CREATE DATABASE {_TEMPLATE}".encode())
-        database = open_engine(self.url(database=_TEMPLATE))
+        database = open_database(self.url(database=_TEMPLATE))
         for part, (version, metadata) in PARTS.items():
             database.ensure_schema(part, version, metadata)
         database.close()

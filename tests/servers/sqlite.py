@@ -1,4 +1,4 @@
-"""The address of a SQLite file, as `strandline.sql.open_engine` takes it."""
+"""The address of a SQLite file, as `strandline.sql.open_database` takes it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.sql import Database, SqliteDatabase, open_engine, open_sqlite
+from strandline.sql import Database, SqliteDatabase, open_database, open_sqlite
 from tests.servers import postgresql
 from tests.servers.sqlite import sqlite_url
 from tests.sql import work
@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, path: Path) -> str:
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    opened = open_engine(url)
+    opened = open_database(url)
     opened.ensure_schema("counter", 1, work.METADATA)
     yield opened
     opened.close()

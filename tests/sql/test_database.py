@@ -22,7 +22,7 @@ from strandline.sql import (
     Database,
     change,
     change_each,
-    open_engine,
+    open_database,
     run,
     stored_time,
     take_time,
@@ -173,7 +173,7 @@ def test_processes_create_and_change_one_database_concurrently(url: str) -> None
         for other in others:
             assert other.hear() == "done"
             assert other.finish() == 0
-    database = open_engine(url)
+    database = open_database(url)
     with database.read() as connection:
         assert connection.exec_driver_sql("SELECT value FROM counter").scalar() == 300
     database.close()
@@ -199,7 +199,7 @@ def refused(database: Database) -> bool:
 
 
 def test_close_waits_for_running_calls_and_refuses_new_ones(url: str) -> None:
-    database = open_engine(url)
+    database = open_database(url)
     database.ensure_schema("counter", 1, MetaData())
     inside, leave = threading.Event(), threading.Event()
 
@@ -272,7 +272,7 @@ def test_a_query_read_ahead_is_repeated_after_a_change(database: Database, how: 
 
 
 def test_statistics_count_reads_and_writes(url: str) -> None:
-    database = open_engine(url)
+    database = open_database(url)
     before = database.statistics()
     with database.read():
         pass
@@ -315,7 +315,7 @@ def test_a_waiter_is_woken_by_a_commit_of_this_process(database: Database) -> No
 
 
 def test_a_waiter_is_woken_by_a_commit_on_another_connection(url: str, database: Database) -> None:
-    other = open_engine(url)
+    other = open_database(url)
     seen = steady_mark(database)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(database.wait_for_commit, seen, timeout=30)
@@ -325,7 +325,7 @@ def test_a_waiter_is_woken_by_a_commit_on_another_connection(url: str, database:
 
 
 def test_a_commit_changes_the_mark_once_for_every_reader(url: str, database: Database) -> None:
-    other = open_engine(url)
+    other = open_database(url)
     seen, seen_by_other = steady_mark(database), steady_mark(other)
     for number, writer in enumerate((database, other, database, other), 1):
         put(writer, number, number)
@@ -355,7 +355,7 @@ def test_a_wait_for_a_commit_returns_when_it_is_woken(database: Database) -> Non
 def test_write_time_stores_the_time_and_does_not_change_the_mark_of_others(
     url: str, database: Database
 ) -> None:
-    other = open_engine(url)
+    other = open_database(url)
     seen = steady_mark(other)
     with database.write_time() as connection:
         taken = take_time(connection, HybridClock())

@@ -7,7 +7,7 @@ import pytest
 
 from strandline.errors import Fenced, InvalidInput, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql import Database, FenceRow, FenceState, open_engine, run, value
+from strandline.sql import Database, FenceRow, FenceState, open_database, run, value
 from tests.sql.statements import recorded
 
 FIRST, SECOND = FenceToken(1, 1), FenceToken(1, 2)
@@ -96,7 +96,7 @@ def test_a_write_of_another_environment_is_refused_with_both_named(fenced: Datab
 def test_a_write_that_waited_for_its_turn_sees_a_fence_raised_meanwhile(
     fenced: Database, url: str
 ) -> None:
-    with closing(open_engine(url)) as other, ThreadPoolExecutor(1) as pool:
+    with closing(open_database(url)) as other, ThreadPoolExecutor(1) as pool:
         with fenced.write() as connection:
             waiting = pool.submit(check, other, FIRST)
             FenceRow.raise_to(connection, SECOND)

@@ -12,7 +12,7 @@ from strandline.errors import (
 )
 from strandline.sql import (
     Database,
-    open_engine,
+    open_database,
 )
 from strandline.sql.schema_versions import BASE_VERSION, Step
 from tests.sql import work
@@ -79,7 +79,7 @@ def test_a_step_that_fails_or_is_missing_changes_nothing(database: Database) -> 
 
 def test_concurrent_upgrades_take_each_step_once(database: Database, url: str) -> None:
     put(database, 1, 1)
-    others = [open_engine(url) for _ in range(3)]
+    others = [open_database(url) for _ in range(3)]
     try:
         with ThreadPoolExecutor(3) as threads:
             calls = [
@@ -105,4 +105,4 @@ def test_a_database_of_a_newer_release_is_refused(database: Database, url: str) 
     with database.write() as connection:
         connection.exec_driver_sql("UPDATE strandline_schema SET version = 9 WHERE part = 'sql'")
     with pytest.raises(IncompatibleFormat, match=rf"version 9.*version {BASE_VERSION}"):
-        open_engine(url)
+        open_database(url)

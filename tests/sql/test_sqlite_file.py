@@ -24,7 +24,7 @@ from strandline.errors import (
     StrandlineError,
     UnsupportedOperation,
 )
-from strandline.sql import SqliteDatabase, open_engine, open_sqlite
+from strandline.sql import SqliteDatabase, open_database, open_sqlite
 from strandline.sql.sqlite_file import describe_holder, file_of, refuse_network_file_system
 from tests.servers.sqlite import sqlite_url
 from tests.sql.processes import Process
@@ -52,7 +52,7 @@ def test_every_path_can_be_recovered_from_its_url(tmp_path: Path, name: str) -> 
 )
 def test_a_url_that_names_no_file_is_refused(url: str, error: type[StrandlineError]) -> None:
     with pytest.raises(error):
-        open_engine(url)
+        open_database(url)
 
 
 def test_a_missing_folder_is_refused_and_not_created(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.store import upgrades as metastore_upgrades
 from strandline.node.store_database import PARTS
-from strandline.sql import Database, open_engine, postgres_database, run, schema_versions
+from strandline.sql import Database, open_database, postgres_database, run, schema_versions
 from strandline.sql.schema_versions import Step
 from strandline.transactions import tables as transaction_tables
 from tests.servers import postgresql
@@ -45,7 +45,7 @@ def columns(database: Database) -> set[str]:
 
 
 def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> None:
-    first = open_engine(url)
+    first = open_database(url)
     first.ensure_schema("counter", 1, work.METADATA)
     taken: list[int] = []
     begin = Barrier(UPGRADERS)
@@ -60,7 +60,7 @@ def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> No
     steps: dict[int, Step] = {2: step}
 
     def upgrade(_: int) -> None:
-        database = open_engine(url)
+        database = open_database(url)
         begin.wait()
         database.ensure_schema("counter", 2, newer, steps=steps)
         database.close()
@@ -74,7 +74,7 @@ def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> No
 
 def test_an_upgrade_may_take_longer_than_a_call(servers_url: str) -> None:
     """An index of a large table takes minutes."""
-    database = open_engine(servers_url, patience=0.2)
+    database = open_database(servers_url, patience=0.2)
     database.ensure_schema("counter", 1, work.METADATA)
 
     def step(connection: Connection) -> None:
@@ -89,7 +89,7 @@ def test_an_upgrade_of_a_table_that_is_read_gives_up_and_says_why(
 ) -> None:
     """All who need the table would wait behind it, as long as a dump or a job reads."""
     monkeypatch.setattr(postgres_database, "UPGRADE_LOCK_SECONDS", 0.05)
-    database, other = open_engine(servers_url), open_engine(servers_url)
+    database, other = open_database(servers_url), open_database(servers_url)
     database.ensure_schema("counter", 1, work.METADATA)
     steps: dict[int, Step] = {2: lambda connection: work.COUNTER.drop(connection)}
     with other.read() as reading:
@@ -102,7 +102,7 @@ def test_an_upgrade_of_a_table_that_is_read_gives_up_and_says_why(
 
 
 def test_a_process_that_waits_for_the_upgrade_of_another_says_so(servers_url: str) -> None:
-    upgrading, database = open_engine(servers_url), open_engine(servers_url, patience=0.2)
+    upgrading, database = open_database(servers_url), open_database(servers_url, patience=0.2)
     waits = pytest.raises(DeadlineExceeded, match="another process creates or upgrades")
     with upgrading._schema_change(), waits:
         database.ensure_schema("counter", 1, work.METADATA)
@@ -158,7 +158,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "tables"
 
 def make_tables_of(release: str, url: str) -> None:
     """Make the tables of that release in an empty database, with a row in some of them."""
-    engine = open_engine(url)
+    engine = open_database(url)
     with engine._schema_change() as connection:
         for table in reversed(
             schema_versions.BASE_TABLES.sorted_tables
@@ -175,7 +175,7 @@ def make_tables_of(release: str, url: str) -> None:
 
 
 def open_all_parts(url: str) -> None:
-    database = open_engine(url)
+    database = open_database(url)
     for part, (version, metadata) in PARTS.items():
         database.ensure_schema(part, version, metadata, steps=STEPS.get(part, {}))
     database.close()
@@ -183,7 +183,7 @@ def open_all_parts(url: str) -> None:
 
 def shape(url: str) -> object:
     """The tables with their columns and indexes, and the versions of the parts."""
-    database = open_engine(url)
+    database = open_database(url)
     with database.read() as connection:
         inspector = inspect(connection)
         tables = {
@@ -214,7 +214,7 @@ def test_upgraded_tables_of_an_older_release_equal_those_of_a_new_store(
     with ThreadPoolExecutor(UPGRADERS) as threads:
         list(threads.map(open_all_parts, [url] * UPGRADERS))
     assert shape(url) == shape(new)
-    database = open_engine(url)
+    database = open_database(url)
     for table in ROWS:
         assert len(database.rows(f"SELECT * FROM {table}")) == 1, table
     database.close()

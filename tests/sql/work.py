@@ -12,7 +12,7 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table
 
 from strandline.clock import HybridClock
 from strandline.errors import StrandlineError
-from strandline.sql import Database, open_engine, open_sqlite, stored_time, take_time
+from strandline.sql import Database, open_database, open_sqlite, stored_time, take_time
 
 Say = Callable[[object], None]
 Hear = Callable[[], Any]
@@ -30,7 +30,7 @@ def make_and_count(say: Say, hear: Hear, url: str, rounds: int) -> None:
     """Open a database that others open too, and increment one number in it."""
     say("ready")
     hear()
-    database = open_engine(url)
+    database = open_database(url)
     database.ensure_schema("counter", 1, METADATA)
     for _ in range(rounds):
         with database.write() as connection:
@@ -45,7 +45,7 @@ def make_and_count(say: Say, hear: Hear, url: str, rounds: int) -> None:
 def take_times(say: Say, hear: Hear, url: str, wall: int, rounds: int) -> None:
     """Take times by a wall clock that stands still; report each with the previously stored one."""
     clock = HybridClock(lambda: wall)
-    database = open_engine(url)
+    database = open_database(url)
     say("ready")
     hear()
     taken = []
@@ -58,7 +58,7 @@ def take_times(say: Say, hear: Hear, url: str, wall: int, rounds: int) -> None:
 
 def hold_a_write(say: Say, hear: Hear, url: str) -> None:
     """Change a number inside a write transaction and stay in it until told to continue."""
-    database = open_engine(url)
+    database = open_database(url)
     database.ensure_schema("counter", 1, METADATA)
     with database.write() as connection:
         connection.exec_driver_sql("INSERT INTO counter VALUES (7, 7)")

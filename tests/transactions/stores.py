@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect
 from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Fenced
-from strandline.sql import Query, open_engine, stored_time
+from strandline.sql import Query, open_database, stored_time
 from strandline.transactions import (
     Transaction,
     TransactionListener,
@@ -32,7 +32,7 @@ class Store:
         self.wall_ms = START_MS
         self.fenced = False
         self.address = address if isinstance(address, str) else sqlite_url(address)
-        self.database = open_engine(self.address)
+        self.database = open_database(self.address)
         self.clock = HybridClock(lambda: self.wall_ms, max_ahead_ms=1 << 40)
         self.catalogs = Catalogs()
         self.catalogs.publish(

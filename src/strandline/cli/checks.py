@@ -40,7 +40,7 @@ from strandline.node.membership import new_member_id, refuse_other_half
 from strandline.node.place import refuse_lost_database
 from strandline.node.store_database import refuse_older_parts
 from strandline.node.warehouse_place import recorded_warehouse
-from strandline.sql import Database, open_engine, open_sqlite
+from strandline.sql import Database, open_database, open_sqlite
 
 if TYPE_CHECKING:  # it imports pyarrow
     from strandline.node.verification import Verification
@@ -75,7 +75,7 @@ def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
 
 def _database(address: StoreAddress) -> Database:
     if address.folder is None:
-        return open_engine(address.objects, read_only=True)
+        return open_database(address.objects, read_only=True)
     file = ensure_store(address.folder)
     refuse_lost = partial(refuse_lost_database, file.parent)
     return open_sqlite(file, check_bytes=0, before_creation=refuse_lost, read_only=True)

@@ -37,7 +37,7 @@ from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import refuse_lost_database
 from strandline.node.settings import load
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
-from strandline.sql import Database, open_engine, schema_versions
+from strandline.sql import Database, open_database, schema_versions
 from strandline.transactions.tables import TXN
 
 
@@ -72,7 +72,7 @@ def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Da
         folder = ensure_store(address.folder).parent
         opened: Database = open_store_database(folder, read_only=read_only)
     else:
-        opened = open_engine(address.objects, read_only=read_only)
+        opened = open_database(address.objects, read_only=read_only)
     with closing(opened) as database:
         with database.read() as connection:
             if schema_versions.version_of(connection, schema_versions.BASE_PART) is None:

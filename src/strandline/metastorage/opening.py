@@ -6,7 +6,7 @@ from strandline.clock import HybridClock
 from strandline.errors import UnsupportedOperation
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.store import Metastorage
-from strandline.sql import DIALECTS, PATIENCE, open_engine
+from strandline.sql import DIALECTS, PATIENCE, open_database
 
 
 def open_metastorage(
@@ -30,7 +30,7 @@ def open_metastorage(
         raise UnsupportedOperation(
             f"{scheme!r} is not the scheme of a store; use one of {', '.join(DIALECTS)}, etcd"
         )
-    database = open_engine(url, patience=patience, read_only=read_only)
+    database = open_database(url, patience=patience, read_only=read_only)
     try:
         return SqlMetastorage(database, clock, owns_database=True)
     except BaseException:

@@ -44,7 +44,7 @@ from strandline.node.store_database import (
     refuse_foreign_parts,
 )
 from strandline.node.warehouse_place import MARKER, place_of_warehouse, refuse_nested
-from strandline.sql import Database, open_engine, stored_time
+from strandline.sql import Database, open_database, stored_time
 
 SERVERS_DELAY_MS, SERVERS_SKEW_MS = 200, 100
 SERVERS_STALENESS_MS = 1_000
@@ -172,7 +172,7 @@ def _open_servers(
         )
     mark = None if address.is_one_database else _open_mark(address, clock, opened)
     mark_time = mark and mark.marked_time()
-    database = open_engine(address.objects)
+    database = open_database(address.objects)
     opened.callback(database.close)
     refuse_foreign_parts(database)
     if mark is not None and mark_time:

@@ -10,7 +10,7 @@ from strandline.sql.clock_row import (
     take_time,
     take_time_query,
 )
-from strandline.sql.database import DIALECTS, PATIENCE, Database, open_engine
+from strandline.sql.database import DIALECTS, PATIENCE, Database, open_database
 from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
 from strandline.sql.looking import look_in_order, wait_until
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
@@ -57,7 +57,7 @@ __all__ = [
     "in_lists",
     "look_in_order",
     "marks",
-    "open_engine",
+    "open_database",
     "open_sqlite",
     "present_time",
     "run",

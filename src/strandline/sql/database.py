@@ -1,4 +1,4 @@
-"""One SQL database: read and write transactions, and schema versions; `open_engine` opens one.
+"""One SQL database: read and write transactions, and schema versions; `open_database` opens one.
 
 These rules hold in every dialect:
 
@@ -472,7 +472,7 @@ class _Dialect(Protocol):
     def open_url(self, url: str, *, patience: float, read_only: bool) -> Database: ...
 
 
-def open_engine(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> Database:
+def open_database(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> Database:
     """Open the database at ``url`` and create the tables that every database of the store has.
 
     ``url`` is ``sqlite:////folder/file`` (the file is created if it is missing) or

@@ -17,7 +17,7 @@ from strandline.metastore.store.notifications import (
     NewEvent,
     NotificationLog,
 )
-from strandline.sql import open_engine
+from strandline.sql import open_database
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file
 
 
@@ -70,7 +70,7 @@ def test_the_event_number_of_a_rolled_back_transaction_is_reused(dml: Dml) -> No
 
 
 def test_parallel_writers_leave_no_gap(dml: Dml) -> None:
-    other = open_engine(dml.address)
+    other = open_database(dml.address)
     logs = [(dml.database, dml.log), (other, NotificationLog(other, dml.clock))]
 
     def write(which: int) -> None:

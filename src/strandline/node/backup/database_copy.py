@@ -133,7 +133,7 @@ def refuse_used(database: Database) -> None:
 
 
 def _refuse_rows(connection: Connection, *, name: str) -> None:
-    # If the database has no part yet, `open_engine` refuses the tables of other programs.
+    # If the database has no part yet, `open_database` refuses the tables of other programs.
     parts = schema_versions.versions_of(connection)
     tables = [t for part in parts if part in PARTS for t in PARTS[part][1].sorted_tables]
     rows = [table for table in tables if table.name not in _IN_EMPTY_STORES]

@@ -34,7 +34,7 @@ from strandline.node.place import DATABASE_FILE, Place
 from strandline.node.relocation import Relocated, refuse_living_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
 from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested
-from strandline.sql import open_engine
+from strandline.sql import open_database
 
 
 def restore(
@@ -117,7 +117,7 @@ def _restore_servers(
     folder = Path(warehouse or manifest.warehouse)
     if not folder.is_absolute():
         raise InvalidInput(f"warehouse is {str(folder)!r}; name an absolute path")
-    with closing(open_engine(address.objects, read_only=True)) as database:
+    with closing(open_database(address.objects, read_only=True)) as database:
         refuse_used(database)
     refuse_target(folder)
     refuse_nested(folder)
@@ -162,7 +162,7 @@ def _load(
         if (staging / CATALOG_FOLDER).is_dir():
             shutil.copytree(staging / CATALOG_FOLDER, warehouse / BLOBS_FOLDER)
         keep_blobs_at(place, str(warehouse / BLOBS_FOLDER))
-        with closing(open_engine(address.objects)) as database:
+        with closing(open_database(address.objects)) as database:
             WarehousePlace(warehouse, database).mark(
                 relocated.environment, mode=backup.manifest.mode & 0o666
             )
