@@ -73,7 +73,7 @@ _ROW = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordedPlace:
     """The place where a store is or was; see the module."""
 
     path: str
@@ -111,7 +111,7 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     )
     if recorded is None or names != recorded.names:
         with database.write() as connection:
-            put(connection, Place(present.path, present.inode, names))
+            put(connection, RecordedPlace(present.path, present.inode, names))
     return names
 
 
@@ -151,11 +151,11 @@ def made_at(database: SqliteDatabase) -> str | None:
     return str(warehouse.parent)
 
 
-def here(folder: Path) -> Place:
+def here(folder: Path) -> RecordedPlace:
     """Return the place of the store in ``folder`` as it is now."""
     path = os.path.realpath(folder)
     inode = os.stat(folder / DATABASE_FILE).st_ino
-    return Place(path, inode, tuple(dict.fromkeys([str(folder), path])))
+    return RecordedPlace(path, inode, tuple(dict.fromkeys([str(folder), path])))
 
 
 def united(*groups: tuple[str, ...] | list[str]) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _moved(folder: Path, old: str) -> StoreMoved:
     )
 
 
-def read(connection: Connection) -> Place | None:
+def read(connection: Connection) -> RecordedPlace | None:
     """Return the recorded place of the store, or None if none is recorded."""
     row = first_row(connection, f"SELECT path, inode, names FROM {PLACE.name} WHERE id = {_ROW}")
     if row is None:
@@ -181,10 +181,10 @@ def read(connection: Connection) -> Place | None:
         names = tuple(str(name) for name in json.loads(names_text))
     except (ValueError, TypeError) as error:
         raise CorruptData(f"the names of the store's folder are damaged: {error}") from error
-    return Place(path, inode, names)
+    return RecordedPlace(path, inode, names)
 
 
-def put(connection: Connection, place: Place) -> None:
+def put(connection: Connection, place: RecordedPlace) -> None:
     """Record the place of the store."""
     change(connection, f"DELETE FROM {PLACE.name}")
     names = json.dumps(list(place.names))

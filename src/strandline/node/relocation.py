@@ -31,7 +31,7 @@ from strandline.node.place import (
     METADATA,
     PART,
     VERSION,
-    Place,
+    RecordedPlace,
     here,
     made_at,
     put,
@@ -101,7 +101,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
 def take_place(
     log_place: LogPlace,
     folders_of: Callable[[tuple[str, ...]], StoreFolders],
-    present: Place,
+    present: RecordedPlace,
     *,
     old: str | None,
     copy: bool,
@@ -126,7 +126,7 @@ def take_place(
     names = united(recorded.names if recorded else (), [old] if old else (), present.names)
     with database.write() as connection:
         put_places(connection, foreign_places(connection, folders_of(names)))
-        put(connection, Place(present.path, present.inode, names))
+        put(connection, RecordedPlace(present.path, present.inode, names))
     return Relocated(old, present.path, environment, copy)
 
 

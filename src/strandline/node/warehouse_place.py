@@ -23,7 +23,7 @@ from pathlib import Path
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
 from strandline.metastore.store.warehouse import make_folders, sync_folder
 from strandline.node import place
-from strandline.node.place import Place
+from strandline.node.place import RecordedPlace
 from strandline.sql import Database
 
 MARKER = ".strandline-store"
@@ -84,7 +84,7 @@ class WarehousePlace:
                     self._require_same(other.path, real)
                     return
                 names = tuple(dict.fromkeys([str(self.folder), real]))
-                place.put(connection, Place(real, 0, names))
+                place.put(connection, RecordedPlace(real, 0, names))
 
     def _require_same(self, recorded: str, real: str) -> None:
         if recorded != real:
@@ -162,7 +162,7 @@ def refuse_nested(folder: Path) -> None:
             )
 
 
-def recorded_warehouse(database: Database) -> Place | None:
+def recorded_warehouse(database: Database) -> RecordedPlace | None:
     """Return the recorded warehouse of the store in ``database``, or None before it has one."""
     database.ensure_schema(place.PART, place.VERSION, place.METADATA)
     with database.read() as connection:

@@ -34,7 +34,7 @@ MAX_ROWS = 20_000
 MAX_OVERSIZED = 1_000
 
 
-class PackedReplica(Protocol):
+class Packed(Protocol):
     """A replica as bytes; ``size`` is their approximate number."""
 
     @property
@@ -47,7 +47,7 @@ class PackedReplica(Protocol):
         """The unpacked replica. Raises `CorruptData`."""
 
 
-HeldReplica: TypeAlias = Replica | PackedReplica
+HeldReplica: TypeAlias = Replica | Packed
 
 Change = Callable[[Replica], Replica]
 """Returns the next value of a replica."""
@@ -228,7 +228,7 @@ class ReplicaSet:
                 poisoned=self._poisoned,
             )
 
-    def _unpack(self, packed: PackedReplica) -> Replica | None:
+    def _unpack(self, packed: Packed) -> Replica | None:
         """Unpack a replica of this set; None if it cannot be read, or was evicted meanwhile."""
         try:
             replica = packed.unpacked()

@@ -30,7 +30,7 @@ from strandline.node.backup.archive import Backup, open_backup
 from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
 from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_inside, refuse_target
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
-from strandline.node.place import DATABASE_FILE, Place
+from strandline.node.place import DATABASE_FILE, RecordedPlace
 from strandline.node.relocation import Relocated, refuse_living_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
 from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested
@@ -155,7 +155,7 @@ def _load(
         relocated = take_place(
             place,
             lambda names: StoreFolders(warehouse, warehouse=warehouse, names=names),
-            Place(real, 0, names),
+            RecordedPlace(real, 0, names),
             old=backup.manifest.warehouse,
             copy=copy,
         )
