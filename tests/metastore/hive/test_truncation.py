@@ -16,7 +16,8 @@ from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.hive import truncation
-from strandline.metastore.store.cleaning import Cleaned, Cleaner
+from strandline.metastore.store.cleaned_files import Cleaned
+from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders

@@ -12,7 +12,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.config import Settings
-from strandline.metastore.store.cleaning import Cleaned
+from strandline.metastore.store.cleaned_files import Cleaned
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import (
     FILE_NUMBER_BITS,

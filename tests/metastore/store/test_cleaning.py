@@ -17,7 +17,7 @@ from strandline.catalog.commands import (
 from strandline.cli import main
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
-from strandline.metastore.store import cleaning
+from strandline.metastore.store import cleaned_files, cleaning
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
 from strandline.metastore.store.rows import (
@@ -148,7 +148,7 @@ def test_a_crash_before_the_files_are_deleted_leaves_leftovers(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(cleaning, "delete_below", die)
+        broken.setattr(cleaned_files, "delete_below", die)
         with pytest.raises(KeyboardInterrupt):
             lake.node.cleaner.clean()
     assert lake.on_disk() == {path}

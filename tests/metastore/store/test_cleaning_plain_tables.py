@@ -16,7 +16,7 @@ from strandline.catalog.commands import (
 )
 from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.partition_places import PartitionPlaces, partition_places
-from strandline.metastore.store import cleaning, removed_rows
+from strandline.metastore.store import cleaned_files, cleaning, removed_rows
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import (
     FILE_NUMBER_BITS,
@@ -181,7 +181,7 @@ def test_a_crash_before_the_folder_of_a_dropped_partition_is_deleted_leaves_it_t
     row_id = parted.drop("k=1")
     in_folder.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(cleaning, "delete_folder", _crash)
+        patch.setattr(cleaned_files, "delete_folder", _crash)
         with pytest.raises(KeyboardInterrupt):
             in_folder.node.cleaner.clean()
     assert parted.aside() == {str(row_id)}

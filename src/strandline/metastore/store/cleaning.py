@@ -44,10 +44,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 from sqlalchemy import Connection
 
@@ -56,17 +54,11 @@ from strandline.clock import HybridClock, Timestamp, milliseconds, milliseconds_
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.errors import VersionNotFound
 from strandline.metastore.store.aborted_rows import AbortedRows
-from strandline.metastore.store.folder_effects import (
-    PARTITIONS_SUFFIX,
-    PURGED_SUFFIX,
-    TRUNCATED_SUFFIX,
-)
+from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles
+from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.own_files import (
     Times,
-    delete_below,
-    open_folder,
     own_files,
-    size_of,
     times_of_folders,
 )
 from strandline.metastore.store.removed_rows import (
@@ -82,7 +74,6 @@ from strandline.metastore.store.removed_rows import (
 from strandline.metastore.store.row_queries import rows_by_id
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of, put_places
-from strandline.metastore.store.warehouse import FolderRefused, delete_folder
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED, Place
 from strandline.sql import Database, change, run
@@ -118,27 +109,8 @@ That a truncation still runs cannot be seen: others do not see its transaction, 
 have lost the connection to the database.
 """
 
-_ASIDE = re.compile(
-    r"(?P<table>[0-9]{1,19})(\.[0-9]{1,19})?"
-    rf"(?P<partitions>{re.escape(PARTITIONS_SUFFIX)})?(?P<purged>{re.escape(PURGED_SUFFIX)})?"
-    rf"(\.(?P<truncated>[0-9]{{1,15}}){re.escape(TRUNCATED_SUFFIX)})?"
-)
-"""The name of a folder in `DROPPED`: of a table, its partitions, or a table being deleted."""
 _ROW_ID = re.compile("[0-9]{1,18}")
 """The name of the folder of a dropped partition."""
-
-
-@dataclass(slots=True)
-class Cleaned:
-    """What was removed of one table, or would be. ``bytes`` is the size of the files."""
-
-    what: str
-    table: str
-    rows: int = 0
-    files: int = 0
-    bytes: int = 0
-    names: list[str] = field(default_factory=list)
-    """The paths of files, relative to their table's folder, and of folders of dropped tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,27 +173,30 @@ class Cleaner:
         self._catalogs = catalogs
         self._guard = guard
         self._folders = folders
+        self._files = CleanedFiles(folders)
         self._on_rows_gone = on_rows_gone
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
         self._last_progress: tuple[int, int] | None = None
         self._settled: dict[int, Times] = {}
-        self._runs = self._rows = self._files = self._bytes = self._failures = 0
+        self._runs = self._rows = self._file_count = self._bytes = 0
 
     def statistics(self) -> CleanerStatistics:
         """What this process removed."""
-        return CleanerStatistics(self._runs, self._rows, self._files, self._bytes, self._failures)
+        return CleanerStatistics(
+            self._runs, self._rows, self._file_count, self._bytes, self._files.failures
+        )
 
     def clean(self, *, dry_run: bool = False) -> list[Cleaned]:
         """Remove all that can be removed, or report what would be."""
-        now = _Pass(dry_run)
-        return list(self._clean(now, self._limit(now), everything=True))
+        this_pass = _Pass(dry_run)
+        return list(self._clean(this_pass, self._limit(this_pass), everything=True))
 
     def preview(self) -> Cleanable:
         """Report what `clean` would remove, for a client that wants bounded lists."""
-        now = _Pass(dry_run=True)
-        limit, parts = self._limit(now), []
-        for cleaned in self._clean(now, limit, everything=True):
+        this_pass = _Pass(dry_run=True)
+        limit, parts = self._limit(this_pass), []
+        for cleaned in self._clean(this_pass, limit, everything=True):
             del cleaned.names[MOST_NAMED:]
             parts.append(cleaned)
         return Cleanable(limit, tuple(parts))
@@ -232,9 +207,9 @@ class Cleaner:
         New leftovers come from aborts, and dropped tables become removable by trimming.
         """
         progress = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
-        now = _Pass(False, stopped)
+        this_pass = _Pass(False, stopped)
         for cleaned in self._clean(
-            now, self._limit(now), everything=progress != self._last_progress
+            this_pass, self._limit(this_pass), everything=progress != self._last_progress
         ):
             logger.info(
                 "cleaned the %s of %s: %d rows, %d files of %d bytes",
@@ -247,43 +222,45 @@ class Cleaner:
         if not stopped():
             self._last_progress = progress
 
-    def _clean(self, now: _Pass, limit: Timestamp | None, *, everything: bool) -> Iterator[Cleaned]:
+    def _clean(
+        self, this_pass: _Pass, limit: Timestamp | None, *, everything: bool
+    ) -> Iterator[Cleaned]:
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
             return
-        if not now.dry_run:
+        if not this_pass.dry_run:
             self._runs += 1
-            self._aborted_rows.clean(stopped=now.stopped)
+            self._aborted_rows.clean(stopped=this_pass.stopped)
         steps = [
-            self._removed_rows(limit, now),
-            self._dropped_partitions(limit, now),
-            self._old_events(now),
+            self._removed_rows(limit, this_pass),
+            self._dropped_partitions(limit, this_pass),
+            self._old_events(this_pass),
         ]
         if everything:
-            steps += [self._leftovers(now), self._dropped_tables(now)]
+            steps += [self._leftovers(this_pass), self._dropped_tables(this_pass)]
         for cleaned in chain.from_iterable(steps):
-            if not now.dry_run:
+            if not this_pass.dry_run:
                 self._rows += cleaned.rows
-                self._files += cleaned.files
+                self._file_count += cleaned.files
                 self._bytes += cleaned.bytes
             yield cleaned
 
-    def _limit(self, now: _Pass) -> Timestamp | None:
+    def _limit(self, this_pass: _Pass) -> Timestamp | None:
         """Up to when removed rows are cleaned, see the module. None while a backup copies files."""
-        limit = self._transactions.holds.cleaning_limit(dry_run=now.dry_run)
+        limit = self._transactions.holds.cleaning_limit(dry_run=this_pass.dry_run)
         if limit is None:
             return None
         return min(limit, milliseconds_before(self._clock.current(), self._snapshot_hold_ms))
 
     # -- removed rows
 
-    def _removed_rows(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
+    def _removed_rows(self, limit: Timestamp, this_pass: _Pass) -> Iterator[Cleaned]:
         with self._database.read() as connection:
             table_ids = tables_with_removed_rows(connection, limit)
         for table_id in table_ids:
             table = self._catalogs.latest_catalog().table_by_id(table_id)
             cleaned = Cleaned("removed rows", self._name(table, table_id))
-            if now.dry_run:
+            if this_pass.dry_run:
                 with self._database.read() as connection:
                     removed = removed_rows(connection, table_id, limit, most=None)
                     names = names_of_files(removed)
@@ -293,7 +270,7 @@ class Cleaner:
                 cleaned.rows = len(removed)
                 self._count(cleaned, table, table_id, unnamed_files)
             else:
-                for removed in self._forget_removed(table_id, limit, now):
+                for removed in self._forget_removed(table_id, limit, this_pass):
                     cleaned.rows += len(removed)
                     if is_recorded(removed):
                         self._on_rows_gone(table_id)
@@ -304,17 +281,17 @@ class Cleaner:
                 yield cleaned
 
     def _forget_removed(
-        self, table_id: int, limit: Timestamp, now: _Pass
+        self, table_id: int, limit: Timestamp, this_pass: _Pass
     ) -> Iterator[list[RemovedRow]]:
         """Delete the removed rows of a table in parts; yield each deleted part."""
-        while not now.stopped():
+        while not this_pass.stopped():
             with self._database.read() as connection:  # this may take long: no writer waits for it
                 rows = removed_rows(connection, table_id, limit, most=MOST_READ)
             if not rows:
                 return
             for start in range(0, len(rows), MOST_ROWS):
                 part = rows[start : start + MOST_ROWS]
-                if now.stopped() or not self._forget(table_id, limit, part):
+                if this_pass.stopped() or not self._forget(table_id, limit, part):
                     return
                 yield part
 
@@ -341,59 +318,47 @@ class Cleaner:
             return
         with self._database.read() as connection:
             place = place_of(connection, table_id)
-        with self._own_folder(place) as root:
+        with self._files.own_folder(place) as root:
             if root is not None:
                 for name in names:
-                    self._take(cleaned, root, name, delete=delete)
+                    self._files.take(cleaned, root, name, delete=delete)
 
     # -- dropped partitions
 
-    def _dropped_partitions(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
+    def _dropped_partitions(self, limit: Timestamp, this_pass: _Pass) -> Iterator[Cleaned]:
         catalog = self._catalogs.latest_catalog()
-        for path, name, place in self._set_aside():
+        for path, name, place in self._files.set_aside():
             table = catalog.table_by_id(int(name["table"]))
             if table is None or not name["partitions"] or path.is_symlink():
                 continue  # the folders of a dropped table go with it
-            if now.stopped():
+            if this_pass.stopped():
                 return
             try:
                 names = os.listdir(path)
             except FileNotFoundError:
                 continue  # the table was purged meanwhile
             except OSError as error:
-                self._failed_to_clean(path, error)
+                self._files.note_failure(path, error)
                 continue
             listed = {int(text): text for text in names if _ROW_ID.fullmatch(text)}
             with self._database.read() as connection:
                 if is_backed_up(connection, self._clock.current()):
                     return
                 kept = set(rows_by_id(connection, listed))
-                if now.dry_run:
+                if this_pass.dry_run:
                     removed = removed_rows(connection, table.id, limit, most=None)
                     kept -= {row.row_id for row in removed}
             cleaned = Cleaned("dropped partitions", self._name(table, table.id))
             for row_id in sorted(listed.keys() - kept):
-                self._take_folder(cleaned, place, path / listed[row_id], now)
+                self._files.take_folder(
+                    cleaned, place, path / listed[row_id], delete=not this_pass.dry_run
+                )
             if cleaned.names:
                 yield cleaned
 
-    def _set_aside(self) -> Iterator[tuple[Path, re.Match[str], Place]]:
-        """The folders of dropped tables, and of the partitions dropped from a table.
-
-        Each with the parts of its name, and the place of a dropped table of that id.
-        """
-        warehouse = self._folders.warehouse
-        for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
-            with suppress(OSError):
-                for path in sorted(dropped.iterdir()):
-                    name = _ASIDE.fullmatch(path.name)
-                    if name is not None:
-                        aside = dropped.relative_to(warehouse)
-                        yield path, name, Place.below(f"{aside}/{int(name['table'])}")
-
     # -- leftovers
 
-    def _leftovers(self, now: _Pass) -> Iterator[Cleaned]:
+    def _leftovers(self, this_pass: _Pass) -> Iterator[Cleaned]:
         with self._database.read() as connection:
             places = all_places(connection)
         catalog = self._catalogs.latest_catalog()
@@ -401,7 +366,7 @@ class Cleaner:
             place = places.get(table_id)
             if place is None or not self._folders.reaches(place):
                 continue
-            if now.stopped():
+            if this_pass.stopped():
                 return
             times = times_of_folders(self._folders.path_text(place))
             if not any(times) or self._settled.get(table_id) == times:
@@ -410,7 +375,7 @@ class Cleaner:
             if table is None or not table.transactional:
                 continue
             cleaned = Cleaned("leftovers", self._name(table, table.id))
-            with self._own_folder(place) as root:
+            with self._files.own_folder(place) as root:
                 if root is None:
                     continue
                 listed = list(own_files(root))  # before the rows are read: see the module
@@ -422,7 +387,7 @@ class Cleaner:
                 unnamed = [(name, owner) for name, owner in listed if name not in named_files]
                 for name, owner in unnamed:
                     if owner not in still_open:
-                        self._take(cleaned, root, name, delete=not now.dry_run)
+                        self._files.take(cleaned, root, name, delete=not this_pass.dry_run)
             if not unnamed and still_open.isdisjoint(owner for _, owner in listed):
                 self._settled[table.id] = times
             if cleaned.files:
@@ -430,13 +395,13 @@ class Cleaner:
 
     # -- events
 
-    def _old_events(self, now: _Pass) -> Iterator[Cleaned]:
+    def _old_events(self, this_pass: _Pass) -> Iterator[Cleaned]:
         oldest = milliseconds_before(self._clock.current(), self._notification_retention_ms)
         with self._database.read() as connection:
             ((count, first),) = run(connection, _OLD_EVENTS, (oldest,))
         if not count:
             return
-        if not now.dry_run:
+        if not this_pass.dry_run:
             delete = "DELETE FROM notification_log WHERE event_id < ?"
             for end in range(first, first + count, MOST_EVENTS):
                 self._change(delete, (min(end + MOST_EVENTS, first + count),))
@@ -444,7 +409,7 @@ class Cleaner:
 
     # -- dropped tables
 
-    def _dropped_tables(self, now: _Pass) -> Iterator[Cleaned]:
+    def _dropped_tables(self, this_pass: _Pass) -> Iterator[Cleaned]:
         with self._database.read() as connection:
             if is_backed_up(connection, self._clock.current()):
                 return
@@ -458,13 +423,13 @@ class Cleaner:
             if place.is_inside and DROPPED in place.path.split("/")
         }
         with_rows = {*aside, *(table_id for (table_id,) in tables)}
-        with_folders = {int(name["table"]) for _, name, _ in self._set_aside()}
+        with_folders = {int(name["table"]) for _, name, _ in self._files.set_aside()}
         gone = self._gone(with_rows | with_folders)
         for table_id in sorted(gone & with_rows):
-            if now.stopped():
+            if this_pass.stopped():
                 return
             cleaned = Cleaned("dropped table", self._name(None, table_id))
-            if now.dry_run:
+            if this_pass.dry_run:
                 with self._database.read() as connection:
                     count = "SELECT count(*) FROM store_row WHERE table_id = ?"
                     cleaned.rows = run(connection, count, (table_id,))[0][0]
@@ -473,9 +438,9 @@ class Cleaner:
             if (place := aside.get(table_id)) is not None:
                 for suffix in ("", PARTITIONS_SUFFIX):
                     path = self._folders.path(Place(f"{place.text}{suffix}"))
-                    self._take_folder(cleaned, place, path, now)
+                    self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
             yield cleaned
-        yield from self._folders_of_none(gone - places.keys(), now)
+        yield from self._folders_of_none(gone - places.keys(), this_pass)
 
     def _gone(self, table_ids: set[int]) -> set[int]:
         """Those of ``table_ids`` that no kept version of the catalog has, and so none will have."""
@@ -494,17 +459,17 @@ class Cleaner:
             return set()
         return gone
 
-    def _folders_of_none(self, gone: set[int], now: _Pass) -> Iterator[Cleaned]:
+    def _folders_of_none(self, gone: set[int], this_pass: _Pass) -> Iterator[Cleaned]:
         """Clean the folders of tables without rows that a process left when it died."""
         oldest_kept = milliseconds(self._clock.current()) - TRUNCATED_KEPT_MS
-        for path, name, place in self._set_aside():
-            if now.stopped():
+        for path, name, place in self._files.set_aside():
+            if this_pass.stopped():
                 return
             table_id = int(name["table"])
             is_old = name["truncated"] is not None and int(name["truncated"]) < oldest_kept
             if name["purged"] or is_old or table_id in gone:
                 cleaned = Cleaned("dropped table", self._name(None, table_id))
-                self._take_folder(cleaned, place, path, now)
+                self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
                 yield cleaned
 
     def _forget_table(self, table_id: int, *, with_place: bool) -> int:
@@ -532,61 +497,7 @@ class Cleaner:
             self._guard(connection)
             return change(connection, statement, parameters)
 
-    # -- files
-
     def _name(self, table: TableDescriptor | None, table_id: int) -> str:
         if table is None:
             return f"table {table_id}"
         return str(self._catalogs.latest_catalog().qualified_name(table))
-
-    @contextmanager
-    def _own_folder(self, place: Place | None) -> Iterator[int | None]:
-        """The descriptor of a table's folder, or None if it is not an own place or is missing."""
-        with ExitStack() as opened:
-            root = None
-            if place is not None and self._folders.reaches(place):
-                try:
-                    self._folders.verify(place)
-                    root = open_folder(self._folders.path(place))
-                    opened.callback(os.close, root)
-                except (FolderRefused, OSError) as error:
-                    logger.debug("the folder %s is not cleaned: %s", place.text, error)
-            yield root
-
-    def _take(self, cleaned: Cleaned, root: int, name: str, *, delete: bool) -> None:
-        """Count a file or a job's folder below a table's folder; with ``delete``, delete it."""
-        try:
-            size = size_of(root, name)
-            if delete:
-                delete_below(root, name)
-        except FileNotFoundError:
-            return  # another node deleted it, or the table has moved
-        except OSError as error:
-            self._failures += 1
-            logger.warning("%s of %s cannot be cleaned: %s", name, cleaned.table, error)
-            return
-        cleaned.files += 1
-        cleaned.bytes += size
-        cleaned.names.append(name)
-
-    def _take_folder(self, cleaned: Cleaned, place: Place, path: Path, now: _Pass) -> None:
-        """Count the files of a dropped table's folder at ``path``; delete it unless a dry run."""
-        try:
-            self._folders.verify(place)
-            if path.is_symlink() or not path.is_dir():
-                return
-            for folder, _, files in os.walk(path):
-                cleaned.files += len(files)
-                for name in files:
-                    with suppress(FileNotFoundError):
-                        cleaned.bytes += os.lstat(os.path.join(folder, name)).st_size
-            if not now.dry_run:
-                delete_folder(path)
-        except (FolderRefused, OSError) as error:
-            self._failed_to_clean(path, error)
-            return
-        cleaned.names.append(str(path))
-
-    def _failed_to_clean(self, folder: Path, error: Exception) -> None:
-        self._failures += 1
-        logger.warning("the folder %s cannot be cleaned: %s", folder, error)
