@@ -202,12 +202,12 @@ def everything_is_decoded(patch: Patch) -> None:
 def books_are_told(patch: Patch) -> None:
     """Bookkeeping objects are listed among the differences."""
     for kind in BOOKS:
-        plant(patch, kind, is_book=lambda name: False)
+        plant(patch, kind, is_internal=lambda name: False)
 
 
-def default_zone_is_a_book(patch: Patch) -> None:
+def default_zone_is_internal(patch: Patch) -> None:
     """The default zone is treated as a bookkeeping object."""
-    plant(patch, "config", is_book=lambda name: True)
+    plant(patch, "config", is_internal=lambda name: True)
 
 
 Fault = Callable[[Patch], None]
@@ -244,7 +244,7 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
         by(tests.test_bookkeeping_objects_are_left_out),
         "id_allocator",
     ),
-    default_zone_is_a_book: (by(tests.test_references_are_listed_by_name), "default_zone"),
+    default_zone_is_internal: (by(tests.test_references_are_listed_by_name), "default_zone"),
 }
 """Each planted fault, the test that must find it, and the expected complaint."""
 
@@ -288,6 +288,6 @@ LEFT_OUT = {
 def test_leaving_out_a_kind_is_detected(
     kind: str, new_manager: NewManager, monkeypatch: Patch
 ) -> None:
-    plant(monkeypatch, kind, is_book=lambda name: True)
+    plant(monkeypatch, kind, is_internal=lambda name: True)
     with pytest.raises(AssertionError, match=f"'{kind}'"):
         by_scenario(LEFT_OUT[kind])(new_manager, monkeypatch)

@@ -393,7 +393,7 @@ LEFT_OUT = {
 def test_leaving_out_a_kind_is_detected(
     kind: str, new_manager: NewManager, monkeypatch: Patch
 ) -> None:
-    plant(monkeypatch, kind, is_book=lambda name: True)
+    plant(monkeypatch, kind, is_internal=lambda name: True)
     complaint = rf"\('{kind}', b|assert \d+ == \(\d+ \+ 1\)|was created since and would go with it"
     with pytest.raises(FOUND, match=complaint):
         by_scenario(LEFT_OUT[kind])(new_manager)

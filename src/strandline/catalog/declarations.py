@@ -93,7 +93,7 @@ def _default_privilege_called(catalog: Catalog, value: DefaultPrivilege) -> str:
     return called + (f" made by {name_of(catalog, 'role', value.role)}" if value.role else "")
 
 
-def _is_always_book(_: str) -> bool:
+def _is_always_internal(_: str) -> bool:
     return True
 
 
@@ -332,23 +332,25 @@ declare(
         views=(rows.configuration,),
     ),
     # -- the program's own records -----------------------------------------------------------------
-    DeclaredKind(collection=TIMESTAMP, is_book=_is_always_book),
+    DeclaredKind(collection=TIMESTAMP, is_internal=_is_always_internal),
     DeclaredKind(
         collection=Collection("system_object_fingerprint", SystemObjectFingerprint, has_id=False),
-        is_book=_is_always_book,
+        is_internal=_is_always_internal,
     ),
-    DeclaredKind(collection=ID_ALLOCATOR, is_book=_is_always_book, rule=rules.with_the_object),
-    DeclaredKind(collection=SETTING, is_book=_is_always_book),
+    DeclaredKind(
+        collection=ID_ALLOCATOR, is_internal=_is_always_internal, rule=rules.with_the_object
+    ),
+    DeclaredKind(collection=SETTING, is_internal=_is_always_internal),
     DeclaredKind(
         collection=CONFIG,
         mentions={"value": lambda entry: "zone" if entry.name == DEFAULT_ZONE_CONFIG else None},
         rule=rules.config_entry,
         undo=Undoing(check=undo.check_default_zone),
-        is_book=lambda name: name != DEFAULT_ZONE_CONFIG,
+        is_internal=lambda name: name != DEFAULT_ZONE_CONFIG,
         built_in=_default_zone_is_built_in,
         verbs=(Verb(name="set_default_zone", subject="zone"),),
     ),
-    DeclaredKind(collection=FENCE, is_book=_is_always_book),
+    DeclaredKind(collection=FENCE, is_internal=_is_always_internal),
 )
 
 for _verb in (

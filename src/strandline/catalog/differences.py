@@ -87,7 +87,7 @@ def differences(old: Catalog, new: Catalog) -> tuple[Difference, ...]:
     differing = []
     for kind_name, _, before, after in old.contents.differing(new.contents):
         stored, kind = after or before, kind_named(kind_name)
-        if stored is None or kind.is_book(stored.name):
+        if stored is None or kind.is_internal(stored.name):
             continue
         if old.version == 0 and kind.built_in(new, stored.value):
             continue

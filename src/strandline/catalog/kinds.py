@@ -60,8 +60,8 @@ class Kind:
       that is set; ``grantable`` is what can be granted on one.
     * ``carries_comment``: whether the comment on an object is in the object's own record.
     * ``called`` returns the name of an object that has no name of its own.
-    * ``is_book(name)``: whether the object belongs to the program's own records, so that users are
-      not shown changes of it.
+    * ``is_internal(name)``: whether the object belongs to the program's own records, so that users
+      are not shown changes of it.
     * ``built_in``: whether the object came with the catalog and is unchanged.
     * ``subject`` is the argument of entries that names an object; by default the name of the kind.
     * ``in_events``: whether DDL events report changes of objects of the kind.
@@ -78,7 +78,7 @@ class Kind:
     grantable: Privilege = _NOTHING
     carries_comment: bool = False
     called: Callable[[Catalog, Any], str] | None = None
-    is_book: Callable[[str], bool] = lambda name: False
+    is_internal: Callable[[str], bool] = lambda name: False
     built_in: Callable[[Catalog, Any], bool] = _built_in
     subject: str = ""
     in_events: bool = False

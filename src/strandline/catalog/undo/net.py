@@ -85,8 +85,8 @@ def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dic
     for change in changes:
         target = target_of(change)
         name = "" if collection(change.kind).has_id else change.key.decode()
-        is_book = kind_named(change.kind).is_book(name)
-        if is_book or (only is not None and target not in only):
+        is_internal = kind_named(change.kind).is_internal(name)
+        if is_internal or (only is not None and target not in only):
             continue
         old = effects[target].old if target in effects else change.old
         effects[target] = Net(change.kind, old, change.new)
