@@ -174,8 +174,8 @@ class TableSnapshot:
             )
         work.spend(len(parts) * len(self.table.columns) + len(live) * len(by_value))
         # In the table's own folder: the first data file creates the folder of the data files.
-        nothing = DataPart(self.table.schema_version, IdPlace(IdIn.NAME, ""), False, ())
-        return tuple(sorted(parts, key=_order)) or (nothing,)
+        empty = DataPart(self.table.schema_version, IdPlace(IdIn.NAME, ""), joined=False, files=())
+        return tuple(sorted(parts, key=_order)) or (empty,)
 
     @cached_property
     def deletes(self) -> tuple[DeletePart, ...]:

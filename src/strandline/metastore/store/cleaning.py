@@ -207,7 +207,7 @@ class Cleaner:
         New leftovers come from aborts, and dropped tables become removable by trimming.
         """
         progress = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
-        this_pass = _Pass(False, stopped)
+        this_pass = _Pass(dry_run=False, stopped=stopped)
         for cleaned in self._clean(
             this_pass, self._limit(this_pass), everything=progress != self._last_progress
         ):
