@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import group_commit
+from strandline.catalog import right_of_way
 from strandline.catalog.planning import Planning
 from strandline.errors import DeadlineExceeded
 from tests.catalog.callers import PATIENCE, Call, Gate, Managers, create, keep_books, schemas
@@ -75,7 +75,7 @@ def test_an_append_lost_to_a_silent_change_of_the_same_object_is_validated_again
 def test_a_long_batch_gets_its_turn_although_another_node_appends_during_each_validation(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_commit, "LONG_VALIDATION_SECONDS", 0.0)
+    monkeypatch.setattr(right_of_way, "LONG_VALIDATION_SECONDS", 0.0)
     manager, other = new_manager(), new_manager()
     other.start()
     calls: list[Call] = []
@@ -90,7 +90,7 @@ def test_a_long_batch_gets_its_turn_although_another_node_appends_during_each_va
     version = manager.execute(Long(), author="ann", timeout=20).version
     assert all(isinstance(call.outcome(), int) for call in calls)
     versions = [call.version for call in calls]
-    assert versions[group_commit.LOSSES_BEFORE_WAY - 1] < version < versions[-1]
+    assert versions[right_of_way.LOSSES_BEFORE_WAY - 1] < version < versions[-1]
     assert schemas(other) == ["a", *(f"b{number}" for number in range(len(calls)))]
 
 
@@ -99,13 +99,13 @@ def test_a_node_that_asked_for_way_and_died_delays_the_others_only_for_a_while(
 ) -> None:
     manager, other = new_manager(), new_manager()
     other.start()
-    manager._commits._ask_for_way(0.2)
+    manager._commits.way.ask(0.2)
     other.sync()
     began = time.monotonic()
     other.execute(create("b"), author="ann")
     assert 0.1 < time.monotonic() - began < PATIENCE
-    monkeypatch.setattr(group_commit, "WAY_SECONDS", PATIENCE)
-    manager._commits._ask_for_way(PATIENCE)
+    monkeypatch.setattr(right_of_way, "WAY_SECONDS", PATIENCE)
+    manager._commits.way.ask(PATIENCE)
     other.sync()
     with pytest.raises(DeadlineExceeded):
         other.execute(create("c"), author="ann", timeout=0.1)
@@ -119,7 +119,7 @@ def test_of_two_nodes_that_ask_for_way_the_first_has_it_and_then_the_second(
     manager, other = new_manager(), new_manager()
     other.start()
     for node in (manager, other):
-        node._commits._ask_for_way(PATIENCE)
+        node._commits.way.ask(PATIENCE)
     manager.sync()
     manager.execute(create("a"), author="ann", timeout=PATIENCE / 4)
     other.sync()

@@ -16,18 +16,8 @@ other node appended only silent versions, because no command reads what these ch
 The callers of a round are answered together, and many return at once with their next command. So
 the thread waits until as many additional callers have arrived as the last round had, but at most as
 long as that round took. Without this wait, two halves of the callers would alternate. The thread
-skips it if the last wait was in vain and the last round had a single caller.
-
-A child process of the node needs seconds to validate a large update, while a round here takes
-milliseconds. So the child would always find that another version came first, until its deadline.
-From its announcement on, no round begins (`give_way`) until its task has ended (`go_on`), or for at
-most `WAY_SECONDS`. Reads do not wait, and commands on other nodes do not either.
-
-Likewise, other nodes may append more often than this node needs to validate a large batch. If a
-round of long validation has lost `LOSSES_BEFORE_WAY` appends, this node appends a silent version
-that asks the other nodes for way. A node that has applied it begins no validation until it has
-applied a later version of the asking node, or for at most the time in the request. Nodes of
-releases before 0.6.0 ignore it.
+skips it if the last wait was in vain and the last round had a single caller. No round begins while
+a larger update has the right of way (`RightOfWay`).
 
 What must stay true:
 
@@ -50,16 +40,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from strandline import faults
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.events import AppliedVersion
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.requests import Group, Request, Stage, validate
-from strandline.durable.collections import SETTING
+from strandline.catalog.right_of_way import RightOfWay
 from strandline.durable.log import Companion
 from strandline.durable.state import AppliedUpdate
 from strandline.durable.transaction import CatalogTransaction
@@ -75,9 +63,6 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.metastorage import StoreFull
-from strandline.model.descriptors import Setting
-from strandline.model.privileges import SYSTEM_NAME
-from strandline.wire import decode
 from strandline.work import keeping_garbage
 from strandline.work.time_slices import shorten_time_slices
 
@@ -90,13 +75,6 @@ GROUP_BYTES = 1 << 20
 IDLE_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 0.02
 """The longest time that a round waits for the callers of the last round."""
-WAY_SECONDS = 15.0
-"""The longest time that commands wait for the large update of a child process."""
-LOSSES_BEFORE_WAY = 2
-LONG_VALIDATION_SECONDS = 0.1
-"""A round whose validation takes less does not ask other nodes for way: it gets its turn soon."""
-WAY = "way"
-"""The name of the `Setting` that asks for way: member, version before it, and milliseconds."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _STOP_PATIENCE = 5.0
 
@@ -137,10 +115,7 @@ class GroupCommit:
         self._expected = 1  # callers that the committer thread waits for
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._way_ends = 0.0  # when rounds begin again, on the monotonic clock
-        self._asking = "", 0.0  # the other node that has asked for way, and when that ends
-        self._has_asked = False  # whether the round in progress has asked for way
-        follower.subscribe(self._note_way)
+        self.way = RightOfWay(follower, self._news)
         self.counts = CommitCounts()
         self.effects: Effects | None = None
         """Carried out for each group before its callers are answered.
@@ -215,38 +190,6 @@ class GroupCommit:
             f"again{reason}"
         )
 
-    def give_way(self) -> None:
-        """Begin no round until `go_on`, or for `WAY_SECONDS`: a child has announced an update.
-
-        Only the first announcement of a task counts: if another node always comes first, the
-        commands of this one need not wait for it all the time.
-        """
-        with self._lock:
-            self._way_ends = self._way_ends or time.monotonic() + WAY_SECONDS
-
-    def go_on(self) -> None:
-        """Begin rounds again: the task of a child that may have announced an update has ended."""
-        with self._lock:
-            self._way_ends = 0.0
-            self._news.notify_all()
-
-    def _note_way(self, applied: AppliedVersion) -> None:
-        """Note that another node asks for way, or that it had its way."""
-        update, asked = applied.update, ("", 0.0)
-        if update.member == self._follower.state.member:
-            return
-        if update.silent:
-            for change in update.changes():
-                if (change.kind, change.key) == (SETTING.kind, WAY.encode()) and change.new:
-                    milliseconds = int(decode(change.new, Setting).value.rpartition(" ")[2])
-                    asked = update.member, time.monotonic() + milliseconds / 1000
-        with self._lock:
-            if asked[0] and self._has_asked:
-                return  # this node asked first; otherwise both would wait for each other
-            if asked[0] or update.member == self._asking[0]:
-                self._asking = asked
-                self._news.notify_all()
-
     def stop(self) -> None:
         """Refuse all callers from now on. Waiting callers get `Stopping`. Idempotent."""
         with self._lock:
@@ -302,7 +245,7 @@ class GroupCommit:
                     if not self._news.wait(IDLE_SECONDS) and not self._waiting:
                         self._thread = None
                         return
-                self._let_others_pass()
+                self.way.let_others_pass(self._stop)
                 if self._stop.is_set():
                     return
                 limit = self._follower.state.log.max_updates
@@ -328,15 +271,7 @@ class GroupCommit:
             seconds = time.monotonic() - began
             with self._lock:
                 self._working = []
-                self._has_asked = False
-
-    def _let_others_pass(self) -> None:
-        """Wait while a child process or another node has way. The caller holds the lock."""
-        while not self._stop.is_set():
-            seconds_of_way = max(self._way_ends, self._asking[1]) - time.monotonic()
-            if seconds_of_way <= 0:
-                return
-            self._news.wait(seconds_of_way)
+                self.way.has_asked = False
 
     def _await_callers(self, number: int, seconds: float) -> bool:
         """Wait until ``number`` callers are in the queue, for at most ``seconds``.
@@ -368,8 +303,8 @@ class GroupCommit:
             try:
                 self._follower.refuse_set_back()  # its outcome is known: nothing is sent yet
                 losses = self.counts.lost_appends - lost_before
-                if losses >= LOSSES_BEFORE_WAY and seconds > LONG_VALIDATION_SECONDS:
-                    self._ask_for_way(max(request.left() for request in waiting))
+                if self.way.is_needed(losses, seconds):
+                    self.way.ask(max(request.left() for request in waiting))
                 began = time.monotonic()
                 group = self._validated(waiting)
                 seconds = time.monotonic() - began
@@ -388,22 +323,9 @@ class GroupCommit:
                 self._stop.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _ask_for_way(self, seconds: float) -> None:
-        """Ask the other nodes to wait for the next version of this one, see the module."""
-        self._follower.sync()
-        base, state = self._follower.latest_catalog(), self._follower.state
-        milliseconds = round(min(seconds, WAY_SECONDS) * 1000)
-        transaction = state.transaction(base, author=SYSTEM_NAME)
-        with transaction.entry("configure", {}):
-            transaction.put(Setting(WAY, f"{state.member} {base.version} {milliseconds}"))
-        with suppress(OutOfSync):  # the next append is lost too, and asks again
-            self._follower.apply_own(state.commit_transactions([transaction]))
-            with self._lock:
-                self._has_asked = True
-
     def _still_waiting(self, requests: Sequence[Request]) -> list[Request]:
         with self._lock:
-            self._let_others_pass()
+            self.way.let_others_pass(self._stop)
             return [request for request in requests if request.stage is Stage.WAITING]
 
     def _validated(self, requests: Sequence[Request]) -> Group:
