@@ -97,7 +97,8 @@ class RightOfWay:
             for change in update.changes():
                 if (change.kind, change.key) == (SETTING.kind, WAY.encode()) and change.new:
                     milliseconds = int(decode(change.new, Setting).value.rpartition(" ")[2])
-                    asked = update.member, time.monotonic() + milliseconds / 1000
+                    seconds = min(milliseconds / 1000, WAY_SECONDS)
+                    asked = update.member, time.monotonic() + seconds
         with self._news:
             if asked[0] and self.has_asked:
                 return  # this node asked first; otherwise both would wait for each other
