@@ -83,6 +83,18 @@ def test_a_table_and_its_constraints_are_created_in_one_version(
     assert listed(client, name="new") == {}
 
 
+def test_keys_without_names_are_constraints_of_their_own(client: ThriftClient) -> None:
+    sent = [
+        {**HOME, "column_name": column, "key_seq": number, **FLAGS}
+        for number, column in ((1, "a"), (2, "b"), (1, "b"))
+    ]
+    client.call("add_unique_constraint", req={"uniqueConstraintCols": sent})
+    columns: dict[str, list[str]] = {}
+    for struct in listed(client)["uniqueConstraints"]:
+        columns.setdefault(struct["uk_name"], []).append(struct["column_name"])
+    assert list(columns.values()) == [["a", "b"], ["b"]]
+
+
 def test_constraints_are_read_as_of_a_version(hive: HiveNode, client: ThriftClient) -> None:
     client.call("add_not_null_constraint", req={"notNullConstraintCols": NOT_NULL})
     version = hive.node.metastore.catalogs.present().version

@@ -263,11 +263,16 @@ async def require_parents(call: Call, constraints: Sequence[ConstraintDefinition
 
 
 def _definitions(kind: ConstraintKind, sent: Sequence[Struct]) -> Iterator[ConstraintDefinition]:
-    """Yield the constraints of a kind. Structs with the same name are columns of one constraint."""
+    """Yield the constraints of a kind. Structs with the same name are columns of one constraint.
+
+    As in Hive, keys without a name follow each other, and each begins with ``key_seq`` 1.
+    """
     form = _FORMS[kind]
     by_name: dict[object, list[Struct]] = {}
+    unnamed = 0
     for number, struct in enumerate(sent):
-        unnamed = None if form.numbered else number
+        if not form.numbered or struct.get("key_seq") == 1:
+            unnamed = number
         by_name.setdefault(struct.get(form.name) or unnamed, []).append(struct)
     for structs in by_name.values():
         first = structs[0]
