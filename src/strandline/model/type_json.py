@@ -28,6 +28,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -166,7 +167,12 @@ def schema_json(struct: StructType, *, field_ids: bool = False) -> str:
     the ids of fields are written too, for Spark's Parquet reader and writer.
     """
     fields = [_field_value(entry, field_ids=field_ids, hide_char=True) for entry in struct.fields]
-    return _compact({"type": "struct", "fields": fields})
+    try:
+        return _encodable({"type": "struct", "fields": fields})
+    except ValueError:  # before 0.6.0, columns could have any metadata that Python's parser reads
+        for value in fields:
+            value["metadata"] = _encodable_entries(value["metadata"])
+        return _encodable({"type": "struct", "fields": fields})
 
 
 def type_value(data_type: DataType, *, field_ids: bool = False) -> Any:
@@ -192,6 +198,19 @@ def parse_type_json(text: str, *, field_ids: bool = False) -> DataType:
 
     Raises `InvalidType` with the position or path of the error in the text.
     """
+    value = _parsed(text)
+    return _Reader(field_ids=field_ids).data_type(value, "the type", 0, {})
+
+
+def check_metadata(text: str) -> None:
+    """Raise `InvalidType` unless this is metadata that the JSON of a field can contain."""
+    metadata = _parsed(text)
+    if not isinstance(metadata, dict):
+        raise _unexpected("the metadata", "an object", metadata)
+    _check_metadata_depth(metadata, "the column")
+
+
+def _parsed(text: str) -> Any:
     if len(text) > MAX_TEXT_LENGTH:
         raise InvalidType(
             f"a type of {len(text)} characters is too long; at most {MAX_TEXT_LENGTH} are read"
@@ -212,7 +231,7 @@ def parse_type_json(text: str, *, field_ids: bool = False) -> DataType:
         ) from None
     except ValueError as error:
         raise InvalidType(f"the JSON of a type does not parse: {error}") from None
-    return _Reader(field_ids=field_ids).data_type(value, "the type", 0, {})
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +248,23 @@ _WITHOUT_IDS = _Style(field_ids=False, collations_aside=False)
 
 def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _encodable(value: object) -> str:
+    """Do `_compact`. Raises `ValueError` if UTF-8 cannot encode the text either."""
+    text = _compact(value)
+    if not text.isascii():
+        text.encode()
+    return text
+
+
+def _encodable_entries(metadata: Any) -> dict[str, object]:
+    kept = {}
+    for name, value in metadata.items():
+        with suppress(ValueError):
+            _encodable({name: value})
+            kept[name] = value
+    return kept
 
 
 def _refuse_constant(name: str) -> None:

@@ -587,6 +587,9 @@ SCENARIOS = [
             ("a number that is none", "NaN"),
             ("a number without end", "1" * 5000),
             ("a nest without end", "[" * 100_000),
+            ("an object with a number that is none", '{"k": NaN}'),
+            ("an object with an infinite number", '{"k": 1e999}'),
+            ("an object with half a surrogate pair", r'{"k": "\ud800"}'),
         )
         for how, run in (
             ("to add", AddColumns(schema="s", table="p", columns=(with_metadata(text),))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
+from strandline.catalog.commands import column_definition
 from strandline.model.types import BIGINT, TIMESTAMP_NTZ
 from tests.metastore.hive.hive_node import HiveNode
 
@@ -48,3 +50,24 @@ def test_a_client_that_sends_back_what_it_was_shown_makes_no_version(
     altered = hive.node.metastore.catalogs.present().relation("d1", "t")
     assert altered is not None
     assert altered.properties == (("k", "v"),)
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", r'"\ud800"'])
+@pytest.mark.parametrize("transactional", [False, True])
+def test_metadata_that_an_earlier_release_accepted_does_not_hide_its_table(
+    hive: HiveNode, monkeypatch: pytest.MonkeyPatch, transactional: bool, value: str
+) -> None:
+    monkeypatch.setattr(column_definition, "check_metadata", lambda text: None)
+    column = replace(KEY, default="1", metadata=f'{{"bad":{value},"good":"é"}}')
+    definition = TableDefinition(
+        name="t", columns=(column,), provider="parquet", transactional=transactional
+    )
+    before = hive.node.notifications.head()
+    hive.node.session(user="ann").execute(CreateTable(schema="d1", definition=definition))
+    with hive.client() as client:
+        table = client.call("get_table", dbname="d1", tbl_name="t")
+        schema = json.loads(table["parameters"]["spark.sql.sources.schema"])
+        answer = client.call("get_next_notification", rqst={"lastEvent": before})
+    metadata = schema["fields"][0]["metadata"]
+    assert (metadata.get("good"), "bad" in metadata) == ("é", False)
+    assert [event["tableName"] for event in answer["events"]] == ["t"]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.catalog.commands.defaults import checked_default
-from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
+from strandline.errors import (
+    IllegalChange,
+    InvalidInput,
+    InvalidType,
+    ObjectNotFound,
+    UnsupportedOperation,
+)
 from strandline.model.descriptors import ColumnDescriptor, IndexDescriptor, TableDescriptor
 from strandline.model.identifiers import check_column_name, check_scan_name, normalize
 from strandline.model.type_changes import assign_ids, carry_ids, check_field_names
+from strandline.model.type_json import check_metadata
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     CALENDAR_INTERVAL,
@@ -61,14 +67,12 @@ def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
 
 def _check_metadata(column: ColumnDefinition) -> None:
     try:
-        metadata = json.loads(column.metadata)
-    except (ValueError, RecursionError):
-        metadata = None
-    if not isinstance(metadata, dict):
+        check_metadata(column.metadata)
+    except InvalidType as error:
         raise InvalidInput(
             f"the metadata of column {column.name!r} must be a JSON object, as Spark writes it; "
-            f"found {column.metadata[:80]!r}"
-        )
+            f"found {column.metadata[:80]!r} ({error.message})"
+        ) from None
 
 
 def checked_columns(
