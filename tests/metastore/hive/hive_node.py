@@ -18,6 +18,7 @@ from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.thrift import ThriftException, ThriftServer
@@ -98,13 +99,15 @@ class HiveNode:
 
 
 @contextmanager
-def hive_node(store: str | Path, *, settings: Settings | None = None) -> Iterator[HiveNode]:
-    """Open the ``store`` and serve it while the block runs."""
+def hive_node(
+    store: str | Path, *, settings: Settings | None = None, wall: WallClock = system_wall_clock
+) -> Iterator[HiveNode]:
+    """Open the ``store`` and serve it while the block runs; ``wall`` is the clock of the node."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="hive service")
     thread.start()
     try:
-        with Node.open(store, settings=settings) as node:
+        with Node.open(store, settings=settings, wall=wall) as node:
             service = HiveMetastoreService(node.metastore, notifications=node.notifications)
             server = ThriftServer(service.dispatcher, host="127.0.0.1", port=0)
             asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT)

@@ -70,12 +70,13 @@ from strandline.catalog.commands import (
 from strandline.config import Settings
 from strandline.metastore.hive import events as rendering
 from strandline.metastore.store.rows import DataFile
-from strandline.model.descriptors import ConstraintKind
+from strandline.model.descriptors import ConstraintKind, StorageFormat
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 
 STORES = ("folder", "postgresql")
+MAX_INT = (1 << 31) - 1
 
 
 @pytest.fixture
@@ -587,3 +588,32 @@ def test_the_events_of_a_schema_are_counted(stub: Any, since: int) -> None:
     assert (count(toEventId=-5), count(limit=-5), count(limit=0)) == (0, 3, 3)
     assert (count(catName="HIVE"), count(catName=""), count(catName="spark")) == (3, 3, 0)
     stub.drop_table("default", "other", True)
+
+
+def test_a_number_that_a_field_cannot_carry_does_not_hide_the_object(tmp_path: Path) -> None:
+    in_2100 = 4_102_444_800_000
+    stored = StorageFormat(buckets=-1 << 40, sort_columns=(("a", 1 << 40),))
+    definition = TableDefinition(name="t", columns=(ColumnDefinition("a", INT),), storage=stored)
+    with hive_node(tmp_path, wall=lambda: in_2100) as late, late.client() as client:
+        late.node.session(user="ann").execute(
+            [
+                CreateSchema(name="d1"),
+                CreateTable(schema="d1", definition=definition),
+                CreateRole(name="r"),
+                CreateRole(name="ann"),
+                GrantRole(role="r", member="ann"),
+                CreateFunction(schema="d1", name="f", class_name="c", owner="ann"),
+            ]
+        )
+        shown = client.call("get_table", dbname="d1", tbl_name="t")
+        (order,) = shown["sd"]["sortCols"]
+        assert shown["createTime"] == order["order"] == MAX_INT
+        assert shown["sd"]["numBuckets"] == -MAX_INT - 1
+        assert client.call("get_function", dbName="d1", funcName="f")["createTime"] == MAX_INT
+        role, _ = client.call("list_roles", principal_name="ann", principal_type=1)
+        assert role["createTime"] == MAX_INT
+        asked = {"principal_name": "ann", "principal_type": 1}
+        granted = client.call("get_role_grants_for_principal", request=asked)["principalGrants"]
+        assert granted[0]["grantTime"] == MAX_INT
+        events = client.call("get_next_notification", rqst={"lastEvent": 0})["events"]
+        assert {event["eventTime"] for event in events} == {MAX_INT}

@@ -49,7 +49,7 @@ from strandline.metastore.hive.functions import function_struct
 from strandline.metastore.hive.names import hadoop_location, is_shown
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.statistics_events import statistics_event
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.storage_descriptors import Struct, int32
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import (
     ABORT,
@@ -470,7 +470,7 @@ def _event(
     seconds = milliseconds(event.time) // 1000
     struct: Struct = {
         "eventId": event.event_id,
-        "eventTime": seconds,
+        "eventTime": int32(seconds),
         "eventType": kind,
         "message": message_text(message, seconds),
         "messageFormat": FORMAT,

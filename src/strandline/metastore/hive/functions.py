@@ -19,7 +19,7 @@ from strandline.metastore.hive.names import (
     without_catalog,
 )
 from strandline.metastore.hive.registry import Call, changes, reads
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.storage_descriptors import Struct, int32
 from strandline.metastore.off_loop import off_loop
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.privileges import Privilege
@@ -36,7 +36,7 @@ def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
         "dbName": schema,
         "className": function.class_name,
         "ownerType": function.owner_type.value,
-        "createTime": function.created,
+        "createTime": int32(function.created),
         "functionType": _JAVA,
         "resourceUris": [
             {"resourceType": _RESOURCE_NUMBERS[kind], "uri": uri}

@@ -34,6 +34,7 @@ from strandline.metastore.hive.session_tables import completed
 from strandline.metastore.hive.storage_descriptors import (
     HiveColumn,
     Struct,
+    int32,
     plain_columns_of,
     read_fields,
     read_storage,
@@ -326,7 +327,7 @@ class Partitioned:
             "values": list(row.values),
             "dbName": self.schema,
             "tableName": self.table.name.lower(),
-            "createTime": row.created,
+            "createTime": int32(row.created),
             "lastAccessTime": row.last_access,
             "sd": descriptor,
             "parameters": dict(row.parameters),

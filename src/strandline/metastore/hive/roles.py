@@ -44,7 +44,7 @@ from strandline.clock import milliseconds
 from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, UnsupportedOperation
 from strandline.metastore.hive.names import is_shown, present_schema
 from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.storage_descriptors import Struct, int32
 from strandline.metastore.off_loop import off_loop
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor
 from strandline.model.identifiers import normalize
@@ -221,7 +221,7 @@ def _role_struct(catalog: Catalog, name: str) -> Struct:
         return {"roleName": name, "createTime": 0, "ownerName": name}
     # Releases before 0.6.0 did not store when a role was created.
     created = role.created or milliseconds(catalog.updated(role) or NEVER_UPDATED) // 1000
-    return {"roleName": role.name, "createTime": created, "ownerName": role.owner}
+    return {"roleName": role.name, "createTime": int32(created), "ownerName": role.owner}
 
 
 @reads("get_role_grants_for_principal")
@@ -269,7 +269,7 @@ def _role_grant(
         "principalName": principal,
         "principalType": kind.value,
         "grantOption": False,
-        "grantTime": membership.granted,
+        "grantTime": int32(membership.granted),
         **_grantor(catalog, membership.grantor, "grantorName", "grantorPrincipalType"),
     }
 
@@ -395,7 +395,7 @@ def _infos(catalog: Catalog, grant: Grant) -> Iterator[Struct]:
     for text in privilege_names(grant.privileges):
         yield {
             "privilege": text,
-            "createTime": grant.granted,
+            "createTime": int32(grant.granted),
             **_grantor(catalog, grant.grantor, "grantor", "grantorType"),
             "grantOption": False,
         }

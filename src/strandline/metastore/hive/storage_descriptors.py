@@ -52,6 +52,14 @@ class Column(Protocol):
     def comment(self) -> str | None: ...
 
 
+def int32(number: int) -> int:
+    """Return the number, or the nearest to it that a field of 32 bits can carry.
+
+    Such fields are all times in seconds, which end in 2038, and numbers that a session may choose.
+    """
+    return max(-(1 << 31), min(number, (1 << 31) - 1))
+
+
 def plain_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
     """Return the columns of a table that are not partition columns."""
     return table.columns[: len(table.columns) - len(table.partition_columns)]
@@ -182,10 +190,10 @@ def storage_struct(
     struct: Struct = {
         "cols": field_structs(columns),
         "compressed": storage.compressed,
-        "numBuckets": storage.buckets,
+        "numBuckets": int32(storage.buckets),
         "serdeInfo": serde,
         "bucketCols": list(storage.bucket_columns),
-        "sortCols": [{"col": name, "order": order} for name, order in storage.sort_columns],
+        "sortCols": [{"col": name, "order": int32(order)} for name, order in storage.sort_columns],
         "parameters": own_parameters,
         "skewedInfo": {
             "skewedColNames": [],

@@ -32,6 +32,7 @@ from strandline.metastore.hive.storage_descriptors import (
     Struct,
     declared_columns,
     field_structs,
+    int32,
     parse_column_type,
     plain_columns_of,
     read_fields,
@@ -330,7 +331,7 @@ def _relation_struct(
     struct: Struct = {
         "tableName": relation.name.lower(),
         "dbName": schema,
-        "createTime": relation.created,
+        "createTime": int32(relation.created),
         "retention": _stored_number(relation.properties, RETENTION),
         "parameters": dict(parameters),
         "rewriteEnabled": False,
