@@ -138,18 +138,18 @@ CHANGES = [
     Needs(
         "make a table",
         create_table("s.n", owner="bob"),
-        [("lacks CREATE and USAGE on schema s", USAGE_S), ("lacks CREATE on schema s", CREATE_S)],
+        [("USAGE on schema s", USAGE_S), ("lacks CREATE on schema s", CREATE_S)],
     ),
     Needs(
         "make a view",
         create_view("s.n"),
-        [("lacks CREATE and USAGE on schema s", USAGE_S), ("lacks CREATE on schema s", CREATE_S)],
+        [("USAGE on schema s", USAGE_S), ("lacks CREATE on schema s", CREATE_S)],
     ),
     Needs(
         "make a table in a zone",
         [ZONED],
         [
-            ("lacks CREATE and USAGE on schema s", USAGE_S),
+            ("USAGE on schema s", USAGE_S),
             ("lacks CREATE on schema s", CREATE_S),
             ("lacks USAGE on zone fast", grant(ObjectKind.ZONE, "fast", Privilege.USAGE)),
         ],
@@ -163,7 +163,7 @@ CHANGES = [
         "alter a table",
         PROPERTIES,
         [
-            ("lacks USAGE on schema s to reach table s.t", USAGE_S),
+            ("lacks USAGE on schema s", USAGE_S),
             ("does not own table s.t", JOIN_ANN),
         ],
     ),

@@ -181,8 +181,8 @@ class Leaves:
 def test_privileges_are_not_checked_after_the_caller_timed_out(enforced: CatalogManager) -> None:
     base, leaves = enforced.latest_catalog(), Leaves()
     batches: list[tuple[list[Command], type[Exception]]] = [
-        ([PROPERTIES], PermissionDenied),
-        ([PROPERTIES, leaves], DeadlineExceeded),
+        ([PLAIN_CHANGE], PermissionDenied),
+        ([PLAIN_CHANGE, leaves], DeadlineExceeded),
     ]
     for commands, error in batches:
         request = Request(commands, "bob", time.monotonic() + 30, identity="bob")

@@ -10,7 +10,8 @@ from enum import Enum, auto
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.planning import Command, Planning
-from strandline.catalog.privileges.check import permit
+from strandline.catalog.privileges.access import Access
+from strandline.catalog.privileges.check import permit, require_reach
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Arguments, Update
@@ -161,10 +162,12 @@ def validate(
     leaves, because a batch may take long and the callers after it are waiting.
     """
     planning = Planning(base, transaction, now, author=request.author)
+    access = Access(base, request.identity)
     applied = []
     try:
         for command in request.commands:
             request.check_waiting()
+            require_reach(access, command)
             before = len(transaction.entries)
             command.plan(planning)
             applied.append(len(transaction.entries) > before)

@@ -11,10 +11,12 @@ import pytest
 from hive_metastore.ttypes import (
     AbortTxnRequest,
     AbortTxnsRequest,
+    AddUniqueConstraintRequest,
     AllocateTableWriteIdsRequest,
     CheckLockRequest,
     CommitTxnRequest,
     Database,
+    DropConstraintRequest,
     FieldSchema,
     FireEventRequest,
     FireEventRequestData,
@@ -34,12 +36,15 @@ from hive_metastore.ttypes import (
     PartitionListComposingSpec,
     PartitionSpec,
     ShowLocksRequest,
+    SQLUniqueConstraint,
     UnlockRequest,
 )
 
 from strandline.catalog.commands import (
     CreateRole,
+    DropTable,
     GrantPrivileges,
+    RenameTable,
     RevokePrivileges,
     SetConfiguration,
 )
@@ -351,6 +356,12 @@ def test_a_refusal_does_not_tell_a_user_without_usage_whether_a_table_exists(
     guarded: HiveNode,
 ) -> None:
     there, nowhere = "orders", "nowhere"
+    session = guarded.node.session(user="bob")
+
+    def unique(name: str) -> Any:
+        column = SQLUniqueConstraint("hive", "sales", name, "none", 1, "u")
+        return AddUniqueConstraintRequest([column])
+
     with as_user(guarded, "bob") as bob:
         calls: list[Callable[[str], Any]] = [
             lambda name: bob.lock(lock_request(LockType.SHARED_READ, table=name)),
@@ -360,7 +371,12 @@ def test_a_refusal_does_not_tell_a_user_without_usage_whether_a_table_exists(
             lambda name: bob.alter_table("sales", name, table(name, schema="sales")),
             lambda name: bob.get_function("sales", name),
             lambda name: bob.drop_function("sales", name),
+            lambda name: bob.add_unique_constraint(unique(name)),
+            lambda name: bob.drop_constraint(DropConstraintRequest("sales", name, "u")),
+            lambda name: session.execute(DropTable(schema="sales", table=name)),
+            lambda name: session.execute(RenameTable(schema="sales", table=name, new_name="x")),
         ]
+        assert "lacks USAGE" in refusal(lambda: bob.drop_database("sales", False, False))[1]
         for call in calls:
             _, refused = refusal(lambda call=call: call(there))
             assert "user bob lacks USAGE on schema sales" in refused

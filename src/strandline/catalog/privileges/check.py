@@ -3,7 +3,8 @@
 The problem: there are dozens of commands and there will be more, and a command that forgot to check
 would be a security hole. So commands do not check. Privileges are checked against what a batch
 *changed*, after it is planned and before it is appended. The needed privileges follow from the
-change alone (kind, old, new).
+change alone (kind, old, new). Before, `require_reach` only compares the schema that a command
+names, so that no error of the planning tells what is in it.
 
 ===========================  =======================================================================
 change                       needs
@@ -44,12 +45,14 @@ from collections.abc import Callable, Sequence
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.declared_kinds import declared_kind
+from strandline.catalog.planning import Command
 from strandline.catalog.privileges.access import Access, enforced
 from strandline.catalog.privileges.rules import Case
 from strandline.durable.contents import Contents
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
+from strandline.model.privileges import Privilege
 
 
 def permit(
@@ -84,6 +87,18 @@ def permit(
             case = Case(access, before, after, old and old.value, new and new.value)
             declared.rule(case)
         before, access = after, access.by(after)
+
+
+def require_reach(access: Access, command: Command) -> None:
+    """Refuse a command in a schema that the user does not reach, before it is planned.
+
+    What is wrong with the command would tell the user what the schema contains. Raises
+    `PermissionDenied`.
+    """
+    name = None if access.free else getattr(command, "schema", None)
+    schema = access.catalog.schema(name) if isinstance(name, str) else None
+    if schema is not None:
+        access.require(Privilege.USAGE, schema)
 
 
 def _keep_a_superuser(base: Catalog, entries: Sequence[Entry], after: Contents) -> None:

@@ -154,7 +154,7 @@ async def drop_database(call: Call) -> None:
     name, cascade = present_schema(call.text("name")), call.args.get("cascade", False)
     if name == DEFAULT_SCHEMA:
         raise meta_exception("Can not drop default database")
-    if call.reader.catalog.schema(name) is None:
+    if call.reader.schema(call.reader.present, name) is None:
         raise ObjectNotFound(call.text("name"))
     if not cascade and call.reader.catalog.relation_names(name):
         raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
