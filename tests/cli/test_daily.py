@@ -287,3 +287,22 @@ def test_diff_from_version_0_leaves_out_built_in_objects(store: Path) -> None:
         ("schema", "shop"),
         ("table", "shop.first"),
     ]
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "latin-1", "ascii"])
+def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path, charset: str) -> None:
+    folder = tmp_path / "\u4e2d"
+    with Node.open(folder) as node:
+        node.session(user="\u00e4\u4e2d").execute(CreateSchema(name="shop"))
+    runner = CliRunner(charset=charset)
+    not_utf_8 = tmp_path / "\udcff"
+    commands = [["log", folder], ["status", folder], ["backup", folder, not_utf_8]]
+    for command in commands:
+        result = runner.invoke(main, list(map(str, command)))
+        assert (result.exit_code, result.exception) == (0, None)
+    (*_, line) = runner.invoke(main, ["log", str(folder), "--output", "json"]).output.splitlines()
+    assert json.loads(line)["author"] == "\u00e4\u4e2d"
+    result = runner.invoke(main, ["status", str(folder), "--output", "json"])
+    assert json.loads(result.output)["store"] == str(folder)
+    refused = runner.invoke(main, ["log", str(not_utf_8)])
+    assert (refused.exit_code, "path is not UTF-8" in refused.stderr) == (64, True)

@@ -189,6 +189,8 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         (["edit", "system_configuration", '"max_tables"', config("max_tables", "-1")], "'-1'"),
         (["edit", "system_configuration", '"colour"', config("colour", "7")], "is unknown"),
         (["delete", "schema", "[" * 100_000], "is not JSON"),
+        (["delete", "setting", r'"\ud800"'], "is not JSON"),
+        (["edit", "setting", '"x"', "\udcff"], "the value is not UTF-8"),
         (["edit", "schema", str(shop_id), "[" * 100_000], "too deep"),
         (["edit", "fence", '"catalog"', "{}"], "objects of the kind 'fence' cannot be edited"),
         (["edit", "colour", '"x"', "{}"], "objects of the kind 'colour' cannot be edited"),

@@ -123,7 +123,7 @@ def edit(store: Store, *, kind: str, key: str, value: str, user: str) -> None:
     """  # noqa: D301 - the mark that keeps lines as they are
     collection, parsed_key = editing.editable(kind), _parsed_key(key)
     try:
-        new = read_json(value.encode(), collection.of)
+        new = read_json(value.encode(errors="surrogateescape"), collection.of)
     except InvalidInput as error:
         raise InvalidInput(error.message.replace("the body", "the value", 1)) from None
 
@@ -152,6 +152,7 @@ def _parsed_key(text: str) -> Key:
     shown = text[:_KEY_SHOWN]
     try:
         parsed = json.loads(text)
+        str(parsed).encode()  # fails for half of a surrogate pair
     except (ValueError, RecursionError):
         raise InvalidInput(
             f"the key {shown!r} is not JSON; write a name in quotes: '{json.dumps(shown)}'"

@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -91,6 +92,10 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def main(self, *arguments: Any, **named: Any) -> Any:  # Any: those of click
+        if isinstance(sys.stdout, TextIOWrapper):
+            # A name, also one of a file, may have characters that the terminal's encoding lacks.
+            with suppress(OSError):  # if the file was replaced by a pipe
+                sys.stdout.reconfigure(errors="backslashreplace")
         try:
             try:
                 return super().main(*arguments, **named)

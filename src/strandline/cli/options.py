@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,7 +110,8 @@ def new_console() -> Console:
 
 def print_json(record: object) -> None:
     """Print one line of ``--output json``."""
-    click.echo(json.dumps(record, ensure_ascii=False))
+    is_utf_8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
+    click.echo(json.dumps(record, ensure_ascii=not is_utf_8))
 
 
 def new_table(*columns: str) -> Table:

@@ -63,7 +63,15 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
                     f"{name} is set to {shown_address(value)}, but the store {text} is a folder, "
                     f"which contains everything; leave {name} out"
                 )
-        return StoreAddress(Path(text).absolute())
+        folder = Path(text).absolute()
+        try:
+            str(folder).encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(
+                f"{folder} cannot be the folder of a store, because its path is not UTF-8; rename "
+                "the folder"
+            ) from None
+        return StoreAddress(folder)
     scheme = text.partition(_SEPARATOR)[0].lower()
     if scheme == "postgresql":
         if settings.objects not in ("", text):
