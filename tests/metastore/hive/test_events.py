@@ -62,7 +62,9 @@ from strandline.catalog.commands import (
     GrantRole,
     RenameIndex,
     RenameRole,
+    RenameTable,
     RenameZone,
+    RevokePrivileges,
     SetConfiguration,
     SetDefaultZone,
     TableDefinition,
@@ -617,3 +619,34 @@ def test_a_number_that_a_field_cannot_carry_does_not_hide_the_object(tmp_path: P
         assert granted[0]["grantTime"] == MAX_INT
         events = client.call("get_next_notification", rqst={"lastEvent": 0})["events"]
         assert {event["eventTime"] for event in events} == {MAX_INT}
+
+
+@pytest.mark.parametrize("schema", ["d1", "with.dots"])
+def test_events_name_the_table_of_a_grant_and_of_a_schema_with_dots(
+    hive: HiveNode, stub: Any, since: int, schema: str
+) -> None:
+    session = hive.node.session(user="ann")
+    if schema != "d1":
+        session.execute(CreateSchema(name=schema))
+        since = hive.node.notifications.head()
+    definition = TableDefinition(name="T.a", columns=(ColumnDefinition("a", INT),))
+    granted = {
+        "kind": ObjectKind.TABLE,
+        "name": f"`{schema}`.`T.a`",
+        "privileges": Privilege.SELECT,
+        "grantee": "public",
+    }
+    commands: list[Command] = [
+        CreateTable(schema=schema, definition=definition),
+        GrantPrivileges(**granted),  # type: ignore[arg-type]  # its own fields
+        RevokePrivileges(**granted),  # type: ignore[arg-type]  # its own fields
+        RenameTable(schema=schema, table="T.a", new_name="T.b"),
+    ]
+    for command in commands:
+        session.execute(command)
+    listed = events(stub, since)
+    assert kinds(listed) == ["CREATE_TABLE", *["ALTER_TABLE"] * 3]
+    assert {event.dbName for event in listed} == {schema}
+    assert [event.tableName for event in listed] == ["t.a", "t.a", "t.a", "t.b"]
+    named = [(message(event)["db"], message(event)["table"]) for event in listed]
+    assert set(named) == {(schema, "t.a")}

@@ -14,8 +14,8 @@ from strandline.catalog.commands import (
     CreateView,
     TableDefinition,
     ViewDefinition,
+    column_definition,
 )
-from strandline.catalog.commands import column_definition
 from strandline.model.types import BIGINT, TIMESTAMP_NTZ
 from tests.metastore.hive.hive_node import HiveNode
 

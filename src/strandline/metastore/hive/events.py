@@ -31,6 +31,7 @@ from json.encoder import encode_basestring
 from typing import Any, NamedTuple, TypeVar
 
 from strandline.catalog import Catalog
+from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
 from strandline.metastore.hive.constraints import added_event
@@ -64,6 +65,7 @@ from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.json_text import JsonText
 from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
+from strandline.model.identifiers import QualifiedName
 from strandline.model.places import Place
 from strandline.wire import decode
 
@@ -161,7 +163,9 @@ class HiveEvents:
             return self._relation(event, _kind("TABLE", ddl.before, ddl.after), ddl)
         before, after = _changed(body, "function")
         if before is not None or after is not None:
-            return self._function(event, _kind("FUNCTION", before, after), body, after or before)
+            name = str(body.arguments.get("function") or "")
+            schema, _ = _split(name, (before or after).name)
+            return self._function(event, _kind("FUNCTION", before, after), schema, after or before)
         return _event(event, event.verb.upper(), {})
 
     def _is_seen(self, schema: SchemaDescriptor) -> bool:
@@ -170,9 +174,8 @@ class HiveEvents:
         return database is not None and schema.database_id == database.id and is_shown(schema)
 
     def _function(
-        self, event: Notification, kind: str, body: DdlEvent, function: FunctionDescriptor
+        self, event: Notification, kind: str, schema: str, function: FunctionDescriptor
     ) -> Struct:
-        schema = str(body.arguments.get("function") or "").lower().partition(".")[0]
         message: dict[str, object] = {"db": schema}
         if kind == "DROP_FUNCTION":
             message["functionName"] = function.name.lower()
@@ -208,13 +211,13 @@ class HiveEvents:
         before, after, body = ddl.before, ddl.after, ddl.event
         relation = after or before
         assert relation is not None  # the caller has checked that
-        relation_name = body.arguments.get("table") or body.arguments.get("view")
-        schema, _, name = str(relation_name or f".{relation.name}").lower().partition(".")
+        schema, name = _split(_qualified(body), (before or relation).name)
         if event.verb in _OF_CONSTRAINTS and before is not None and after is not None:
             constraint = self._constraint_event(event, body, after, schema=schema, table=name)
             if constraint is not None:
                 return _event(event, *constraint, schema=schema, table=name)
-        new = str(body.arguments.get("to") or f"{schema}.{name}").lower().partition(".")
+        to = None if "on" in body.arguments else body.arguments.get("to")  # of a grant: the role
+        new = _split(str(to or f"{schema}.{name}"), relation.name)
         written = self._texts.text(new[0], relation)
         message: dict[str, object] = {
             "db": schema,
@@ -231,7 +234,7 @@ class HiveEvents:
             message["tableObjJson"] = written.text
         if kind == "CREATE_TABLE":
             message["files"] = _NO_FILES
-        return _event(event, kind, message, schema=new[0], table=new[2])
+        return _event(event, kind, message, schema=new[0], table=new[1])
 
     def _constraint_event(
         self, event: Notification, body: DdlEvent, after: Definition, *, schema: str, table: str
@@ -446,6 +449,29 @@ def _first_change(
             new = None if change.new is None else read(change.kind, change.new)
             return old, new
     return None, None
+
+
+def _qualified(body: DdlEvent) -> str:
+    """Return the name ``schema.table`` of the table or view that a change names.
+
+    A grant has the name after the kind, as its client wrote it: ``table `s`.t``.
+    """
+    name = body.arguments.get("table") or body.arguments.get("view")
+    granted_on = body.arguments.get("on")
+    if name or not granted_on:
+        return str(name or "")
+    _, _, sent = str(granted_on).partition(" ")
+    parsed = QualifiedName.parse(sent, default_schema=DEFAULT_SCHEMA)
+    return f"{parsed.schema}.{parsed.name}"
+
+
+def _split(qualified: str, name: str) -> tuple[str, str]:
+    """Return the schema in ``qualified``, which ends with ``name``, and the name; in lower case.
+
+    Either may contain dots.
+    """
+    own = name.lower()
+    return qualified.lower().removesuffix(f".{own}"), own
 
 
 def _kind(what: str, before: object, after: object) -> str:
