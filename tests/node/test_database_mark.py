@@ -21,7 +21,7 @@ from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.node.database_mark import KEY, DatabaseMark
-from strandline.sql import Database, open_database, stored_time
+from strandline.sql import Database, open_database, stored_time, take_time
 from tests.node.test_warehouse_place import before_the_next
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
@@ -106,6 +106,24 @@ def test_a_loss_is_accepted_although_a_newer_epoch_began_since_the_backup(
     backup = postgresql.running().copy_of_database(store.settings.objects)
     append(store._replace(settings=replace(store.settings, deploy_generation=1)))
     restored = store._replace(settings=replace(store.settings, objects=backup))
+    monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
+    result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+    assert result.exit_code == 0, result.output
+    append(restored)
+
+
+def test_a_loss_that_an_earlier_release_accepted_without_a_newer_epoch_is_accepted_again(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = postgresql.running().copy_of_database(store.settings.objects)
+    append(store._replace(settings=replace(store.settings, deploy_generation=1)))
+    restored = store._replace(settings=replace(store.settings, objects=backup))
+    clock = HybridClock()
+    clock.update(said_of(store))
+    with closing(open_database(backup)) as database, database.write() as connection:
+        take_time(connection, clock, bounded=False)
+    with pytest.raises(Fenced, match="older backup than the catalog"):
+        Node.open(restored.address, settings=restored.settings)
     monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
     result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
     assert result.exit_code == 0, result.output

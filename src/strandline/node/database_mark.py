@@ -27,7 +27,7 @@ from strandline.errors import Conflict, CorruptData
 from strandline.metastorage import Absent, KeyValue, Metastorage, Put, RevisionIs
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.node.membership import new_member_id, open_newer_epoch
-from strandline.sql import Database, stored_time, take_time
+from strandline.sql import Database, FenceRow, stored_time, take_time
 from strandline.wire import decode, encode, register
 from strandline.wire.codecs import TIME
 
@@ -102,12 +102,16 @@ class DatabaseMark:
         nothing, if the catalog no longer has versions that the database lacks.
         """
         mark_time = self.marked_time()
+        catalog_token = log.token()
         with database.read() as connection:
-            before = stored_time(connection)
-        if before < mark_time:
+            before, fence = stored_time(connection), FenceRow.read(connection)
+        # An earlier release moved the time of a database past the mark, and left its older token.
+        is_older = fence is not None and catalog_token is not None and fence.token < catalog_token
+        is_whole = before >= mark_time and not is_older
+        if not is_whole:
             self._refuse_trimmed(database, clock, log)
         confirm(before, mark_time)
-        if before >= mark_time:
+        if is_whole:
             return
         generation = durable_state(log).deploy_generation() or 0
         open_newer_epoch(log, database, generation, member=new_member_id())
