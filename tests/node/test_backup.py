@@ -467,6 +467,23 @@ def test_a_folder_that_cannot_be_listed_fails_the_backup(
     assert not (tmp_path / "b").exists()
 
 
+def test_the_folder_of_fsck_at_the_root_of_a_file_system_does_not_fail_the_backup(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable = store / "lost+found"
+    unreadable.mkdir(mode=0o700)
+    scandir = os.scandir
+
+    def refused(path: Any = ".") -> Any:
+        if str(path) == str(unreadable):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    made = strandline("backup", store, tmp_path / "b")
+    assert made.exit_code == 0, made.output
+
+
 def test_wrong_sources_and_targets_of_backup_and_restore_are_refused(
     store: Path, tmp_path: Path
 ) -> None:

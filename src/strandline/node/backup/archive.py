@@ -30,6 +30,7 @@ from strandline.node.backup.manifest import MANIFEST, Manifest, is_below, parsed
 
 _CHUNK = 1 << 20
 _TRIES = 5
+_OF_FSCK = "lost+found"
 _DIGEST = "STRANDLINE.sha256"
 _LATEST = float(1 << 40)
 """The upper bound of a file's time, in seconds; every file system accepts times below it."""
@@ -44,12 +45,16 @@ def is_plain(file: Path) -> bool:
 
 
 def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk`, but a folder that cannot be listed is an error, unless it was moved or removed."""
+    """`os.walk`, but a folder that cannot be listed is an error, unless it was moved or removed.
+
+    Nor is the folder of ``fsck`` at the root of a file system, which only root may list.
+    """
     return os.walk(root, onerror=_refuse_unlisted)
 
 
 def _refuse_unlisted(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+    is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+    if not is_gone and os.path.basename(error.filename) != _OF_FSCK:
         raise error
 
 
