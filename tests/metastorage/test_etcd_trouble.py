@@ -19,7 +19,7 @@ from strandline.errors import InvalidInput, Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Exists, Put, StoreFull, open_metastorage
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ChunkedValues
-from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome, TxnAnswer
+from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome, Page, TxnAnswer
 from strandline.metastorage.etcd.layout import Reference
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import put
@@ -121,18 +121,27 @@ def test_a_full_store_is_read_and_refuses_writes(place: EtcdPlace) -> None:
     assert store.check().revision == 2
 
 
+@pytest.mark.parametrize("read_fails", [False, True])
 def test_the_write_that_fills_the_store_has_an_unknown_outcome_and_can_be_read(
-    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch, read_fails: bool
 ) -> None:
     """The server carries it out, raises its alarm, and answers that there is no space."""
     store = place.node()
-    txn = EtcdGateway.txn
+    txn, read = EtcdGateway.txn, EtcdGateway.range
+    broken = [Unavailable("no answer")]
+
+    def fail_once(self: EtcdGateway, *arguments: Any, **named: Any) -> Page:
+        if broken:
+            raise broken.pop()
+        return read(self, *arguments, **named)
 
     def fill(self: EtcdGateway, *arguments: Any, repeatable: bool) -> TxnAnswer:
         answer = txn(self, *arguments, repeatable=repeatable)
         if repeatable:
             return answer
         full.enter_context(place.server.full())
+        if read_fails:
+            monkeypatch.setattr(EtcdGateway, "range", fail_once)
         raise FullOutcome("no space")
 
     with ExitStack() as full:

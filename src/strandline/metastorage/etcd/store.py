@@ -324,7 +324,10 @@ class EtcdMetastorage(Metastorage):
 
     def _refuse_if_not_written(self, view: View, error: FullOutcome) -> None:
         """Raise `StoreFull` if the head is still that of the view: nothing was written."""
-        pairs = self._gateway.range(self._keys.head).pairs
+        try:
+            pairs = self._gateway.range(self._keys.head).pairs
+        except StrandlineError:
+            return  # the outcome stays unknown
         if (pairs[0].modified if pairs else 0) == view.head_modified:
             raise StoreFull(
                 f"etcd ({', '.join(self._gateway.endpoints)}) is full; nothing was written. "
