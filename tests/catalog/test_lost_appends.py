@@ -10,7 +10,7 @@ import pytest
 
 from strandline.catalog import right_of_way
 from strandline.catalog.planning import Planning
-from strandline.errors import DeadlineExceeded
+from strandline.errors import DeadlineExceeded, IllegalChange
 from tests.catalog.callers import PATIENCE, Call, Gate, Managers, create, keep_books, schemas
 
 
@@ -92,6 +92,32 @@ def test_a_long_batch_gets_its_turn_although_another_node_appends_during_each_va
     versions = [call.version for call in calls]
     assert versions[right_of_way.LOSSES_BEFORE_WAY - 1] < version < versions[-1]
     assert schemas(other) == ["a", *(f"b{number}" for number in range(len(calls)))]
+
+
+def test_a_batch_that_is_refused_after_it_has_asked_for_way_lets_the_others_go_on(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(right_of_way, "LONG_VALIDATION_SECONDS", 0.0)
+    monkeypatch.setattr(right_of_way, "WAY_SECONDS", PATIENCE)
+    manager, other = new_manager(), new_manager()
+    other.start()
+    versions: list[int] = []
+
+    @dataclass(frozen=True)
+    class Refused:
+        def plan(self, planning: Planning) -> None:
+            if len(versions) == right_of_way.LOSSES_BEFORE_WAY:
+                raise IllegalChange("refused")
+            name = f"b{len(versions)}"
+            versions.append(other.execute(create(name), author="ann").version)
+            create("a").plan(planning)
+
+    with pytest.raises(IllegalChange):
+        manager.execute(Refused(), author="ann")
+    other.sync()
+    assert other.latest_catalog().version > versions[-1]  # the request
+    other.execute(create("c"), author="ann", timeout=PATIENCE / 8)
+    assert schemas(other) == ["b0", "b1", "c"]
 
 
 def test_a_node_that_asked_for_way_and_died_delays_the_others_only_for_a_while(

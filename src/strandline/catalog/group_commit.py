@@ -271,7 +271,7 @@ class GroupCommit:
             seconds = time.monotonic() - began
             with self._lock:
                 self._working = []
-                self.way.has_asked = False
+            self.way.return_unused()
 
     def _await_callers(self, number: int, seconds: float) -> bool:
         """Wait until ``number`` callers are in the queue, for at most ``seconds``.

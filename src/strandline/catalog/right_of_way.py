@@ -9,8 +9,9 @@ not either.
 Likewise, other nodes may append more often than this node needs to validate a large batch. If a
 round of long validation has lost `LOSSES_BEFORE_WAY` appends, this node appends a silent version
 that asks the other nodes for way. A node that has applied it begins no validation until it has
-applied a later version of the asking node, or for at most the time in the request. Nodes of
-releases before 0.6.0 ignore it.
+applied a later version of the asking node, or for at most the time in the request. If the batch is
+refused after all, such a version is a request for no time. Nodes of releases before 0.6.0 ignore
+both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import suppress
 from strandline.catalog.events import AppliedVersion
 from strandline.catalog.follower import CatalogFollower
 from strandline.durable.collections import SETTING
-from strandline.errors import OutOfSync
+from strandline.errors import OutOfSync, StrandlineError
 from strandline.model.descriptors import Setting
 from strandline.model.privileges import SYSTEM_NAME
 from strandline.wire import decode
@@ -44,8 +45,7 @@ class RightOfWay:
         self._news = news
         self._child_ends = 0.0  # when the way of a child process ends, on the monotonic clock
         self._asking = "", 0.0  # the other node that has asked for way, and when that ends
-        self.has_asked = False
-        """Whether the round in progress has asked for way."""
+        self._has_asked = False  # whether this node has asked, and appended nothing since
         follower.subscribe(self._note)
 
     def give(self) -> None:
@@ -77,8 +77,13 @@ class RightOfWay:
             transaction.put(Setting(WAY, f"{state.member} {base.version} {milliseconds}"))
         with suppress(OutOfSync):  # the next append is lost too, and asks again
             self._follower.apply_own(state.commit_transactions([transaction]))
-            with self._news:
-                self.has_asked = True
+
+    def return_unused(self) -> None:
+        """Let the other nodes go on if the round has asked for way and appended nothing since."""
+        if self._has_asked:
+            with suppress(StrandlineError):  # then they go on when the time of the request is over
+                self.ask(0.0)
+            self._has_asked = False
 
     def let_others_pass(self, stop: threading.Event) -> None:
         """Wait while a child process or another node has way. The caller holds the lock."""
@@ -89,19 +94,20 @@ class RightOfWay:
             self._news.wait(seconds_of_way)
 
     def _note(self, applied: AppliedVersion) -> None:
-        """Note that another node asks for way, or that it had its way."""
+        """Note that a node asks for way, or that it had its way."""
         update, asked = applied.update, ("", 0.0)
-        if update.member == self._follower.state.member:
-            return
         if update.silent:
             for change in update.changes():
                 if (change.kind, change.key) == (SETTING.kind, WAY.encode()) and change.new:
                     milliseconds = int(decode(change.new, Setting).value.rpartition(" ")[2])
                     seconds = min(milliseconds / 1000, WAY_SECONDS)
-                    asked = update.member, time.monotonic() + seconds
+                    if seconds > 0:
+                        asked = update.member, time.monotonic() + seconds
         with self._news:
-            if asked[0] and self.has_asked:
-                return  # this node asked first; otherwise both would wait for each other
-            if asked[0] or update.member == self._asking[0]:
+            if update.member == self._follower.state.member:
+                self._has_asked = bool(asked[0])
+            elif asked[0] and self._has_asked:
+                pass  # this node asked first; otherwise both would wait for each other
+            elif asked[0] or update.member == self._asking[0]:
                 self._asking = asked
                 self._news.notify_all()
