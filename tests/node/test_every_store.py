@@ -15,6 +15,7 @@ from zlib import crc32
 import psycopg
 import pytest
 
+from strandline.catalog import CatalogManager
 from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
@@ -23,7 +24,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.clock import format_timestamp, system_wall_clock
+from strandline.clock import Timestamp, format_timestamp, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import durable_state
 from strandline.errors import (
@@ -48,6 +49,7 @@ from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.node.warehouse_place import MARKER
 from strandline.sql import FenceRow
+from strandline.transactions import transaction_reads
 from tests.metastore.hive.hive_node import hive_node
 from tests.metastore.snapshots import paths_of
 from tests.servers import etcd, stores
@@ -230,6 +232,27 @@ def test_a_read_of_the_present_version_sees_the_commits_of_a_node_whose_clock_is
         for number in range(10):
             append(writer, table_id, f"{number}.parquet")
             assert len(paths(node, present)) == number + 1
+
+
+def test_a_snapshot_of_the_present_takes_one_time_of_etcd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a write to a majority of its members."""
+    store = stores.new_store("etcd", tmp_path)
+    with Node.open(store.address, settings=store.settings) as node:
+        create_table(node)
+        monkeypatch.setattr(transaction_reads, "SETTLED_MS", -1)
+        looks: list[Timestamp] = []
+        wait = CatalogManager.wait_for_completeness
+
+        def counted(self: CatalogManager, at: Timestamp, **options: float) -> None:
+            looks.append(at)
+            wait(self, at, **options)
+
+        monkeypatch.setattr(CatalogManager, "wait_for_completeness", counted)
+        snapshot = node.session(user="ann").open(["default.t"])
+        assert looks == []
+        assert node.transactions.latest_time() >= snapshot.time
 
 
 def test_no_commit_gets_a_time_before_a_snapshot_of_the_present(store: EmptyStore) -> None:

@@ -125,10 +125,11 @@ class Reader:
             now = catalogs.complete_now()
             if transactions.has_own_times:
                 # It is the time of the catalog's store, and commits get times from another one.
-                now = max(now, transactions.latest_time())
-                if not transactions.is_past(now):
+                last_commit = transactions.latest_time()
+                if last_commit > now:
+                    return catalogs.catalog_as_of(last_commit), last_commit
+                if last_commit < now:
                     transactions.settle(now)
-                return catalogs.catalog_as_of(now), now
         return catalogs.active_catalog(now), now
 
     # -- what the user may do
