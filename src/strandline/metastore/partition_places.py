@@ -363,6 +363,7 @@ def undrop_partitions(
     except UnknownOutcome:
         # Without an answer the folders stay: readers find them there, restored or not.
         with suppress(StrandlineError), metastore.store.change(table.id, author=author) as change:
+            places.require_present(change)
             if not change.visible(rows[0].kind, [row.name for row in rows]):
                 _move_back(metastore.folders, moved)
         raise

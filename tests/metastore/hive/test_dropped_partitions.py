@@ -125,6 +125,35 @@ def test_a_change_of_a_partition_never_touches_a_table_that_got_its_folder_meanw
     assert {path.name for path in folder(hive).iterdir()} == {"p=a", "p=b", "p=c"}
 
 
+@pytest.mark.parametrize("change", ["rename", "undrop"])
+def test_a_lost_change_is_not_undone_in_a_table_that_got_the_folder_meanwhile(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    if change == "undrop":
+        stub.drop_partition("d1", "t1", ["b"], True)
+    lost = unheard(committed=False)
+
+    @contextmanager
+    def later(*arguments: Any, **named: Any) -> Iterator[Any]:
+        monkeypatch.undo()
+        try:
+            with lost(*arguments, **named) as staging:
+                yield staging
+        finally:
+            with hive.stub() as other:
+                replaced(hive, other)
+                if change == "rename":
+                    add(hive, other, "z", text="new")
+                    other.drop_partition("d1", "t1", ["b"], True)
+
+    monkeypatch.setattr(SqlObjectStore, "change", later)
+    with pytest.raises(Exception, match="the line was cut"):
+        CHANGES[change](hive, stub)
+    names = "abc" if change == "undrop" else "acz"  # without an answer, the folder stays
+    assert files(hive, "t1") == {f"p={value}": f"new {value}" for value in names}
+    assert files(hive, "t2").keys() == {f"p={value}" for value in names}
+
+
 def test_the_folder_of_a_dropped_partition_is_moved_from_where_its_table_is_by_then(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

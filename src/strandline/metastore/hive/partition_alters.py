@@ -187,9 +187,12 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 )
                 moved = _move_folder(call, partitioned, old, renamed_row)
     except UnknownOutcome:
-        with suppress(StrandlineError):  # without an answer, the folder stays where it is
-            call.metastore.store.look_again()
-            if moved is not None and new_name not in _present(call, partitioned, [new_name]):
+        # Without an answer, the folder stays where it is.
+        with suppress(StrandlineError), call.metastore.store.change(
+            partitioned.table.id, author=call.user
+        ) as change:  # fmt: skip
+            places.require_present(change)
+            if moved is not None and not change.visible(RowKind.PARTITION, [new_name]):
                 call.folders.move(moved[1], moved[0])
         raise
     except BaseException:
