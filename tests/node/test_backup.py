@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import stat
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -51,9 +52,9 @@ def strandline(*arguments: object) -> Result:
 
 
 def unpack(backup: Path, folder: Path) -> Path:
-    """Unpack a backup as ``tar -x`` does, into a folder like the backups of release 0.2.1."""
-    with tarfile.open(backup) as tar:
-        tar.extractall(folder, filter="fully_trusted")
+    """Unpack a backup, into a folder like the backups of release 0.2.1."""
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["tar", "-xf", backup, "-C", folder], check=True)
     return folder
 
 
