@@ -67,7 +67,7 @@ class Slicing(Generic[T]):
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Give up the computation. ``done`` is not called."""
+        """Give up the computation. ``on_end`` is not called."""
         self.cancelled = True
 
 
