@@ -449,19 +449,24 @@ def test_a_lost_data_file_is_reported_and_the_rest_is_backed_up(
         files_of(node.session(user="ann"), "shop.rows")
 
 
+def refuse_to_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the system refuse to list ``folder``, also for root."""
+    scandir = os.scandir
+
+    def refused(path: Any = ".") -> Any:
+        if str(path) == str(folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+
+
 def test_a_folder_that_cannot_be_listed_fails_the_backup(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(store) as node:
         unreadable = place(node.session(user="ann"), "shop.plain")
-    scandir = os.scandir
-
-    def refused(path: Any = ".") -> Any:
-        if str(path) == str(unreadable):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
+    refuse_to_list(unreadable, monkeypatch)
     made = strandline("backup", store, tmp_path / "b")
     assert made.exit_code != 0
     assert f"Permission denied: '{unreadable}'" in made.output
@@ -473,14 +478,7 @@ def test_the_folder_of_fsck_at_the_root_of_a_file_system_does_not_fail_the_backu
 ) -> None:
     unreadable = store / "lost+found"
     unreadable.mkdir(mode=0o700)
-    scandir = os.scandir
-
-    def refused(path: Any = ".") -> Any:
-        if str(path) == str(unreadable):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
+    refuse_to_list(unreadable, monkeypatch)
     made = strandline("backup", store, tmp_path / "b")
     assert made.exit_code == 0, made.output
 

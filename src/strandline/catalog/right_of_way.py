@@ -23,7 +23,7 @@ from contextlib import suppress
 from strandline.catalog.events import AppliedVersion
 from strandline.catalog.follower import CatalogFollower
 from strandline.durable.collections import SETTING
-from strandline.errors import OutOfSync, StrandlineError
+from strandline.errors import OutOfSync, StrandlineError, Unavailable, UnknownOutcome
 from strandline.model.descriptors import Setting
 from strandline.model.privileges import SYSTEM_NAME
 from strandline.wire import decode
@@ -68,14 +68,15 @@ class RightOfWay:
         return losses >= LOSSES_BEFORE_WAY and seconds > LONG_VALIDATION_SECONDS
 
     def ask(self, seconds: float) -> None:
-        """Ask the other nodes to wait for the next version of this one."""
+        """Ask the other nodes to wait for the next version of this one, if the log takes that."""
         self._follower.sync()
         base, state = self._follower.latest_catalog(), self._follower.state
         milliseconds = round(min(seconds, WAY_SECONDS) * 1000)
         transaction = state.transaction(base, author=SYSTEM_NAME)
         with transaction.entry("configure", {}):
             transaction.put(Setting(WAY, f"{state.member} {base.version} {milliseconds}"))
-        with suppress(OutOfSync):  # the next append is lost too, and asks again
+        # Nothing was sent for the callers of the round: it goes on, and may ask again.
+        with suppress(OutOfSync, Unavailable, UnknownOutcome):
             self._follower.apply_own(state.commit_transactions([transaction]))
 
     def return_unused(self) -> None:
