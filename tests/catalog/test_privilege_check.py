@@ -61,7 +61,7 @@ def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | Non
     planning = Planning(base, transaction, base.time, author=user or "system")
     for command in wanted if isinstance(wanted, Sequence) else [wanted]:
         command.plan(planning)
-    permit(base, transaction, user=user)
+    permit(Access(base, user), transaction)
 
 
 @pytest.fixture
@@ -201,8 +201,8 @@ def test_only_superusers_may_change_objects_of_a_kind_without_a_rule(
     with transaction.entry("set", {}):
         transaction.put(Setting("a", "b"))
     with pytest.raises(PermissionDenied, match="only superusers may change a setting"):
-        permit(base, transaction, user="ann")
-    permit(base, transaction, user="root")
+        permit(Access(base, "ann"), transaction)
+    permit(Access(base, "root"), transaction)
 
 
 def test_a_revoked_grant_does_not_allow_reading_old_versions_of_a_dropped_table(

@@ -171,7 +171,7 @@ def validate(
             before = len(transaction.entries)
             command.plan(planning)
             applied.append(len(transaction.entries) > before)
-        permit(base, transaction, user=request.identity, before_each=request.check_waiting)
+        permit(access, transaction, before_each=request.check_waiting)
     except BaseException as error:  # of any kind: it must not fail the other callers
         return Validated(request, base, error=error)
     if not transaction.entries:

@@ -56,21 +56,19 @@ from strandline.model.privileges import Privilege
 
 
 def permit(
-    base: Catalog,
+    access: Access,
     transaction: CatalogTransaction,
     *,
-    user: str | None,
     before_each: Callable[[], None] = lambda: None,
 ) -> None:
-    """Refuse the entries of ``transaction`` on ``base`` unless ``user`` may make them.
+    """Refuse the entries of ``transaction`` unless its user may make them.
 
-    ``user`` None is the program itself. ``before_each`` is called before each entry is checked, and
-    may raise. Raises `PermissionDenied`, and `IllegalChange` for a change that would leave
-    privileges enforced without a superuser.
+    ``access`` is that of the user in the catalog on which the transaction is based. ``before_each``
+    is called before each entry is checked, and may raise. Raises `PermissionDenied`, and
+    `IllegalChange` for a change that would leave privileges enforced without a superuser.
     """
-    entries = transaction.entries
+    base, entries = access.catalog, transaction.entries
     _keep_a_superuser(base, entries, transaction.contents)
-    access = Access(base, user)
     if access.free:
         return
     before = base
