@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -174,16 +174,26 @@ def sync_time() -> float:
 
 def raw_commits(database: Database, seconds: float = 1.0) -> float:
     """Return the commits of two rows per second, by one writer with full sync."""
+    commit = raw_commit(database)
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        commit()
+        count += 1
+    return count / seconds
+
+
+def raw_commit(database: Database) -> Callable[[], None]:
+    """Return a function that commits two rows of 500 bytes to ``database``, with full sync."""
     blob, value = ("BYTEA", "%s") if database.dialect == "postgresql" else ("BLOB", "?")
     with database.write() as connection:
         connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS raw (id INTEGER, data {blob})")
-    count, end = 0, time.monotonic() + seconds
-    while time.monotonic() < end:
+
+    def commit() -> None:
         with database.write() as connection:
             for _ in range(2):
                 connection.exec_driver_sql(f"INSERT INTO raw VALUES (1, {value})", (bytes(500),))
-        count += 1
-    return count / seconds
+
+    return commit
 
 
 @benchmark(

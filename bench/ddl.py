@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 
-from bench.catalog import CALLERS, CALLS, COLUMNS, SECONDS, WARM_UP, raw_commits
+from bench.catalog import CALLERS, CALLS, COLUMNS, SECONDS, WARM_UP, raw_commit
 from bench.registry import Measured, benchmark
 from strandline.catalog.commands import CreateSchema, CreateTable, DropSchema, TableDefinition
 from strandline.config import Settings
@@ -58,18 +59,21 @@ def fill(session: LocalSession, count: int, schema: str = "default") -> None:
     session.execute(commands, timeout=TIMEOUT)
 
 
-def folder_sync() -> float:
-    """Return the median seconds of creating a folder and syncing its parent."""
-    spent = []
+@contextmanager
+def raw_folders() -> Iterator[Callable[[], None]]:
+    """Yield a function that makes a folder and syncs the folder above it."""
     with tempfile.TemporaryDirectory() as name:
-        parent = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
-        for n in range(CALLS):
-            began = time.perf_counter()
-            os.mkdir(f"{name}/{n}")
-            os.fsync(parent)
-            spent.append(time.perf_counter() - began)
-        os.close(parent)
-    return statistics.median(spent)
+        above = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
+        numbers = count()
+
+        def make() -> None:
+            os.mkdir(f"{name}/{next(numbers)}")
+            os.fsync(above)
+
+        try:
+            yield make
+        finally:
+            os.close(above)
 
 
 @benchmark(
@@ -81,27 +85,38 @@ def create_table_latency() -> list[Measured]:
 
 
 def latencies(kind: str) -> list[Measured]:
-    """Return the rows of one kind of store."""
+    """Return the rows of one kind of store.
+
+    Each round makes every call and every reference once, because the speed of a disk changes within
+    a second, and a program that does nothing but sync finds its caches warm.
+    """
+    calls: list[Callable[[int], object]] = []
     with ExitStack() as stack:
-        sessions = []
-        for count in (FEW, MANY):
-            node, session = stack.enter_context(opened(kind))
-            fill(session, count)
-            sessions.append(session)
-        spent: list[list[float]] = [[] for _ in sessions]
-        for n in range(CALLS + WARM_UP):
-            for session, times in zip(sessions, spent, strict=True):
-                times.append(timed(partial(session.execute, new_table(f"one_{n}"))))
-        raw = (1 / raw_commits(node.database) + folder_sync()) * 1000
+        for tables in (FEW, MANY):
+            _, session = stack.enter_context(opened(kind))
+            fill(session, tables)
+            calls.append(partial(create_one, session))
+        unused, _ = stack.enter_context(opened(kind))
+        commit, make = raw_commit(unused.database), stack.enter_context(raw_folders())
+        calls += [lambda n: commit(), lambda n: make()]
+        rounds = [[timed(partial(call, n)) for call in calls] for n in range(WARM_UP + CALLS)]
+    few, many, *raw = (
+        statistics.median(times) * 1000 for times in zip(*rounds[WARM_UP:], strict=True)
+    )
     return [
         Measured(
-            statistics.median(times[WARM_UP:]) * 1000,
-            reference=raw,
-            label=f"{kind}, {count:,} tables",
-            target=RAW * raw,
+            value,
+            reference=sum(raw),
+            label=f"{kind}, {tables:,} tables",
+            target=RAW * sum(raw),
         )
-        for count, times in zip((FEW, MANY), spent, strict=True)
+        for tables, value in ((FEW, few), (MANY, many))
     ]
+
+
+def create_one(session: LocalSession, number: int) -> None:
+    """Create the table ``one_<number>`` in its own version."""
+    session.execute(new_table(f"one_{number}"))
 
 
 @benchmark(
