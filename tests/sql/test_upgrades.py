@@ -182,13 +182,24 @@ def open_all_parts(url: str) -> None:
 
 
 def shape(url: str) -> object:
-    """The tables with their columns and indexes, and the versions of the parts."""
+    """The tables with their columns and indexes, and the versions of the parts.
+
+    Does not tell BIGINT from INTEGER: in SQLite, a key that older releases made as BIGINT stays so,
+    since changing it would rewrite the table.
+    """
     database = open_database(url)
     with database.read() as connection:
         inspector = inspect(connection)
         tables = {
             table: (
-                {(column["name"], str(column["type"]), column["nullable"]) for column in columns},
+                {
+                    (
+                        column["name"],
+                        str(column["type"]).replace("BIGINT", "INTEGER"),
+                        column["nullable"],
+                    )
+                    for column in columns
+                },
                 tuple(inspector.get_pk_constraint(table)["constrained_columns"]),
                 {
                     (index["name"], tuple(index["column_names"]))

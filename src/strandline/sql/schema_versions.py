@@ -28,6 +28,10 @@ from sqlalchemy.schema import CreateIndex
 from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.sql.statements import run, value
 
+ROW_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+"""The type of a key of one number. In SQLite, a key that is exactly an INTEGER is the number of the
+row: it needs no index of its own, and SQLite can assign it."""
+
 BASE_TABLES = MetaData()
 BASE_PART = "sql"
 BASE_VERSION = 3

@@ -30,7 +30,7 @@ from sqlalchemy import (
     Text,
 )
 
-from strandline.sql.schema_versions import add_indexes, whole_row
+from strandline.sql.schema_versions import ROW_NUMBER, add_indexes, whole_row
 
 PART = "transactions"
 VERSION = 4
@@ -44,13 +44,10 @@ LAST_ID = (1 << 63) - 1
 
 METADATA = MetaData()
 
-# SQLite numbers rows by itself only if the key is exactly an INTEGER.
-_RowNumber = BigInteger().with_variant(Integer(), "sqlite")
-
 TXN = Table(
     "txn",
     METADATA,
-    Column("txn_id", _RowNumber, primary_key=True),
+    Column("txn_id", ROW_NUMBER, primary_key=True),
     Column("state", Integer, nullable=False),
     Column("begin_time", BigInteger, nullable=False),
     Column("commit_time", BigInteger),
@@ -95,7 +92,7 @@ _PENDING = Index(
 NEXT_WRITE_ID = Table(
     "next_write_id",
     METADATA,
-    Column("table_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("table_id", ROW_NUMBER, primary_key=True, autoincrement=False),
     Column("next", BigInteger, nullable=False),
 )
 
@@ -114,7 +111,7 @@ TXN_FOOTPRINT = Table(
 HOLD = Table(
     "hold",
     METADATA,
-    Column("hold_id", _RowNumber, primary_key=True),
+    Column("hold_id", ROW_NUMBER, primary_key=True),
     Column("kind", Text, nullable=False),
     Column("owner", Text, nullable=False),
     Column("time", BigInteger, nullable=False),
@@ -134,7 +131,7 @@ HOLD_WATERMARK = Table(
 LOCK_REQUEST = Table(
     "lock_request",
     METADATA,
-    Column("lock_id", _RowNumber, primary_key=True),
+    Column("lock_id", ROW_NUMBER, primary_key=True),
     Column("txn_id", BigInteger),
     Column("owner", Text, nullable=False),
     Column("user", Text, nullable=False),

@@ -21,7 +21,7 @@ from sqlalchemy import (
     Text,
 )
 
-from strandline.sql.schema_versions import whole_row
+from strandline.sql.schema_versions import ROW_NUMBER, whole_row
 
 PART = "metastore"
 VERSION = 5
@@ -29,7 +29,8 @@ VERSION = 5
 
 Version 3, of release 0.3.0, added an index of tables by place, and ``unfinished_move``. Version 4,
 of release 0.4.0, added ``cleaned_table``. Version 5, of release 0.6.0, added the row id to
-``store_row_by_name``.
+``store_row_by_name`` and removed ``table_location_whole``. Since then, SQLite makes some keys
+INTEGER; a table that an older release made keeps its key.
 """
 
 METADATA = MetaData()
@@ -37,7 +38,7 @@ METADATA = MetaData()
 STORE_ROW = Table(
     "store_row",
     METADATA,
-    Column("row_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("row_id", ROW_NUMBER, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, nullable=False),
     Column("kind", Integer, nullable=False),
     Column("bucket", Integer, nullable=False),
@@ -64,10 +65,11 @@ STORE_SEQUENCE = Table(
     Column("row_id", BigInteger, nullable=False),
 )
 
+# Its index by place has both columns, since the key is the number of the row.
 TABLE_LOCATION = Table(
     "table_location",
     METADATA,
-    Column("table_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("table_id", ROW_NUMBER, primary_key=True, autoincrement=False),
     Column("location", Text, nullable=False),
     Index("table_location_by_place", "location"),
 )
@@ -96,14 +98,14 @@ UNFINISHED_MOVE = Table(
 CLEANED_TABLE = Table(
     "cleaned_table",
     METADATA,
-    Column("table_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("table_id", ROW_NUMBER, primary_key=True, autoincrement=False),
     Column("up_to", BigInteger, nullable=False),
 )
 
 NOTIFICATION_LOG = Table(
     "notification_log",
     METADATA,
-    Column("event_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("event_id", ROW_NUMBER, primary_key=True, autoincrement=False),
     Column("time", BigInteger, nullable=False),
     Column("verb", Text, nullable=False),
     Column("catalog_version", BigInteger),
@@ -124,13 +126,11 @@ NOTIFICATION_SEQUENCE = Table(
 )
 
 
-WHOLE = (
+for _table in (
     STORE_SEQUENCE,
     NOTIFICATION_SEQUENCE,
-    TABLE_LOCATION,
     PARTITION_MOVE,
     UNFINISHED_MOVE,
     CLEANED_TABLE,
-)
-for _table in WHOLE:
+):
     whole_row(_table)

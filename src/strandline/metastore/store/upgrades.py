@@ -36,7 +36,7 @@ from strandline.transactions.tables import TXN_WRITE_ID
 
 logger = logging.getLogger(__name__)
 
-_WHOLE_OF_2 = (STORE_SEQUENCE, NOTIFICATION_SEQUENCE, TABLE_LOCATION, PARTITION_MOVE)
+_WHOLE_OF_2 = (STORE_SEQUENCE, NOTIFICATION_SEQUENCE, PARTITION_MOVE)
 
 
 def _add_partition_moves_and_indexes(connection: Connection) -> None:
@@ -117,8 +117,9 @@ def _add_cleaned_tables(connection: Connection) -> None:
     add_indexes(connection, CLEANED_TABLE)
 
 
-def _order_rows_of_a_name(connection: Connection) -> None:
+def _change_indexes(connection: Connection) -> None:
     connection.exec_driver_sql("DROP INDEX IF EXISTS store_row_by_name")
+    connection.exec_driver_sql("DROP INDEX IF EXISTS table_location_whole")  # others have it all
     add_indexes(connection, STORE_ROW)
 
 
@@ -126,6 +127,6 @@ STEPS: Mapping[int, Step] = {
     2: _add_partition_moves_and_indexes,
     3: _find_places_and_unfinished_moves,
     4: _add_cleaned_tables,
-    5: _order_rows_of_a_name,
+    5: _change_indexes,
 }
 """The upgrade step to each version of the tables."""
