@@ -34,7 +34,7 @@ from strandline.model.partitioning import Partition, PartitionValue
 from strandline.model.type_text import simple_string
 from strandline.model.types import BIGINT, DATE, DOUBLE, STRING, DataType
 from strandline.spark.folder import TableFolder, folder_path
-from strandline.spark.positions import POSITIONS, write_delete_file
+from strandline.spark.positions import POSITIONS, bitmaps_of, write_delete_file
 from tests.metastore.hive.spark_process import SparkProcess
 
 ROWS, FILES = 6_000_000, 20
@@ -137,7 +137,8 @@ class Bench:
         ]
         begun = self.session.begin()
         folder = TableFolder(table.location, table=name)
-        deleted = write_delete_file(folder, pa.concat_tables(pieces), txn_id=begun.txn_id)
+        bitmaps = bitmaps_of(pa.concat_tables(pieces))
+        deleted = write_delete_file(folder, bitmaps, txn_id=begun.txn_id)
         folder.close()
         touched = [file.path for file in files]
         self.session.stage(begun.txn_id, table.descriptor.id, add=[deleted], touch=touched)

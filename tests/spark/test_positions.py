@@ -21,9 +21,9 @@ from strandline.spark.positions import (
     POSITIONS,
     Bitmap,
     bitmap_table,
+    bitmaps_of,
     deleted_rows,
     read_bitmaps,
-    select_files,
     write_delete_file,
 )
 from strandline.spark.schemas import BITMAP, BITMAP_FILE
@@ -74,7 +74,7 @@ def test_bitmaps_hold_the_positions_of_all_delete_files(
         fresh = [pair for pair in statement if pair not in taken]
         taken.update(fresh)
         if fresh:
-            rows.append(write_delete_file(folder, table(fresh), txn_id=1))
+            rows.append(write_delete_file(folder, bitmaps_of(table(fresh)), txn_id=1))
     sizes = {1: 201, 2: 201, 3: 201}
     read_back = read_bitmaps(folder.path, rows, sizes)
     expected = {i: {p for f, p in taken if f == i} for i in {f for f, _ in taken} & sizes.keys()}
@@ -85,7 +85,7 @@ def test_bitmaps_hold_the_positions_of_all_delete_files(
 
 
 def test_a_delete_file_has_a_bitmap_for_each_data_file(folder: TableFolder) -> None:
-    row = write_delete_file(folder, table([(9, 2), (5, 70), (9, 1)]), txn_id=12)
+    row = write_delete_file(folder, bitmaps_of(table([(9, 2), (5, 70), (9, 1)])), txn_id=12)
     assert row.path.startswith("_deletes/12-")
     assert (row.file_ids, row.counts) == ((5, 9), (1, 2))
     written = pq.ParquetFile(folder.path / row.path)
@@ -96,7 +96,7 @@ def test_a_delete_file_has_a_bitmap_for_each_data_file(folder: TableFolder) -> N
 def test_position_files_of_older_releases_are_read_together_with_bitmap_files(
     folder: TableFolder,
 ) -> None:
-    bitmaps = write_delete_file(folder, table([(1, 70), (2, 3)]), txn_id=9)
+    bitmaps = write_delete_file(folder, bitmaps_of(table([(1, 70), (2, 3)])), txn_id=9)
     pq.write_table(table([(1, 2), (1, 65)]), folder.path / "_deletes/old.parquet")
     positions = DeleteFile(path="_deletes/old.parquet", file_ids=(1,), counts=(2,))
     read_back = read_bitmaps(folder.path, [positions, bitmaps], {1: 71, 2: 4})
@@ -104,7 +104,7 @@ def test_position_files_of_older_releases_are_read_together_with_bitmap_files(
 
 
 def test_the_last_bit_of_a_word_is_its_sign(folder: TableFolder) -> None:
-    row = write_delete_file(folder, table([(1, 63)]), txn_id=1)
+    row = write_delete_file(folder, bitmaps_of(table([(1, 63)])), txn_id=1)
     assert read_bitmaps(folder.path, [row], {1: 64})[1].tolist() == [-(2**63)]
 
 
@@ -113,12 +113,8 @@ def test_bitmaps_become_columns_for_a_join() -> None:
     assert made.to_pydict() == {BITMAP_FILE: [7, 8], BITMAP: [[1, 2], [4]]}
 
 
-def test_positions_are_selected_by_file() -> None:
-    assert select_files(table([(1, 1), (2, 2), (3, 3)]), {3, 1}) == table([(1, 1), (3, 3)])
-
-
 def test_a_delete_file_of_other_data_files_is_not_opened(folder: TableFolder) -> None:
-    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    row = write_delete_file(folder, bitmaps_of(table([(1, 1)])), txn_id=1)
     folder.discard(row.path)
     assert read_bitmaps(folder.path, [row], {2: 10}) == {}
 
@@ -126,14 +122,14 @@ def test_a_delete_file_of_other_data_files_is_not_opened(folder: TableFolder) ->
 def test_a_missing_delete_file_raises_an_error_instead_of_showing_deleted_rows(
     folder: TableFolder,
 ) -> None:
-    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    row = write_delete_file(folder, bitmaps_of(table([(1, 1)])), txn_id=1)
     folder.discard(row.path)
     with pytest.raises(CorruptData, match=row.path):
         read_bitmaps(folder.path, [row], {1: 10})
 
 
 def test_a_truncated_delete_file_raises_an_error(folder: TableFolder) -> None:
-    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    row = write_delete_file(folder, bitmaps_of(table([(1, 1)])), txn_id=1)
     path = folder.path / row.path
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(CorruptData, match="it was cut or replaced"):
@@ -145,8 +141,8 @@ def test_a_truncated_delete_file_raises_an_error(folder: TableFolder) -> None:
 def test_a_delete_file_that_was_replaced_by_one_of_as_many_rows_raises_an_error(
     folder: TableFolder,
 ) -> None:
-    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
-    other = write_delete_file(folder, table([(1, 700)]), txn_id=2)
+    row = write_delete_file(folder, bitmaps_of(table([(1, 1)])), txn_id=1)
+    other = write_delete_file(folder, bitmaps_of(table([(1, 700)])), txn_id=2)
     (folder.path / other.path).rename(folder.path / row.path)
     with pytest.raises(CorruptData, match="it was cut or replaced"):
         read_bitmaps(folder.path, [row], {1: 1_000})
@@ -155,19 +151,19 @@ def test_a_delete_file_that_was_replaced_by_one_of_as_many_rows_raises_an_error(
 def test_a_delete_file_whose_counts_differ_from_its_record_raises_an_error(
     folder: TableFolder,
 ) -> None:
-    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    row = write_delete_file(folder, bitmaps_of(table([(1, 1)])), txn_id=1)
     with pytest.raises(CorruptData, match="2 deleted rows of 1 data files that were written"):
         read_bitmaps(folder.path, [replace(row, counts=(2,))], {1: 10})
 
 
 def test_a_position_after_the_end_of_its_data_file_raises_an_error(folder: TableFolder) -> None:
-    row = write_delete_file(folder, table([(1, 10)]), txn_id=1)
+    row = write_delete_file(folder, bitmaps_of(table([(1, 10)])), txn_id=1)
     with pytest.raises(CorruptData, match="names row 10"):
         read_bitmaps(folder.path, [row], {1: 10})
 
 
 def test_an_empty_bitmap_deletes_nothing(folder: TableFolder) -> None:
-    row = write_delete_file(folder, table([(1, 0), (2, 0)]), txn_id=1)
+    row = write_delete_file(folder, bitmaps_of(table([(1, 0), (2, 0)])), txn_id=1)
     written = pq.ParquetFile(folder.path / row.path).read()
     empty = pa.array([[], [1]], written.schema.field("bitmap").type)
     pq.write_table(written.set_column(1, "bitmap", empty), folder.path / row.path)

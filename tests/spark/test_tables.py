@@ -26,7 +26,7 @@ from strandline.errors import (
 )
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableKind
 from strandline.model.types import BIGINT, INT
-from strandline.spark import Counts, Tables
+from strandline.spark import Counts, Tables, positions
 from strandline.spark.schemas import check_supported, file_schema
 from tests.spark.data import files, folder, frame, ids, numbers, rows
 
@@ -74,6 +74,24 @@ def test_rows_are_appended_deleted_and_counted(tables: Tables) -> None:
     assert tables.delete("shop.t", "id <= 5") == Counts(4, 1)
     assert tables.delete("SHOP.T", "id IN (SELECT max(id) FROM range(12))") == Counts(1, 1)
     assert ids(tables.read("shop.t")) == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("condition", ["id % 63 = 0", "id IN (63, 64, 700)", "id > 99", "id < 0"])
+def test_spark_makes_the_same_bitmaps_of_many_rows(
+    tables: Tables, condition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    for start in (0, 400):
+        tables.append("shop.t", tables.spark.range(start, start + 400).coalesce(1))
+    snapshot = tables.snapshot("shop.t")
+    with pytest.raises(ZeroDivisionError), tables.transaction() as few:
+        counts = few.delete("shop.t", condition)
+        left = ids(few.read("shop.t"))
+        raise ZeroDivisionError
+    monkeypatch.setattr(positions, "MOST_COLLECTED", 0)
+    assert tables.delete("shop.t", condition) == counts
+    assert ids(tables.read("shop.t")) == left
+    assert len(ids(tables.read("shop.t", snapshot=snapshot))) == len(left) + counts.rows == 800
 
 
 def test_a_table_can_be_created_from_the_schema_of_a_dataframe(tables: Tables) -> None:

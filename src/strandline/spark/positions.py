@@ -8,37 +8,71 @@ If several delete files name one data file, a row is deleted if any of them says
 
 Up to 0.2.1, a delete file had a row for each deleted row. Such files can still be read.
 
-The driver writes and reads delete files.
+The driver writes and reads delete files. Spark's executors make the bitmaps of a delete that may
+find many rows.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
 
 from strandline.errors import CorruptData
 from strandline.metastore.store.rows import DeleteFile, DeleteForm
 from strandline.spark.folder import TableFolder
-from strandline.spark.schemas import BITMAP, BITMAP_FILE
+from strandline.spark.schemas import BITMAP, BITMAP_FILE, FILE, POSITION
 
 POSITIONS = pa.schema(
     [pa.field("file_id", pa.int64(), False), pa.field("position", pa.int64(), False)]
 )
 _WORDS = pa.list_(pa.field("element", pa.int64(), False))
 _BITMAPS = pa.schema([pa.field("file_id", pa.int64(), False), pa.field("bitmap", _WORDS, False)])
-Bitmap = np.ndarray[tuple[int], np.dtype[np.int64]]
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Bitmap = Numbers
 """Words of 64 bits, least significant byte first."""
 
+MOST_COLLECTED = 1 << 24
+"""If a delete may find more rows, Spark makes their bitmaps; otherwise this process does.
 
-def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) -> DeleteFile:
-    """Write ``positions`` (columns as in `POSITIONS`, in any order) as a delete file, on disk."""
-    bitmaps = {file_id: _bitmap(piece) for file_id, piece in _by_file(positions.cast(POSITIONS))}
+A position takes 16 bytes in the memory of the driver, a word of up to 64 positions 24 bytes. Spark
+takes up to twice as long for the words as for the positions of the same rows.
+"""
+_WORD = f"bit_or(shiftleft(1L, CAST({POSITION} & 63 AS INT)))"
+
+
+def bitmaps_of_rows(rows: DataFrame, *, at_most: int) -> dict[int, Bitmap]:
+    """The bitmaps, by file id, of the rows that the columns `FILE` and `POSITION` of ``rows`` name.
+
+    There are ``at_most`` so many. Spark makes the bitmaps if that is more than `MOST_COLLECTED`.
+    """
+    if at_most <= MOST_COLLECTED:
+        named = rows.select(sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position"))
+        return bitmaps_of(named.toArrow())
+    place = sql.shiftright(POSITION, 6).alias("place")
+    words = rows.groupBy(sql.col(FILE).alias("file_id"), place).agg(sql.expr(_WORD).alias("word"))
+    return {
+        file_id: _placed(places, values)
+        for file_id, (places, values) in _by_file(words.toArrow(), "place", "word")
+    }
+
+
+def bitmaps_of(positions: pa.Table) -> dict[int, Bitmap]:
+    """The bitmaps, by file id, of ``positions`` (columns as in `POSITIONS`, in any order)."""
+    pieces = _by_file(positions.cast(POSITIONS), "position")
+    return {file_id: _bitmap(piece) for file_id, (piece,) in pieces}
+
+
+def write_delete_file(
+    folder: TableFolder, bitmaps: Mapping[int, Bitmap], *, txn_id: int
+) -> DeleteFile:
+    """Write the bitmaps, by file id, as a delete file, on disk."""
     rows = pa.table(
         [pa.array(list(bitmaps), pa.int64()), pa.array(list(bitmaps.values()), _WORDS)],
         schema=_BITMAPS,
@@ -54,13 +88,6 @@ def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) 
         form=DeleteForm.BITMAPS,
         bytes=size,
     )
-
-
-def counts_by_file(positions: pa.Table) -> dict[int, int]:
-    """The number of positions in each file, ordered by file id."""
-    counted = positions.group_by("file_id").aggregate([("file_id", "count")]).sort_by("file_id")
-    ids, counts = counted["file_id"].to_pylist(), counted["file_id_count"].to_pylist()
-    return dict(zip(ids, counts, strict=True))
 
 
 def read_bitmaps(
@@ -111,7 +138,7 @@ def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"delete file {path} cannot be read: {error}") from error
     if row.form is DeleteForm.POSITIONS:
-        bitmaps = {file_id: _bitmap(piece) for file_id, piece in _by_file(table)}
+        bitmaps = bitmaps_of(table)
     else:
         words = [np.asarray(bitmap.values, dtype=np.int64) for bitmap in table["bitmap"]]
         bitmaps = dict(zip(table["file_id"].to_pylist(), words, strict=True))
@@ -124,19 +151,28 @@ def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:
     return bitmaps
 
 
-def _by_file(positions: pa.Table) -> Iterator[tuple[int, Bitmap]]:
-    """The positions in each data file, ordered by file id."""
-    if not positions.num_rows:
+def _by_file(rows: pa.Table, *columns: str) -> Iterator[tuple[int, list[Numbers]]]:
+    """The values of ``columns`` in the rows of each ``file_id``, ordered by file id."""
+    if not rows.num_rows:
         return
-    ordered = positions.sort_by("file_id")
+    ordered = rows.sort_by("file_id")
     ids, starts = np.unique(ordered["file_id"].to_numpy(), return_index=True)
-    yield from zip(ids.tolist(), np.split(ordered["position"].to_numpy(), starts[1:]), strict=True)
+    pieces = [np.split(ordered[column].to_numpy(), starts[1:]) for column in columns]
+    for file_id, *values in zip(ids.tolist(), *pieces, strict=True):
+        yield file_id, values
 
 
-def _bitmap(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Bitmap:
+def _bitmap(positions: Numbers) -> Bitmap:
     bits = np.zeros((int(positions.max()) // 64 + 1) * 64, dtype=np.uint8)
     bits[positions] = 1
     return np.packbits(bits, bitorder="little").view("<i8")
+
+
+def _placed(places: Numbers, words: Numbers) -> Bitmap:
+    """The bitmap with these words at these places, and zeros between them."""
+    bitmap = np.zeros(int(places.max()) + 1, dtype="<i8")
+    bitmap[places] = words
+    return bitmap
 
 
 def _union(known: Bitmap | None, more: Bitmap) -> Bitmap:
@@ -156,9 +192,3 @@ def _check_end(root: Path, file_id: int, bitmap: Bitmap, rows: int) -> None:
             f"a delete file in {root} names row {last} of data file {file_id}, which has"
             f" {rows} rows"
         )
-
-
-def select_files(positions: pa.Table, file_ids: Collection[int]) -> pa.Table:
-    """The positions in these files."""
-    wanted_ids = pa.array(sorted(file_ids), pa.int64())
-    return positions.filter(pc.is_in(positions["file_id"], value_set=wanted_ids))

@@ -21,9 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from strandline.errors import (
     StrandlineError,
@@ -41,13 +39,13 @@ from strandline.metastore.store.file_scans import deleted_counts
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
-    POSITIONS,
-    counts_by_file,
-    select_files,
+    Bitmap,
+    bitmaps_of_rows,
+    deleted_rows,
     write_delete_file,
 )
 from strandline.spark.scans import bounds_of, live_rows
-from strandline.spark.schemas import FILE, POSITION, check_reading, check_supported, check_writing
+from strandline.spark.schemas import check_reading, check_supported, check_writing
 from strandline.spark.writing import conform, write_data_files
 from strandline.transactions import TransactionState, ValidWriteIdList
 
@@ -162,18 +160,17 @@ class TablesTransaction:
         opened = self._table(name)
         files = self._files(opened, condition)
         hits = self._find(opened.table, files, condition)
-        if not hits.num_rows:
+        if not hits:
             return Counts(rows=0, files=0)
-        counts = counts_by_file(hits)
+        counts = {file_id: deleted_rows(bitmap) for file_id, bitmap in hits.items()}
         emptied_files = _emptied(files, counts)
         paths = {file.file_id: file.path for file in files.data_files}
         kept = counts.keys() - emptied_files
         add: list[DataFile | DeleteFile] = []
         with self._discarding(opened):
             if kept:
-                delete_file = write_delete_file(
-                    opened.folder, select_files(hits, kept), txn_id=self.txn_id
-                )
+                bitmaps = {file_id: hits[file_id] for file_id in sorted(kept)}
+                delete_file = write_delete_file(opened.folder, bitmaps, txn_id=self.txn_id)
                 opened.placed.append(delete_file.path)
                 add.append(delete_file)
             self._stage(
@@ -182,15 +179,15 @@ class TablesTransaction:
                 remove=[paths[file_id] for file_id in sorted(emptied_files)],
                 touch=[paths[file_id] for file_id in sorted(kept)],
             )
-        return Counts(rows=hits.num_rows, files=len(counts))
+        return Counts(rows=sum(counts.values()), files=len(counts))
 
-    def _find(self, table: ResolvedTable, files: TableFiles, condition: str | Column) -> pa.Table:
+    def _find(
+        self, table: ResolvedTable, files: TableFiles, condition: str | Column
+    ) -> dict[int, Bitmap]:
+        """The rows for which ``condition`` is true, by file id."""
         rows = live_rows(self._spark, self._session, table, files, positions=True)
-        predicate = sql.expr(condition) if isinstance(condition, str) else condition
-        hits = rows.filter(predicate).select(
-            sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position")
-        )
-        return hits.toArrow().cast(POSITIONS)
+        at_most = sum(file.rows for file in files.data_files)
+        return bitmaps_of_rows(rows.filter(condition), at_most=at_most)
 
     def _table(self, name: str) -> _OpenedTable:
         if self._ended:

@@ -18,7 +18,7 @@ from strandline.model.partitioning import Partition
 from strandline.model.types import ArrayType, DataType, MapType, StructType, as_stored
 from strandline.spark.folder import TableFolder, folder_path
 from strandline.spark.partitions import partition_of
-from strandline.spark.positions import POSITIONS, read_bitmaps, write_delete_file
+from strandline.spark.positions import POSITIONS, bitmaps_of, read_bitmaps, write_delete_file
 
 _ID = "PARQUET:field_id"
 _ATOMIC = {
@@ -86,7 +86,7 @@ def delete(
     opened = TableFolder(table.location, table=name)
     wanted = list(positions)
     chosen = pa.table({"file_id": [file_id] * len(wanted), "position": wanted}, schema=POSITIONS)
-    deleted = write_delete_file(opened, chosen, txn_id=transaction.txn_id)
+    deleted = write_delete_file(opened, bitmaps_of(chosen), txn_id=transaction.txn_id)
     opened.close()
     if folder:
         root, own = folder_path(table.location), f"{folder}/{transaction.txn_id}.parquet"
