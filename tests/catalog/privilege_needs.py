@@ -194,7 +194,7 @@ CHANGES = [
         RenameTable(schema="s", table="t", new_name="t", new_schema="z"),
         [
             ("lacks USAGE on schema s", JOIN_ANN),
-            ("lacks CREATE and USAGE on schema z", USAGE_Z),
+            ("lacks USAGE on schema z", USAGE_Z),
             ("lacks CREATE on schema z", CREATE_Z),
         ],
     ),

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.planning import Command, Planning
 from strandline.catalog.privileges.access import Access
-from strandline.catalog.privileges.check import permit, require_reach
+from strandline.catalog.privileges.check import PrivilegeCheck
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Arguments, Update
@@ -163,15 +163,16 @@ def validate(
     """
     planning = Planning(base, transaction, now, author=request.author)
     access = Access(base, request.identity)
+    check = PrivilegeCheck(access, transaction, before_each=request.check_waiting)
     applied = []
     try:
         for command in request.commands:
             request.check_waiting()
-            require_reach(access, command)
+            check.require_reach(command)
             before = len(transaction.entries)
             command.plan(planning)
             applied.append(len(transaction.entries) > before)
-        permit(access, transaction, before_each=request.check_waiting)
+        check.finish()
     except BaseException as error:  # of any kind: it must not fail the other callers
         return Validated(request, base, error=error)
     if not transaction.entries:

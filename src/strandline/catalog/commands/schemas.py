@@ -270,6 +270,11 @@ class DropSchema:
     if_exists: bool = False
     database: str = DEFAULT_DATABASE
 
+    @property
+    def schema(self) -> str | None:
+        """The schema that the user must reach, because a refusal tells whether it is empty."""
+        return self.name if _is_default(self.database) else None
+
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`."""
         refuse_reserved(self.name, "dropped")

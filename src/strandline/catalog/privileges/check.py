@@ -2,9 +2,9 @@
 
 The problem: there are dozens of commands and there will be more, and a command that forgot to check
 would be a security hole. So commands do not check. Privileges are checked against what a batch
-*changed*, after it is planned and before it is appended. The needed privileges follow from the
-change alone (kind, old, new). Before, `require_reach` only compares the schema that a command
-names, so that no error of the planning tells what is in it.
+*changed*, after each command is planned and before the batch is appended. The needed privileges
+follow from the change alone (kind, old, new). Before a command is planned, the user must reach the
+schemas that it names, so that no error of the planning tells what is in them.
 
 ===========================  =======================================================================
 change                       needs
@@ -40,42 +40,78 @@ owned a dropped object).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.declared_kinds import declared_kind
+from strandline.catalog.kinds import kind_of_object
 from strandline.catalog.planning import Command
 from strandline.catalog.privileges.access import Access, enforced
 from strandline.catalog.privileges.rules import Case
-from strandline.durable.contents import Contents
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
-from strandline.model.privileges import Privilege
+from strandline.model.identifiers import QualifiedName
+from strandline.model.privileges import ObjectKind, Privilege
 
 
-def permit(
-    access: Access,
-    transaction: CatalogTransaction,
-    *,
-    before_each: Callable[[], None] = lambda: None,
-) -> None:
-    """Refuse the entries of ``transaction`` unless its user may make them.
+class PrivilegeCheck:
+    """The check of one batch, entry by entry.
 
-    ``access`` is that of the user in the catalog on which the transaction is based. ``before_each``
-    is called before each entry is checked, and may raise. Raises `PermissionDenied`, and
-    `IllegalChange` for a change that would leave privileges enforced without a superuser.
+    ``access`` is that of the user in the catalog on which ``transaction`` is based. ``before_each``
+    is called before each entry is checked, and may raise.
     """
-    base, entries = access.catalog, transaction.entries
-    _keep_a_superuser(base, entries, transaction.contents)
-    if access.free:
-        return
-    before = base
-    for entry in entries:
-        before_each()
-        contents = before.contents.toward(entry.changes, transaction.contents)
-        after = Catalog(base.version, base.time, contents)
+
+    def __init__(
+        self,
+        access: Access,
+        transaction: CatalogTransaction,
+        *,
+        before_each: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._base = access.catalog
+        self._is_free = access.free
+        self._access = access  # in the catalog after the checked entries
+        self._transaction = transaction
+        self._before_each = before_each
+        self._checked = 0
+
+    def require_reach(self, command: Command) -> None:
+        """Refuse a command in a schema that the user does not reach, before it is planned.
+
+        What is wrong with the command would tell the user what the schema contains. The entries so
+        far are checked first, because they may give access to the schema. Raises what `finish`
+        raises.
+        """
+        if self._is_free:
+            return
+        self._check_entries()
+        for name in _schemas_named_in(command):
+            schema = self._access.catalog.schema(name)
+            if schema is not None:
+                self._access.require(Privilege.USAGE, schema)
+
+    def finish(self) -> None:
+        """Refuse the entries of the transaction unless the user may make them.
+
+        Raises `PermissionDenied`, and `IllegalChange` for a change that would leave privileges
+        enforced without a superuser.
+        """
+        _keep_a_superuser(self._base, self._transaction)
+        if not self._is_free:
+            self._check_entries()
+
+    def _check_entries(self) -> None:
+        for entry in self._transaction.entries[self._checked :]:
+            self._before_each()
+            self._check(entry)
+            self._checked += 1
+
+    def _check(self, entry: Entry) -> None:
+        access, before = self._access, self._access.catalog
+        contents = before.contents.toward(entry.changes, self._transaction.contents)
+        after = Catalog(before.version, before.time, contents)
         for kind, key in dict.fromkeys((change.kind, change.key) for change in entry.changes):
             declared = declared_kind(kind)
             if declared.rule is None:
@@ -84,26 +120,27 @@ def permit(
             old, new = before.contents.get(kind, key), after.contents.get(kind, key)
             case = Case(access, before, after, old and old.value, new and new.value)
             declared.rule(case)
-        before, access = after, access.by(after)
+        self._access = access.by(after)
 
 
-def require_reach(access: Access, command: Command) -> None:
-    """Refuse a command in a schema that the user does not reach, before it is planned.
+def _schemas_named_in(command: Command) -> Iterator[str]:
+    """The schemas in the arguments of a command."""
+    schemas = [getattr(command, name, None) for name in ("schema", "new_schema")]
+    yield from (name for name in schemas if isinstance(name, str))
+    kind, name = getattr(command, "kind", None), getattr(command, "name", None)
+    declared = kind_of_object(kind) if isinstance(kind, ObjectKind) else None
+    if schemas[0] is None and name and declared is not None and declared.in_schema:
+        yield QualifiedName.parse(name).schema
+    for constraint in getattr(command, "constraints", ()):
+        if constraint.parent:
+            yield QualifiedName.parse(constraint.parent).schema
 
-    What is wrong with the command would tell the user what the schema contains. Raises
-    `PermissionDenied`.
-    """
-    name = None if access.free else getattr(command, "schema", None)
-    schema = access.catalog.schema(name) if isinstance(name, str) else None
-    if schema is not None:
-        access.require(Privilege.USAGE, schema)
 
-
-def _keep_a_superuser(base: Catalog, entries: Sequence[Entry], after: Contents) -> None:
-    kinds = {change.kind for entry in entries for change in entry.changes}
+def _keep_a_superuser(base: Catalog, transaction: CatalogTransaction) -> None:
+    kinds = {change.kind for change in transaction.changes()}
     if not kinds & {"role", "system_configuration"}:
         return
-    result = Catalog(base.version, base.time, after)
+    result = Catalog(base.version, base.time, transaction.contents)
     if not enforced(result) or any(role.superuser for role in result.roles()):
         return
     if enforced(base):
