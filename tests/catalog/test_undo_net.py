@@ -10,18 +10,22 @@ from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
     AlterCluster,
     AlterClusterReplica,
+    AlterTable,
     CommentOn,
     CreateCluster,
     CreateIndex,
     CreateRole,
     CreateSchema,
+    CreateTable,
     CreateZone,
     DropColumns,
     DropIndex,
+    DropRole,
     DropTable,
     MakeIndexAvailable,
     RemoveIndex,
     RenameIndex,
+    RenameRole,
     RenameSchema,
     RenameTable,
     RenameZone,
@@ -349,6 +353,72 @@ def test_introspection_indexes_get_the_owner_of_their_replica(manager: CatalogMa
     assert cluster is not None
     (replica,) = undone.replicas(cluster.id)
     assert {index.owner for index in undone.introspection_indexes(replica.id)} == {"ann"}
+
+
+def owner_of(catalog: Catalog, name: str) -> str:
+    table = catalog.table("s", name)
+    assert table is not None
+    (index,) = catalog.indexes(table.id)
+    assert index.owner == table.owner
+    return table.owner
+
+
+def keyed(name: str, owner: str) -> CreateTable:
+    return create_table(f"s.{name}", "k int not null", primary_key=("k",), owner=owner)
+
+
+def test_a_role_keeps_what_it_got_since_when_its_rename_is_undone(manager: CatalogManager) -> None:
+    run(manager, CreateRole(name="bob"), keyed("t", "bob"))
+    version = run(manager, RenameRole(name="bob", new_name="rob"))
+    run(manager, keyed("later", "rob"))
+    before = visible(manager.present())
+    undone = undo(manager, version)
+    assert owner_of(undone.catalog, "t") == owner_of(undone.catalog, "later") == "bob"
+    assert visible(undo(manager, undone.version).catalog) == before
+
+
+def test_roles_that_exchanged_their_names_keep_what_each_got_since(manager: CatalogManager) -> None:
+    run(manager, CreateRole(name="a"), CreateRole(name="b"))
+    names = (("a", "c"), ("b", "a"), ("c", "b"))
+    version = run(manager, *(RenameRole(name=old, new_name=new) for old, new in names))
+    run(manager, keyed("of_a", "b"), keyed("of_b", "a"))
+    undone = undo(manager, version).catalog
+    assert (owner_of(undone, "of_a"), owner_of(undone, "of_b")) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="ann"),
+        AlterTable(schema="s", table="t", definition=keyed("t", "ann").definition),
+    ],
+    ids=["set the owner", "alter"],
+)
+def test_the_indexes_of_a_table_are_given_away_and_come_back_with_it(
+    manager: CatalogManager, give: Command
+) -> None:
+    run(manager, CreateRole(name="bob"), keyed("t", "bob"))
+    version = run(manager, give)
+    assert owner_of(manager.present(), "t") == "ann"
+    run(manager, DropRole(name="bob"))
+    run(manager, CreateIndex(schema="s", index="i", table="t", columns=("k",)))
+    undone = undo(manager, version).catalog
+    table = undone.table("s", "t")
+    assert table is not None
+    assert [table.owner, *(index.owner for index in undone.indexes(table.id))] == ["bob"] * 3
+
+
+def test_an_index_of_another_owner_is_not_given_away_with_its_table(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t", owner="bob"))
+    run(manager, CreateIndex(schema="s", index="i", table="t", columns=("a",), owner="cleo"))
+    version = run(manager, SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="ann"))
+    for catalog in (manager.present(), undo(manager, version).catalog):
+        table = catalog.table("s", "t")
+        assert table is not None
+        (index,) = catalog.indexes(table.id)
+        assert index.owner == "cleo"
 
 
 def test_a_comment_set_twice_in_a_version_is_removed_in_one_step(manager: CatalogManager) -> None:

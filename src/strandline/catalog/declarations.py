@@ -9,7 +9,7 @@ from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
 from strandline.catalog.commands.clusters import drop_cluster, drop_replica, keep_replicas
-from strandline.catalog.commands.indexes import drop_index
+from strandline.catalog.commands.indexes import drop_index, give_indexes
 from strandline.catalog.commands.roles import drop_role
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA, drop_database, drop_schema
 from strandline.catalog.commands.tables import drop_relation
@@ -58,7 +58,7 @@ from strandline.model.privileges import (
 )
 
 
-def _nothing_follows(planning: Planning, value: Any) -> None:
+def _nothing_follows(planning: Planning, before: Any, value: Any) -> None:
     """Do nothing more after the owner is set."""
 
 
@@ -138,7 +138,7 @@ declare(
         object_kind=ObjectKind.TABLE,
         grantable=Privilege.SELECT | Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE,
         carries_comment=True,
-        after_owner=_nothing_follows,
+        after_owner=give_indexes,
         rule=rules.in_schema,
         drop=drop_relation,
         undo=Undoing(
@@ -254,7 +254,7 @@ declare(
         object_kind=ObjectKind.ROLE,
         rule=rules.role,
         drop=drop_role,
-        undo=Undoing(check=undo.check_role),
+        undo=Undoing(following=undo.owned_objects_follow, check=undo.check_role),
         # These verbs change the member role, and their entries are about the group.
         verbs=(Verb(name="grant_role", subject="role"), Verb(name="revoke_role", subject="role")),
         views=(rows.roles, rows.role_members),
@@ -263,7 +263,7 @@ declare(
         collection=Collection("cluster", ClusterDescriptor, scope="cluster"),
         object_kind=ObjectKind.CLUSTER,
         grantable=Privilege.USAGE | Privilege.CREATE,
-        after_owner=lambda planning, cluster: keep_replicas(planning, cluster, address=None),
+        after_owner=lambda planning, _, cluster: keep_replicas(planning, cluster, address=None),
         rule=rules.top_level(Privilege.CREATE_CLUSTER),
         drop=drop_cluster,
         undo=Undoing(goes_first=True, check=undo.check_size),

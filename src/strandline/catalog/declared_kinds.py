@@ -25,7 +25,7 @@ def _unchanged(earlier: Any, now: Any, net: Net, whole: Net | None) -> Any:
     return earlier
 
 
-def _nothing_follows(catalog: Catalog, value: Any) -> Iterator[Any]:
+def _nothing_follows(catalog: Catalog, before: Any, value: Any) -> Iterator[Any]:
     return iter(())
 
 
@@ -44,7 +44,8 @@ class Undoing:
     * ``comes_back(earlier, now, net, whole)`` returns the value to put in place of ``now`` to
       restore ``earlier``. ``net`` is the net effect of the version on the object, and ``whole``
       that on the object that it is part of.
-    * ``following`` returns the parts that change with the object, as they should be afterwards.
+    * ``following(catalog, before, value)`` returns the other objects that change with the object
+      when ``value`` replaces ``before``, as they should be afterwards.
     * ``check(planning, before, after)`` refuses a value that does not fit the rest of the catalog.
     * ``by_name``: whether `undrop` finds the object by name.
     * ``why_kept``: the reason why a version that changed such an object cannot be undone, or None.
@@ -54,7 +55,7 @@ class Undoing:
     goes_first: bool = False
     same: Callable[[Any, Any], bool] = operator.eq
     comes_back: Callable[[Any, Any, Net, Net | None], Any] = _unchanged
-    following: Callable[[Catalog, Any], Iterator[Any]] = _nothing_follows
+    following: Callable[[Catalog, Any, Any], Iterator[Any]] = _nothing_follows
     check: Callable[[Planning, Any, Any], None] = _always_agrees
     by_name: bool = False
     why_kept: str | None = None
@@ -69,15 +70,15 @@ class DeclaredKind(Kind):
       that created it is undone. If it is None, the object is just deleted.
     * ``rule`` refuses a change that a user may not make. If it is None, only superusers may make
       it.
-    * ``after_owner(planning, value)`` does what follows after the owner is set. If it is None, no
-      owner can be set.
+    * ``after_owner(planning, before, value)`` does what follows after the owner is set. If it is
+      None, no owner can be set.
     * ``views`` are the system views that list the objects.
     """
 
     drop: Callable[[Planning, Any], None] | None = None
     rule: Rule | None = None
     undo: Undoing = Undoing()
-    after_owner: Callable[[Planning, Any], None] | None = None
+    after_owner: Callable[[Planning, Any, Any], None] | None = None
     views: tuple[SystemView, ...] = ()
 
 

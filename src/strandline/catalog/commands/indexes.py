@@ -26,7 +26,7 @@ from strandline.model.descriptors import (
     IndexStatus,
     TableDescriptor,
 )
-from strandline.model.identifiers import check_name
+from strandline.model.identifiers import check_name, normalize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +218,14 @@ class RemoveIndex:
         """Raises `ObjectNotFound`, `IndexStatusConflict`."""
         index = _in_status(planning, self.index_id, IndexStatus.STOPPING, "be removed")
         remove_index(planning, index)
+
+
+def give_indexes(planning: Planning, before: TableDescriptor, table: TableDescriptor) -> None:
+    """Give the indexes of the previous owner of a table to the present one, each in an entry."""
+    for index in planning.catalog.indexes(table.id):
+        if before.owner != table.owner and normalize(index.owner) == normalize(before.owner):
+            with planning.entry("alter_index", **_arguments(planning, index)) as transaction:
+                transaction.put(replace(index, owner=table.owner))
 
 
 def _alive(

@@ -158,7 +158,7 @@ class SetOwner:
         arguments: dict[str, str | list[str]] = {kind.name: qualified, "changed": ["owner"]}
         with planning.entry(kind.verb(Action.ALTER), **arguments) as transaction:
             transaction.put(new)
-        kind.after_owner(planning, new)
+        kind.after_owner(planning, old, new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from strandline.catalog.commands.column_definition import (
     redefine_columns,
 )
 from strandline.catalog.commands.columns import check_redefinition
-from strandline.catalog.commands.indexes import remove_index
+from strandline.catalog.commands.indexes import give_indexes, remove_index
 from strandline.catalog.commands.table_definition import (
     TableDefinition,
     check_stale_rows,
@@ -394,6 +394,7 @@ class AlterTable:
             "alter_table", table=planning.catalog.qualified_name(old), changed=changed
         ) as transaction:
             transaction.put(new)
+        give_indexes(planning, old, new)
 
 
 def _check_kind_and_location(old: TableDescriptor, definition: TableDefinition) -> None:

@@ -25,7 +25,8 @@ What must stay true:
 * Everything that the object refers to exists (its schema, its zone, the roles of a privilege), its
   name is free, and what it must agree with (columns of indexes, types, sizes of clusters) agrees.
 * An index that was not maintained for a while starts again: REGISTERED.
-* A part follows its whole: an index that was created since moves to the schema of its table.
+* A part follows its whole: an index that was created since moves to the schema of its table. What
+  a renamed role owns, it owns under its restored name.
 
 `Undo` is a command: a pure function of the catalog, of the update and of the later updates, which
 are read from the log before (`strandline.catalog.undo.reading`). A version between that reading and
@@ -361,9 +362,10 @@ class _Step:
             base = self.planning.base.next_number(RESTORED_TABLES)
             if self.planning.catalog.next_number(RESTORED_TABLES) == base:
                 transaction.allocate_id(RESTORED_TABLES)
-        before = self.undo.net[target_of(change)]
+        before, now = self.undo.net[target_of(change)], self._now(change)
         transaction.put(value, record=before.old if value is before.old_value else None)
-        for part in declared_kind(kind_of(value).name).undo.following(self.planning.catalog, value):
+        following = declared_kind(kind_of(value).name).undo.following
+        for part in following(self.planning.catalog, now, value):
             net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
             if net is None or net.old is None:
                 self._check_name(

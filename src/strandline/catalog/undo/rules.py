@@ -17,7 +17,7 @@ from strandline.catalog.commands.columns import check_column_change
 from strandline.catalog.commands.defaults import EXISTS_DEFAULT
 from strandline.catalog.commands.objects import SetConfiguration
 from strandline.catalog.planning import Planning
-from strandline.catalog.privileges.access import roles_above
+from strandline.catalog.privileges.access import owned_by, roles_above
 from strandline.catalog.undo.net import Net
 from strandline.errors import IllegalChange, ObjectNotFound
 from strandline.model.descriptors import (
@@ -33,6 +33,7 @@ from strandline.model.descriptors import (
     TableDescriptor,
     ZoneDescriptor,
 )
+from strandline.model.identifiers import normalize
 from strandline.model.privileges import RoleDescriptor
 
 # -- undone by a command ---------------------------------------------------------------------------
@@ -113,18 +114,30 @@ def _status(
     return IndexStatus.REGISTERED
 
 
-# -- parts that follow a restored object -----------------------------------------------------------
+# -- objects that follow a restored one ------------------------------------------------------------
 
 
-def indexes_follow(catalog: Catalog, table: TableDescriptor) -> Iterator[IndexDescriptor]:
-    """The indexes of a table that are in another schema, moved to the schema of the table."""
+def indexes_follow(
+    catalog: Catalog, before: TableDescriptor | None, table: TableDescriptor
+) -> Iterator[IndexDescriptor]:
+    """The indexes of a table, moved to its schema and, those of its owner, given to its owner."""
     for index in catalog.indexes(table.id):
-        if index.schema_id != table.schema_id:
-            yield replace(index, schema_id=table.schema_id)
+        is_of_owner = before is not None and normalize(index.owner) == normalize(before.owner)
+        owner = table.owner if is_of_owner else index.owner
+        yield replace(index, schema_id=table.schema_id, owner=owner)
+
+
+def owned_objects_follow(
+    catalog: Catalog, before: RoleDescriptor | None, role: RoleDescriptor
+) -> Iterator[Any]:
+    """What the role owns under its name ``before``, as it owns it under its restored name."""
+    if before is not None and normalize(before.name) != normalize(role.name):
+        for _, stored in owned_by(catalog.contents, before.name):
+            yield replace(stored.value, owner=role.name)
 
 
 def introspection_follows(
-    catalog: Catalog, replica: ClusterReplica
+    catalog: Catalog, before: ClusterReplica | None, replica: ClusterReplica
 ) -> Iterator[IntrospectionIndex]:
     """The introspection indexes of a replica with another owner, given the replica's owner."""
     for index in catalog.introspection_indexes(replica.id):
