@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -192,6 +194,54 @@ def test_a_prepared_struct_generates_no_code_when_it_is_used(
     monkeypatch.setattr(Compiler, "_execute", lambda *_: pytest.fail("generated late"))
     database = {"name": "shop", "parameters": {"a": "b"}}
     assert codec.decode_struct("Database", codec.encode_struct("Database", database)) == database
+
+
+class WatchedLock:
+    """A lock that counts the threads that come, and keeps what each leaves in ``names``."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.came = threading.Semaphore(0)
+        self.left: list[dict[str, Any]] = []
+        self._names = names
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.came.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.left.append(dict(self._names))
+        self._lock.release()
+
+
+@pytest.mark.parametrize(
+    ("use", "part"),
+    [
+        (lambda codec: codec.encode_struct("Point", {"x": 1}), "_compiler"),
+        (
+            lambda codec: codec.decode_struct("Point", bytes.fromhex("08000100000001 00")),
+            "_compiler",
+        ),
+        (lambda codec: codec.to_json_text("Point", {"x": 1}), "_writers"),
+    ],
+    ids=["encode", "decode", "json"],
+)
+def test_threads_that_first_use_a_struct_at_once_generate_its_code_once(
+    use: Callable[[Codec], object], part: str
+) -> None:
+    codec = Codec(EVERY_TYPE.table)
+    generator = getattr(codec, part)
+    lock = generator._lock = WatchedLock(generator._names)
+    with ThreadPoolExecutor(2) as threads:
+        with lock:
+            lock.came.acquire()
+            uses = [threads.submit(use, codec) for _ in range(2)]
+            for _ in uses:
+                lock.came.acquire()  # both have found that there is no function yet
+        for each in uses:
+            each.result()
+    _, first, second = lock.left
+    assert first == second
 
 
 def test_an_empty_container_may_declare_any_element_type() -> None:

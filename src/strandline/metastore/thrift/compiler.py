@@ -94,7 +94,8 @@ class Compiler:
         function = self._names.get(f"encode_{name}")
         if function is None:
             with self._lock:
-                self._compile_encoder(self._table.structs[name])
+                if self._names.get(f"encode_{name}") is None:  # no other thread generated it
+                    self._compile_encoder(self._table.structs[name])
             function = self._names[f"encode_{name}"]
         return function  # type: ignore[no-any-return]  # a namespace of generated functions
 
@@ -102,7 +103,8 @@ class Compiler:
         function = self._names.get(f"decode_{name}")
         if function is None:
             with self._lock:
-                self._compile_decoder(self._table.structs[name])
+                if self._names.get(f"decode_{name}") is None:  # no other thread generated it
+                    self._compile_decoder(self._table.structs[name])
             function = self._names[f"decode_{name}"]
         return function  # type: ignore[no-any-return]  # a namespace of generated functions
 

@@ -94,7 +94,8 @@ class JsonWriters:
         writer = self._names.get(f"write_{name}")
         if writer is None:
             with self._lock:
-                self._compile(self._table.structs[name])
+                if self._names.get(f"write_{name}") is None:  # no other thread generated it
+                    self._compile(self._table.structs[name])
             writer = self._names[f"write_{name}"]
         return writer  # type: ignore[no-any-return]  # a namespace of generated functions
 
