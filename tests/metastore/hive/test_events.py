@@ -60,6 +60,8 @@ from strandline.catalog.commands import (
     DropSchema,
     GrantPrivileges,
     GrantRole,
+    RenameColumn,
+    RenameFunction,
     RenameIndex,
     RenameRole,
     RenameTable,
@@ -650,3 +652,32 @@ def test_events_name_the_table_of_a_grant_and_of_a_schema_with_dots(
     assert [event.tableName for event in listed] == ["t.a", "t.a", "t.a", "t.b"]
     named = [(message(event)["db"], message(event)["table"]) for event in listed]
     assert set(named) == {(schema, "t.a")}
+
+
+def test_events_name_the_database_of_what_a_command_changes_without_naming_it(
+    hive: HiveNode, stub: Any, since: int
+) -> None:
+    session = hive.node.session(user="ann")
+    columns = ColumnDefinition("a", INT), ColumnDefinition("b", INT)
+    definition = TableDefinition(name="t", owner="bob", transactional=True, columns=columns)
+    execute = {"kind": ObjectKind.FUNCTION, "name": "d1.f", "privileges": Privilege.EXECUTE}
+    commands: list[Command] = [
+        CreateRole(name="bob"),
+        CreateTable(schema="d1", definition=definition),
+        RenameColumn(schema="d1", table="t", column="a", new_name="c"),
+        RenameRole(name="bob", new_name="bill"),
+        DropRole(name="bill", reassign_to="ann"),
+        CreateFunction(schema="d1", name="f", class_name="c"),
+        GrantPrivileges(**execute, grantee="public"),  # type: ignore[arg-type]  # its own fields
+        CreateFunction(schema="d1", name="f", class_name="d", or_replace=True),
+        RenameFunction(schema="d1", function="f", new_name="g"),
+    ]
+    for command in commands:
+        session.execute(command)
+    listed = [event for event in events(stub, since) if event.eventType != "CREATE_ROLE"]
+    assert kinds(listed) == [
+        *("CREATE_TABLE", *["ALTER_TABLE"] * 3),
+        *("CREATE_FUNCTION", *["ALTER_FUNCTION"] * 3),
+    ]
+    assert {(event.dbName, message(event)["db"]) for event in listed} == {("d1", "d1")}
+    assert {event.tableName for event in listed} == {"t", None}

@@ -89,6 +89,7 @@ class Definition(NamedTuple):
 
     kind: str
     id: int
+    schema_id: int
     name: str
     rest: tuple[int, bytes]
     record: bytes
@@ -99,8 +100,9 @@ def definition(kind: str, record: bytes) -> Definition:
     serializer, reader = open_record(record)
     if serializer.of is not _CLASSES[kind]:
         raise CorruptData(f"expected a {kind}, found a {serializer.of.__name__} record")
-    id_, _parent, name = reader.uint(), reader.uint(), TEXT.read(reader)
-    return Definition(kind, id_, name, (serializer.version, record[reader.position :]), record)
+    id_, schema_id, name = reader.uint(), reader.uint(), TEXT.read(reader)
+    rest = serializer.version, record[reader.position :]
+    return Definition(kind, id_, schema_id, name, rest, record)
 
 
 @dataclass(frozen=True, slots=True)

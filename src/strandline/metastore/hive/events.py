@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.catalog.verbs import Action, verb_named
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
 from strandline.metastore.hive.constraints import added_event
@@ -163,9 +164,13 @@ class HiveEvents:
             return self._relation(event, _kind("TABLE", ddl.before, ddl.after), ddl)
         before, after = _changed(body, "function")
         if before is not None or after is not None:
+            function = after or before
             name = str(body.arguments.get("function") or "")
             schema, _ = _split(name, (before or after).name)
-            return self._function(event, _kind("FUNCTION", before, after), schema, after or before)
+            schema = schema or self._schema_of(event, function)
+            if schema:
+                kind = _kind("FUNCTION", before, after)
+                return self._function(event, kind, schema, function)
         return _event(event, event.verb.upper(), {})
 
     def _is_seen(self, schema: SchemaDescriptor) -> bool:
@@ -212,12 +217,17 @@ class HiveEvents:
         relation = after or before
         assert relation is not None  # the caller has checked that
         schema, name = _split(_qualified(body), (before or relation).name)
+        # A renamed role, for example, names none of the tables that it owns.
+        is_named, schema = bool(schema), schema or self._schema_of(event, before or relation)
+        if not schema:
+            return _event(event, event.verb.upper(), {})
         if event.verb in _OF_CONSTRAINTS and before is not None and after is not None:
             constraint = self._constraint_event(event, body, after, schema=schema, table=name)
             if constraint is not None:
                 return _event(event, *constraint, schema=schema, table=name)
-        to = None if "on" in body.arguments else body.arguments.get("to")  # of a grant: the role
-        new = _split(str(to or f"{schema}.{name}"), relation.name)
+        new = schema, relation.name.lower()
+        if is_named and verb_named(event.verb).action is Action.RENAME:
+            new = _split(str(body.arguments.get("to") or ""), relation.name)
         written = self._texts.text(new[0], relation)
         message: dict[str, object] = {
             "db": schema,
@@ -244,11 +254,9 @@ class HiveEvents:
             dropped = body.arguments.get("constraint")
             names = {"dbName": schema, "tableName": table, "constraintName": dropped}
             return "DROP_CONSTRAINT", names
-        added, catalog = body.arguments.get("added"), self._present
+        added, catalog = body.arguments.get("added"), next(self._catalogs(event))
         if not isinstance(added, list | tuple):
             return None
-        with suppress(NotFound):  # if that version was trimmed, the present may know the parents
-            catalog = self._metastore.catalogs.active_catalog(event.time)
         descriptor = decode(after.record, TableDescriptor)
         return added_event(catalog, descriptor, map(str, added), schema=schema)
 
@@ -264,16 +272,22 @@ class HiveEvents:
     def _shown(self, place: str) -> str:
         return hadoop_location(self._metastore.folders.shown(place))
 
+    def _catalogs(self, event: Notification) -> Iterator[Catalog]:
+        """The catalog of the time of an event, unless it was trimmed, and the present one."""
+        with suppress(NotFound):
+            yield self._metastore.catalogs.active_catalog(event.time)
+        yield self._present
+
+    def _schema_of(self, event: Notification, value: Definition | FunctionDescriptor) -> str:
+        """The name of the schema of an object whose event does not name it; "" if unknown."""
+        schemas = (catalog.schema_by_id(value.schema_id) for catalog in self._catalogs(event))
+        return next((schema.name.lower() for schema in schemas if schema is not None), "")
+
     # -- DML
 
     def _home(self, event: Notification) -> tuple[str, TableDescriptor] | None:
         """The table of an event as it was then, and the name of its schema; None if unknown."""
-        catalogs = self._metastore.catalogs
-        candidates: list[Catalog] = []
-        with suppress(NotFound):  # if that version was trimmed, the present may know the table
-            candidates.append(catalogs.active_catalog(event.time))
-        candidates.append(self._present)
-        for catalog in candidates:
+        for catalog in self._catalogs(event):
             table = catalog.table_by_id(event.table_id or 0)
             schema = None if table is None else catalog.schema_by_id(table.schema_id)
             if table is not None and schema is not None:
