@@ -71,6 +71,12 @@ def test_the_methods_of_databases_keep_the_contract(served: HiveNode) -> None:
                 ),
                 (lambda c: c.alter_database("da2", altered), None),
                 (
+                    lambda c: c.alter_database(
+                        "da2", Database("da2", "y", None, {"q": "1"}, ownerName="")
+                    ),
+                    None,
+                ),
+                (
                     lambda c: c.get_database("da2"),
                     {"name": "da2", "ownerName": "carl", "ownerType": 2, **changed},
                 ),

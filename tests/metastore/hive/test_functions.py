@@ -69,6 +69,8 @@ def test_a_function_is_created_found_altered_renamed_and_dropped(served: HiveNod
                 (lambda c: uris(c, "f3"), ["file:/lib/a.jar"]),
                 (lambda c: c.alter_function("fn", "f3", function("f3", resourceUris=[NEW])), None),
                 (lambda c: uris(c, "f3"), ["file:/lib/new.jar"]),
+                (lambda c: c.alter_function("fn", "f3", function("f3", ownerName="")), None),
+                (lambda c: c.get_function("fn", "f3").ownerName, "ann"),
                 (lambda c: c.get_functions("fn", "*"), ["f1", "f3"]),
                 (lambda c: len(c.get_all_functions().functions), 2),
                 (lambda c: c.drop_function("fn", "f3"), None),

@@ -141,7 +141,7 @@ async def alter_database(call: Call) -> None:
     call.execute(
         AlterSchema(
             name=name,
-            owner=owner and call.owner(owner),
+            owner=call.owner(owner) if owner else None,
             owner_type=owner_type(database),
             comment=database.get("description"),
             properties=properties(database.get("parameters") or {}),

@@ -117,12 +117,13 @@ async def alter_function(call: Call) -> None:
     """
     function = call.struct("newFunc")
     schema, name = _schema(call.text("dbName")), call.text("funcName").lower()
+    owner = function.get("ownerName")
     _require_function(call, schema, name)
     altered = AlterFunction(
         schema=schema,
         function=name,
         class_name=_class(function),
-        owner=function.get("ownerName"),
+        owner=call.owner(owner) if owner else None,
         owner_type=owner_type(function),
         resources=_resources(function) or None,
     )
