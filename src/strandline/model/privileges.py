@@ -10,7 +10,7 @@ its objects.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntFlag
 
 from strandline.errors import InvalidInput
@@ -115,15 +115,14 @@ Grants = tuple[Grant, ...]
 
 def grants(several: Iterable[Grant]) -> Grants:
     """Return the canonical form of some grants: merged, sorted, without empty ones."""
-    merged: dict[tuple[int, int, int], Privilege] = {}
+    merged: dict[tuple[int, int, int], Grant] = {}
     for grant in several:
         key = grant.grantee, grant.grantor, grant.granted
-        merged[key] = merged.get(key, Privilege(0)) | grant.privileges
-    return tuple(
-        Grant(grantee, grantor, allowed, granted)
-        for (grantee, grantor, granted), allowed in sorted(merged.items())
-        if allowed
-    )
+        known = merged.get(key)
+        if known is not None:  # rarely, and merging takes far longer than the rest
+            grant = replace(grant, privileges=known.privileges | grant.privileges)
+        merged[key] = grant
+    return tuple(merged[key] for key in sorted(merged) if merged[key].privileges)
 
 
 @dataclass(frozen=True, slots=True)

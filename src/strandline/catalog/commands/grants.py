@@ -114,8 +114,8 @@ class GrantPrivileges:
             of_system = self.kind is ObjectKind.SYSTEM
             granted = 0 if of_system else planning.now_seconds
             added = Grant(grantee, grantor_id(planning), missing, granted)
-            new_grants = grants([*present, added])
-            _write(planning, "grant", self.kind, self.name, new_grants, _said(self, missing, "to"))
+            arguments = _said(self, missing, "to")
+            _write(planning, "grant", self.kind, self.name, [*present, added], arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ def drop_role(planning: Planning, role: RoleDescriptor, *, reassign_to: str | No
         if reassign_to is not None:
             _give(catalog, transaction, role.name, reassign_to)
         for other in catalog.roles():
-            if other.id != role.id:
+            if any(membership.group == role.id for membership in other.member_of):
                 _without_membership(transaction, other.id, role.id)
         _drop_privileges(catalog, transaction, role.id)
         delete_with_comment(transaction, "role", role.id)
