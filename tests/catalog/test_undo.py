@@ -150,6 +150,16 @@ def test_an_undo_does_not_drop_default_privileges_that_were_given_since(
     undo(manager, version)
 
 
+def test_an_undo_does_not_drop_a_role_that_has_members_since(manager: CatalogManager) -> None:
+    run(manager, CreateRole(name="bob"))
+    version = run(manager, CreateRole(name="group"))
+    run(manager, GrantRole(role="group", member="bob"))
+    reason = refused(manager, version, Conflict)
+    assert "role bob has become a member of it since; revoke that first" in reason
+    run(manager, RevokeRole(role="group", member="bob"))
+    undo(manager, version)
+
+
 def test_columns_keep_their_ids_and_no_id_is_reused(manager: CatalogManager) -> None:
     run(manager, create_table("s.t", "a int", "b string"))
     added = run(manager, AddColumns(schema="s", table="t", columns=(column("c int"),)))

@@ -21,7 +21,9 @@ from strandline.catalog.commands import (
     DropColumns,
     DropIndex,
     DropRole,
+    DropSchema,
     DropTable,
+    DropZone,
     MakeIndexAvailable,
     RemoveIndex,
     RenameIndex,
@@ -384,6 +386,36 @@ def test_roles_that_exchanged_their_names_keep_what_each_got_since(manager: Cata
     run(manager, keyed("of_a", "b"), keyed("of_b", "a"))
     undone = undo(manager, version).catalog
     assert (owner_of(undone, "of_a"), owner_of(undone, "of_b")) == ("a", "b")
+
+
+def test_a_role_that_owns_itself_gets_its_name_back_each_time(manager: CatalogManager) -> None:
+    run(manager, CreateRole(name="bob", owner="bob"), CreateSchema(name="n", owner="bob"))
+    version, before = manager.present().version, visible(manager.present())
+    version = run(manager, RenameRole(name="bob", new_name="rob"))
+    after = visible(manager.present())
+    for old, new, expected in (("rob", "bob", before), ("bob", "rob", after)):
+        undone = undo(manager, version)
+        assert visible(undone.catalog) == expected
+        version = undone.version
+        (action,) = manager.history(version)[0].actions
+        assert action == ("rename_role", {"role": old, "to": new, "undoes": version - 1})
+
+
+def test_an_object_that_replaced_another_of_its_name_is_taken_back(
+    manager: CatalogManager,
+) -> None:
+    for kind, drop, renamed in (
+        (CreateSchema, DropSchema, RenameSchema),
+        (CreateZone, DropZone, RenameZone),
+        (CreateRole, DropRole, RenameRole),
+    ):
+        run(manager, kind(name="n"))
+        before = manager.present()
+        version = run(manager, kind(name="new"), drop(name="n"), renamed(name="new", new_name="n"))
+        after = visible(manager.present())
+        undone = undo(manager, version)
+        assert visible(undone.catalog) == visible(before)
+        assert visible(undo(manager, undone.version).catalog) == after
 
 
 @pytest.mark.parametrize(

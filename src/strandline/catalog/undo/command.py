@@ -81,6 +81,7 @@ from strandline.errors import (
     StrandlineError,
 )
 from strandline.model.descriptors import IndexDescriptor, SchemaDescriptor, TableDescriptor
+from strandline.model.privileges import RoleDescriptor
 
 RESTORED_TABLES = "restored_table"
 """The allocator that counts the versions in which tables were restored."""
@@ -233,10 +234,21 @@ class Undo:
             check(planning, before.contents.value(*target), now)
 
     def _check_parts(self, before: Catalog, entries: Sequence[Entry]) -> None:
-        """Refuse to drop what others created since as part of an object that goes."""
+        """Refuse to drop what others created since as part of an object that goes.
+
+        Memberships in a role that goes are such parts, too.
+        """
         for change in (change for entry in entries for change in entry.changes):
-            if change.new is None and target_of(change) not in self.net:
-                part = value_of(change.kind, change.old)
+            if target_of(change) in self.net:
+                continue
+            part, now = value_of(change.kind, change.old), value_of(change.kind, change.new)
+            if isinstance(part, RoleDescriptor) and now is not None:
+                if len(now.member_of) < len(part.member_of):
+                    raise Conflict(
+                        f"{described(before, part)} has become a member of it since; revoke that "
+                        "first"
+                    )
+            elif now is None:
                 if isinstance(part, IndexDescriptor) and not part.alive:
                     continue  # it was dropped, and only serves transactions that began before
                 raise Conflict(
@@ -336,7 +348,10 @@ class _Step:
             return
         verb, arguments = self._named(back)
         with self.planning.entry(verb, **arguments) as transaction:
-            for change, value in back:
+            for change in changes:
+                value = self._back(change)  # anew: an entry may change an object more than once
+                if value == self._now(change):
+                    continue
                 if value is None:
                     transaction.delete(change.kind, _key_of(change))
                 else:
@@ -395,7 +410,8 @@ class _Step:
         """The verb of the entry that takes this one back, and its arguments."""
         entry, catalog = self.entry, self.planning.catalog
         undone = verb_named(entry.verb)
-        about, value = next((pair for pair in back if pair[0].kind == undone.kind), back[-1])
+        of_kind = [pair for pair in back if pair[0].kind == undone.kind] or back[-1:]
+        about, value = next((pair for pair in of_kind if renames(pair[0])), of_kind[0])
         now, verb = self._now(about), verb_named(undone.inverse)
         kind = kind_named(about.kind)
         own = kind.subject or kind.name

@@ -116,16 +116,24 @@ def called_as(value: Any, other: Any) -> Any:  # Any: descriptors of one kind
 
 
 def exchanged(changes: Iterable[Change], net: Mapping[Target, Net]) -> frozenset[Target]:
-    """The objects in ``net`` whose previous name another object in ``net`` held at any time."""
+    """The objects in ``net`` whose previous name another object in ``net`` held at any time.
+
+    Also the new objects that hold the previous name of another object in ``net``.
+    """
     holders: dict[object, set[Target]] = {}
     for change in changes:
         target = target_of(change)
         for record in (change.old, change.new) if target in net else ():
             holders.setdefault(_name(change.kind, record), set()).add(target)
+    previous_names = {
+        target: _name(target.kind, of_target.old) for target, of_target in net.items()
+    }
+    wanted_names = set(previous_names.values()) - {None}
     return frozenset(
         target
-        for target, of_target in net.items()
-        if of_target.old is not None and holders[_name(of_target.kind, of_target.old)] != {target}
+        for target, name in previous_names.items()
+        if (name is not None and holders[name] != {target})
+        or (name is None and _name(target.kind, net[target].new) in wanted_names)
     )
 
 
