@@ -418,6 +418,13 @@ def test_an_object_that_replaced_another_of_its_name_is_taken_back(
         assert visible(undo(manager, undone.version).catalog) == after
 
 
+def test_what_a_role_got_from_one_whose_name_it_took_goes_back(manager: CatalogManager) -> None:
+    run(manager, CreateRole(name="a"), CreateRole(name="b"), CreateSchema(name="n", owner="a"))
+    before = manager.present()
+    version = run(manager, DropRole(name="a", reassign_to="b"), RenameRole(name="b", new_name="a"))
+    assert visible(undo(manager, version).catalog) == visible(before)
+
+
 @pytest.mark.parametrize(
     "give",
     [

@@ -160,6 +160,11 @@ class Undo:
         return net_effect(self.update.changes(), self.only)
 
     @cached_property
+    def touched(self) -> frozenset[Target]:
+        """The objects that the update changed, also those that ended as they began."""
+        return frozenset(map(target_of, self.update.changes()))
+
+    @cached_property
     def exchanged(self) -> frozenset[Target]:
         """The objects that go back name by name (`strandline.catalog.undo.net.exchanged`)."""
         considered = {
@@ -381,8 +386,9 @@ class _Step:
         transaction.put(value, record=before.old if value is before.old_value else None)
         following = declared_kind(kind_of(value).name).undo.following
         for part in following(self.planning.catalog, now, value):
-            net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
-            if net is None or net.old is None:
+            target = Target(collection_of(part).kind, id_key(part.id))
+            net = self.undo.net.get(target)
+            if target not in self.undo.touched or (net is not None and net.old is None):
                 self._check_name(
                     part, taken="{} is restored with its table, but its name is used by {}"
                 )
