@@ -340,6 +340,30 @@ def test_nested_fields_get_ids_from_the_column_id_counter(manager: CatalogManage
     assert altered.columns[1].id == 4
 
 
+@pytest.mark.parametrize("sent", [(1, 2), (7, 7), (-1, 0), (1 << 31, 1 << 64)])
+def test_ids_of_nested_fields_that_a_client_sends_are_ignored(
+    manager: CatalogManager, sent: tuple[int, int]
+) -> None:
+    fields = (t.StructField(f"f{n}", t.INT, field_id=number) for n, number in enumerate(sent))
+    data_type = t.ArrayType(t.StructType(tuple(fields)))
+    created = replace(table(), columns=(ColumnDefinition("a", data_type), column("b int")))
+    manager.execute([SCHEMA, CreateTable(schema="s", definition=created)], author="ann")
+    added = AddColumns(schema="s", table="t", columns=(ColumnDefinition("c", data_type),))
+    manager.execute(added, author="ann")
+    stored = manager.present().table("s", "t")
+    assert stored is not None
+    ids = [
+        (column.id, [entry.field_id for inner in t.walk(column.type) for entry in fields_of(inner)])
+        for column in stored.columns
+    ]
+    assert ids == [(1, [2, 3]), (4, []), (5, [6, 7])]
+    assert stored.next_column_id == 8
+
+
+def fields_of(data_type: t.DataType) -> tuple[t.StructField, ...]:
+    return data_type.fields if isinstance(data_type, t.StructType) else ()
+
+
 def test_a_new_column_is_placed_before_the_partition_columns(manager: CatalogManager) -> None:
     catalog = after(
         manager, SCHEMA, KEYED, AddColumns(schema="s", table="k", columns=(column("n int"),))

@@ -17,8 +17,10 @@ from strandline.metastore.store import notifications, rows  # register theirs
 from strandline.model import descriptors as d
 from strandline.model.descriptors import TimestampEntry
 from strandline.model.privileges import Privilege, SystemPrivilege
+from strandline.model.types import INT, StructField, StructType
 from strandline.wire import decode, encode, formats
 from strandline.wire.registry import seal
+from strandline.wire.types import TypeTree
 from tests.golden import goldens_0_1_0, goldens_0_2_0
 from tests.wire.value_strategies import values
 
@@ -144,6 +146,13 @@ def test_a_parent_in_a_record_of_a_kind_without_parents_is_corrupt() -> None:
     data[10] = 5
     with pytest.raises(CorruptData, match="a parent in an object of a kind without parents"):
         decode(seal(bytes(data), b""), d.DatabaseDescriptor)
+
+
+def test_a_negative_field_id_is_not_written() -> None:
+    for field_id in (-1, -5):
+        struct = StructType((StructField("a", INT, field_id=field_id),))
+        with pytest.raises(InvalidInput, match=f"the number {field_id} cannot be stored"):
+            encode(TypeTree(struct))
 
 
 def test_a_time_beyond_64_bits_is_not_written() -> None:

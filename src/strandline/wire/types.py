@@ -127,7 +127,10 @@ class _Trees:
             BOOL.write(out, field.nullable)
             OPTIONAL_TEXT.write(out, field.comment)
             TEXT.write(out, field.metadata)
-            write_uint(out, 0 if field.field_id is None else field.field_id + 1)
+            if field.field_id is None:
+                out.append(0)
+            else:  # −1 would be written like None
+                write_uint(out, field.field_id + 1 if field.field_id >= 0 else field.field_id)
 
     def _read_field(self, reader: Reader) -> t.StructField:
         name, data_type, nullable = TEXT.read(reader), self.read(reader), BOOL.read(reader)

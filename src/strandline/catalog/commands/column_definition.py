@@ -15,7 +15,7 @@ from strandline.errors import (
 )
 from strandline.model.descriptors import ColumnDescriptor, IndexDescriptor, TableDescriptor
 from strandline.model.identifiers import check_column_name, check_scan_name, normalize
-from strandline.model.type_changes import assign_ids, carry_ids, check_field_names
+from strandline.model.type_changes import carry_ids, check_field_names
 from strandline.model.type_json import check_metadata
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
@@ -160,12 +160,15 @@ def check_distinct(names: Sequence[str], *, what: str) -> None:
 def new_columns(
     definitions: Iterable[ColumnDefinition], next_id: int
 ) -> tuple[tuple[ColumnDescriptor, ...], int]:
-    """Return columns with ids from ``next_id`` on, also for nested fields, and the next free id."""
+    """Return columns with ids from ``next_id`` on, also for nested fields, and the next free id.
+
+    Ids of nested fields in ``definitions`` are ignored.
+    """
     columns = []
     for definition in definitions:
         column_id, next_id, data_type = next_id, next_id + 1, definition.type
-        if depth_of(data_type):
-            data_type, next_id = assign_ids(data_type, next_id)
+        if depth_of(data_type):  # an id in it is of the table that the type was copied from
+            data_type, next_id = carry_ids(VOID, data_type, next_id)
         columns.append(
             ColumnDescriptor(
                 column_id,
