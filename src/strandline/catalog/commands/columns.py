@@ -299,12 +299,15 @@ class RenameColumns:
 def _with_new_names(table: TableDescriptor, names: Iterable[tuple[str, str]]) -> TableDescriptor:
     """Return ``table`` with the columns renamed, from the old name to the new in each pair."""
     new_names: dict[int, str] = {}
+    by_name = {normalize(c.name): c for c in table.columns}
     for name, new_name in names:
-        old = _column(table, name)
+        old = by_name.get(normalize(name)) or _column(table, name)
         if new_names.setdefault(old.id, new_name) != new_name:
             raise InvalidInput(f"column {old.name!r} of {table.name} cannot have two new names")
     renamed = [c for c in table.columns if new_names.get(c.id, c.name) != c.name]
-    taken_names = {normalize(c.name) for c in table.columns if c not in renamed}
+    taken_names = {
+        normalize(c.name) for c in table.columns if new_names.get(c.id, c.name) == c.name
+    }
     for old in renamed:
         new_name = new_names[old.id]
         refuse_used_column(table, old, what="cannot be renamed")
