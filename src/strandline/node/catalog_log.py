@@ -14,8 +14,10 @@ A store remembers its log in one row of its SQL database (`RememberedLog`). The 
 the row before it creates the catalog. A store of an older release has no row, and its log is
 ``metastorage``. A node that wants another log is refused, since that log would begin with an empty
 catalog beside the rows of all tables. If the remembered log is still empty (the first start
-failed), another log may replace it. Nodes that start at the same time on a new store write the row
-one after another; the later ones find it and compare their log with it.
+failed), another log may replace it, until the rows have a fence. The transaction that writes the
+first fence requires that the row still names the log of the new catalog (`RequireLog`). So of
+several nodes that start a new store with different logs at the same time, one creates the catalog,
+and the others are refused.
 
 `strandline.node.catalog_move` changes the row of a store that has a catalog. From then on, the new
 log counts. The next process that opens the store finishes the move (`finish_move`): it copies the
@@ -43,7 +45,7 @@ from strandline.durable import (
 )
 from strandline.durable.log_copy import FILLING, LogCopy, unseal
 from strandline.durable.persist import persist_log
-from strandline.errors import CorruptData, InvalidInput, NotFound
+from strandline.errors import Conflict, CorruptData, InvalidInput, NotFound
 from strandline.metastorage import (
     DeleteRange,
     Metastorage,
@@ -55,7 +57,7 @@ from strandline.metastorage import (
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.node.address import StoreAddress, shown_address
-from strandline.node.membership import new_member_id, raises_fence_of
+from strandline.node.membership import RequireLog, accept_log, new_member_id, raises_fence_of
 from strandline.sql import Database, FenceRow, change, first_row, schema_versions
 from strandline.sql.schema_versions import whole_row
 
@@ -131,10 +133,14 @@ class LogPlace:
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """A log. ``upper_within`` is None if the log is not in the store's SQL database."""
+    """A log. ``upper_within`` is None if the log is not in the store's SQL database.
+
+    ``require_log`` is the argument of `join_or_create`.
+    """
 
     log: UpdateLog
     upper_within: UpperWithin | None
+    require_log: RequireLog = accept_log
 
 
 OpenLog = Callable[[LogPlace, ExitStack], OpenedLog]
@@ -231,9 +237,11 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
     if present is None or (wanted not in ("", present.name) and _is_empty(place, present.name)):
         chosen = wanted or DEFAULT
         new_log = opening_of(chosen, place)(place, opened)  # if it raises, no row is written
-        present = remember(place, RememberedLog(chosen, place.catalog_address), instead_of=present)
+        new = RememberedLog(chosen, place.catalog_address)
+        present = remember(place, new, instead_of=present, if_new=True)
+        _compare_address(place, present)
         if present.name == chosen:
-            return new_log
+            return replace(new_log, require_log=_requires(chosen, place))
     if wanted not in ("", present.name):
         raise InvalidInput(
             f"catalog_log is {wanted}, but the catalog of the store {place.address.name} is kept "
@@ -241,7 +249,8 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
             "`strandline durable migrate` moves a catalog to another log"
         )
     finish_move(place, present)
-    return opening_of(present.name, place)(place, opened)
+    opened_log = opening_of(present.name, place)(place, opened)
+    return replace(opened_log, require_log=_requires(present.name, place))
 
 
 def refuse_unknown(name: str, *, option: str) -> None:
@@ -386,16 +395,42 @@ def _is_empty(place: LogPlace, name: str) -> bool:
 
 
 def remember(
-    place: LogPlace, new: RememberedLog, *, instead_of: RememberedLog | None
+    place: LogPlace,
+    new: RememberedLog,
+    *,
+    instead_of: RememberedLog | None,
+    if_new: bool = False,
 ) -> RememberedLog:
-    """Write ``new`` if the row is still ``instead_of`` or missing; return the row."""
+    """Write ``new`` if the row is still ``instead_of`` or missing; return the row.
+
+    With ``if_new``, the row is not replaced once the store has a fence.
+    """
     place.database.ensure_schema(PART, VERSION, METADATA)
     with place.database.write() as connection:
         present = read_remembered(connection)
-        if present == instead_of or present is None:
+        is_settled = if_new and FenceRow.read(connection) is not None
+        if present is None or (present == instead_of and not is_settled):
             put_remembered(connection, new)
             return new
     return present
+
+
+def _requires(name: str, place: LogPlace) -> RequireLog:
+    def require_log(connection: Connection) -> None:
+        if schema_versions.version_of(connection, PART) is None:
+            return  # an older release made the store, and knew one log only
+        present = read_remembered(connection)
+        if present is None:
+            return
+        _compare_address(place, present)
+        if present.name != name:
+            raise Conflict(
+                f"the catalog of {place.address.name} is now kept in the log {present.name}, not in"
+                f" {name}: another node started the new store at the same time, or the catalog was"
+                f" moved; start this node again, with catalog_log left out or {present.name}"
+            )
+
+    return require_log
 
 
 def put_remembered(connection: Connection, present: RememberedLog) -> None:

@@ -38,6 +38,13 @@ from strandline.sql import Database, FenceRow
 
 ATTEMPTS = 20
 
+RequireLog = Callable[[Connection], None]
+"""Raises if the store remembers another log than the one that this process has open."""
+
+
+def accept_log(_: Connection) -> None:
+    """Accept the log, for a store that cannot be new."""
+
 
 def new_member_id() -> str:
     """Return a unique name for this process: host, process id, and a random part."""
@@ -53,13 +60,16 @@ def join_or_create(
     skew_ms: int,
     default_location: str,
     deploy_generation: int | None = None,
+    require_log: RequireLog = accept_log,
 ) -> DurableCatalogState:
     """Join the catalog in ``log``, or create it. Raises `WrongEnvironment` or `Fenced`.
 
     With a ``deploy_generation`` above that of the catalog, this process takes the catalog over from
-    its nodes. With one below it, raises `Replaced`.
+    its nodes. With one below it, raises `Replaced`. ``require_log`` raises if the store remembers
+    another log than ``log``. The transaction that writes a fence calls it, so of
+    two catalogs that are created at once in different logs, only the remembered one gets a fence.
     """
-    raise_fence = raises_fence_of(database)
+    raise_fence = raises_fence_of(database, require_log)
     initialize = initial_catalog(
         delay_ms=delay_ms, skew_ms=skew_ms, default_location=default_location
     )
@@ -67,7 +77,7 @@ def join_or_create(
     for _ in range(ATTEMPTS):
         openable = durable_state(log)
         try:
-            state = _joined(openable, database, member, deploy_generation)
+            state = _joined(openable, database, member, deploy_generation, require_log)
             if state is not None:
                 return state
             _refuse_older_catalog(database, log)
@@ -86,7 +96,7 @@ def join_or_create(
             continue
         except NotFound:
             pass
-        _refuse_older_catalog(database, log)  # a lost catalog is not created again
+        _refuse_older_catalog(database, log, require_log)  # a lost catalog is not created again
         try:
             return openable.create(
                 member=member,
@@ -102,7 +112,11 @@ def join_or_create(
 
 
 def _joined(
-    openable: OpenableState, database: Database, member: str, deploy_generation: int | None
+    openable: OpenableState,
+    database: Database,
+    member: str,
+    deploy_generation: int | None,
+    require_log: RequireLog,
 ) -> DurableCatalogState | None:
     """Join the present epoch; return the state, or None if a new epoch is needed.
 
@@ -126,20 +140,27 @@ def _joined(
         )
     if half_raised(database, state) is not None:
         return None
-    _agree(database, state)
+    _agree(database, state, require_log)
     return state
 
 
-def raises_fence_of(database: Database) -> RaiseFence:
+def raises_fence_of(database: Database, require_log: RequireLog = accept_log) -> RaiseFence:
     """Return a function that raises the fence of the object store, before that of the log."""
 
     def raise_fence(token: FenceToken, environment: str | None) -> None:
         if environment is None:
             return
-        with database.write() as connection:
-            FenceRow.initialize(connection, environment, token)
+        _initialize_fence(database, environment, token, require_log)
 
     return raise_fence
+
+
+def _initialize_fence(
+    database: Database, environment: str, token: FenceToken, require_log: RequireLog
+) -> None:
+    with database.write() as connection:
+        require_log(connection)
+        FenceRow.initialize(connection, environment, token)
 
 
 def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | None:
@@ -202,7 +223,9 @@ def refuse_other_half(database: Database, state: ReadOnlyState) -> None:
     _refuse_older_catalog(database, state.log)
 
 
-def _agree(database: Database, state: DurableCatalogState) -> None:
+def _agree(
+    database: Database, state: DurableCatalogState, require_log: RequireLog = accept_log
+) -> None:
     """Raise unless both halves of the store have the same environment id and fence token.
 
     Does not wait for other writers, unless the object store has no fence yet and gets one here.
@@ -213,14 +236,16 @@ def _agree(database: Database, state: DurableCatalogState) -> None:
         if fence is not None:
             FenceRow.check(connection, environment=environment, token=state.token)
     if fence is None:  # the process that created the catalog ended before it wrote the fence
-        with database.write() as connection:
-            FenceRow.initialize(connection, environment, state.token)
+        _initialize_fence(database, environment, state.token, require_log)
     _refuse_older_catalog(database, state.log)
 
 
-def _refuse_older_catalog(database: Database, log: UpdateLog) -> None:
+def _refuse_older_catalog(
+    database: Database, log: UpdateLog, require_log: RequireLog = accept_log
+) -> None:
     """Raise `WrongEnvironment` if the object store knows a version that the catalog lacks."""
     with database.read() as connection:
+        require_log(connection)
         fence = FenceRow.read(connection)
     last = log.frontier().upper - 1  # read after the fence, since other nodes go on meanwhile
     if fence is not None and fence.catalog_version > last:

@@ -132,6 +132,7 @@ class Node:
             skew_ms=store.skew_ms,
             default_location=store.warehouse,
             deploy_generation=settings.deploy_generation,
+            require_log=store.require_log,
         )
         environment = state.environment or ""
         store.claim(environment)

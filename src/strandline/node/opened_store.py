@@ -36,6 +36,7 @@ from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.health import Check
+from strandline.node.membership import RequireLog
 from strandline.node.place import DATABASE_FILE, settle
 from strandline.node.store_database import (
     examine_in_background,
@@ -54,8 +55,8 @@ SERVERS_STALENESS_MS = 1_000
 class OpenedStore:
     """See the module.
 
-    ``upper_within`` reads the log's upper inside a transaction on ``database``, or is None if the
-    log is elsewhere.
+    ``require_log`` is an argument of `join_or_create`. ``upper_within`` reads the log's upper
+    inside a transaction on ``database``, or is None if the log is elsewhere.
     ``warehouse`` is the URI of the warehouse. ``delay_ms`` and ``skew_ms`` apply if this process
     creates the catalog. ``staleness_ms`` is how old an answer about a plain table's rows may be if
     the settings do not say. The node calls ``claim`` with the environment id after it has joined
@@ -69,6 +70,7 @@ class OpenedStore:
     address: StoreAddress
     database: Database
     log: UpdateLog
+    require_log: RequireLog
     upper_within: UpperWithin | None
     clock: HybridClock
     folders: StoreFolders
@@ -138,6 +140,7 @@ def _open_folder(
         address=address,
         database=database,
         log=opened_log.log,
+        require_log=opened_log.require_log,
         upper_within=opened_log.upper_within,
         clock=clock,
         folders=StoreFolders(
@@ -184,6 +187,7 @@ def _open_servers(
         address=address,
         database=database,
         log=opened_log.log,
+        require_log=opened_log.require_log,
         upper_within=opened_log.upper_within,
         clock=clock,
         folders=StoreFolders(
