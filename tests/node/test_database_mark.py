@@ -21,6 +21,7 @@ from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.node.database_mark import KEY, DatabaseMark
+from strandline.node.warehouse_place import accept_database
 from strandline.sql import Database, open_database, stored_time, take_time
 from tests.node.test_warehouse_place import before_the_next
 from tests.servers import postgresql, stores
@@ -64,9 +65,17 @@ def said_of(store: EmptyStore) -> Timestamp:
         return mark.marked_time()
 
 
+def restored_database(store: EmptyStore) -> str:
+    """A copy of the database of the store, which an operator has accepted in its place."""
+    restored = postgresql.running().copy_of_database(store.settings.objects)
+    with closing(open_database(restored)) as database:
+        accept_database(database)
+    return restored
+
+
 def restored_alone(store: EmptyStore) -> EmptyStore:
     """The store with its database as it was before one more commit of rows."""
-    backup = postgresql.running().copy_of_database(store.settings.objects)
+    backup = restored_database(store)
     append(store)
     return store._replace(settings=replace(store.settings, objects=backup))
 
@@ -103,7 +112,7 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
 def test_a_loss_is_accepted_although_a_newer_epoch_began_since_the_backup(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backup = postgresql.running().copy_of_database(store.settings.objects)
+    backup = restored_database(store)
     append(store._replace(settings=replace(store.settings, deploy_generation=1)))
     restored = store._replace(settings=replace(store.settings, objects=backup))
     monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
@@ -115,7 +124,7 @@ def test_a_loss_is_accepted_although_a_newer_epoch_began_since_the_backup(
 def test_a_loss_that_an_earlier_release_accepted_without_a_newer_epoch_is_accepted_again(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backup = postgresql.running().copy_of_database(store.settings.objects)
+    backup = restored_database(store)
     append(store._replace(settings=replace(store.settings, deploy_generation=1)))
     restored = store._replace(settings=replace(store.settings, objects=backup))
     clock = HybridClock()
@@ -133,7 +142,7 @@ def test_a_loss_that_an_earlier_release_accepted_without_a_newer_epoch_is_accept
 def test_a_loss_of_versions_that_the_catalog_has_trimmed_is_not_accepted(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backup = postgresql.running().copy_of_database(store.settings.objects)
+    backup = restored_database(store)
     with Node.open(store.address, settings=store.settings) as node:
         created = node.session(user="ann").execute(CreateSchema(name="s"))
         assert node.session(user="ann").compact(created.version)

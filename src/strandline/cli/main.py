@@ -52,7 +52,7 @@ COMMANDS = {
     "parameter": Entry("parameters", "Show and set the parameters of a catalog."),
     "token": Entry("privileges", "Give a user a token for calls over HTTP."),
     "repair-clock": Entry("repairs", "Repair a store whose time is far ahead."),
-    "relocate": Entry("repairs", "Record that a store's folder was moved or copied."),
+    "relocate": Entry("repairs", "Record that a store was moved or copied."),
     "verify": Entry("checks", "Check records and files of a store."),
     "accept-loss": Entry("repairs", "Reopen a store that has lost committed changes."),
     "upgrade-check": Entry("checks", "Check whether this release could open a store."),

@@ -33,23 +33,6 @@ class _Store(click.Path):
         return text if "://" in text else Path(text)
 
 
-class _Folder(_Store):
-    """The folder of a store, for commands for which servers have their own tools."""
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path:
-        store = super().convert(value, param, ctx)
-        if isinstance(store, str):
-            self.fail(
-                "this command is for a store in a folder, but this is the address of a store on "
-                "servers; use the tools of the server",
-                param,
-                ctx,
-            )
-        return store
-
-
 def operating_user() -> str:
     """Return the name of the system user who runs this command."""
     try:
@@ -66,8 +49,6 @@ def _not_blank(_: click.Context, option: click.Parameter, value: str) -> str:
 
 STORE_TYPE = _Store()
 STORE = click.argument("store", type=STORE_TYPE)
-FOLDER_TYPE = _Folder()
-FOLDER = click.argument("folder", type=FOLDER_TYPE)
 
 
 class _File(click.Path):

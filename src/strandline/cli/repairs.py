@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from strandline.cli.options import FOLDER, STORE, Store
+from strandline.cli.options import STORE, Store
 from strandline.cli.stores import (
     address_of,
     database_at,
@@ -21,29 +21,52 @@ from strandline.cli.stores import (
     mark_of,
 )
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, NotFound
 from strandline.node import relocation, store_database
+from strandline.node.address import StoreAddress
 from strandline.node.settings import load
+from strandline.node.warehouse_place import accept_database, refuse_copied
 from strandline.sql import Database, accept_time, accepted_time, stored_time
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
 @click.command()
-@FOLDER
+@STORE
 @click.option("--copy", is_flag=True, help="The original folder stays in use.")
-def relocate(folder: Path, *, copy: bool) -> None:
-    """Record FOLDER as the folder of the store in it.
+def relocate(store: Store, *, copy: bool) -> None:
+    """Record where STORE is now.
 
     If a store was moved to another folder, or has another database file, it cannot be opened for
     writing before this command was run. With --copy, it becomes a separate store. First stop the
-    nodes that run on FOLDER.
+    nodes that run on the folder.
+
+    Nor can a store on servers whose PostgreSQL database was restored, cloned, or moved to another
+    server. First make sure that no node uses the original database: both have the same warehouse.
     """
-    relocated = relocation.relocate(folder, copy=copy)
+    address = address_of(store)
+    if address.folder is None:
+        _relocate_servers(address, copy=copy)
+        return
+    relocated = relocation.relocate(address.folder, copy=copy)
     if copy:
         click.echo(f"{relocated.path} is a separate store now: environment {relocated.environment}")
     else:
         click.echo(f"the store is now in {relocated.path}")
+
+
+def _relocate_servers(address: StoreAddress, *, copy: bool) -> None:
+    if copy:
+        raise InvalidInput(
+            f"--copy is for a store in a folder; a copy of {address.name} would share the warehouse"
+            " with the original. Make a separate store with `strandline backup` and `strandline"
+            " restore --copy`"
+        )
+    with database_at(address, read_only=False) as database:
+        warehouse = accept_database(database)
+        if warehouse is None:
+            raise NotFound(f"there is no store in {database.name}; `strandline serve` creates one")
+        click.echo(f"the store is now in {database.name}; its tables are in {warehouse}")
 
 
 @click.command()
@@ -80,6 +103,7 @@ def accept_loss(store: Store, *, yes: bool) -> None:
         mark_of(address, clock) as mark,
         log_of(store, database) as log,
     ):
+        refuse_copied(database, address=address.name)
 
         def confirm_loss(time: Timestamp, marked_time: Timestamp) -> None:
             if time >= marked_time:

@@ -10,7 +10,7 @@ what                  in a folder                             on servers
 catalog               the folder's SQLite database            PostgreSQL, or etcd
 all else              the same database                       PostgreSQL
 warehouse             ``warehouse`` in the folder             the folder of that setting
-same place as before  path and inode of the database          path and marker of the warehouse
+same place as before  path and inode of the database          warehouse, identity of the database
 lost end of the rows  the head file shows it                  etcd shows it, if it has the catalog
 delay, clock skew     0 and 0: one machine                    200 ms and 100 ms, or as set
 ====================  ======================================  ====================================
@@ -44,7 +44,12 @@ from strandline.node.store_database import (
     open_store_database,
     refuse_foreign_parts,
 )
-from strandline.node.warehouse_place import MARKER, place_of_warehouse, refuse_nested
+from strandline.node.warehouse_place import (
+    MARKER,
+    place_of_warehouse,
+    refuse_copied,
+    refuse_nested,
+)
 from strandline.sql import Database, open_database, stored_time
 
 SERVERS_DELAY_MS, SERVERS_SKEW_MS = 200, 100
@@ -178,6 +183,7 @@ def _open_servers(
     database = open_database(address.objects)
     opened.callback(database.close)
     refuse_foreign_parts(database)
+    refuse_copied(database, address=address.name)
     if mark is not None and mark_time:
         mark.compare(mark_time, database)
     opened_log = _log_of(address, database, settings, clock, opened)

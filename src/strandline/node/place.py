@@ -74,7 +74,11 @@ _ROW = 1
 
 @dataclass(frozen=True, slots=True)
 class RecordedPlace:
-    """The place where a store is or was; see the module."""
+    """The place where a store is or was; see the module.
+
+    For a store on servers, ``path`` is that of the warehouse, and ``inode`` is the
+    `Database.identity`, or 0 if it is not known yet.
+    """
 
     path: str
     inode: int

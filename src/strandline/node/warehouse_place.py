@@ -9,6 +9,11 @@ So each side names the other. The database records the real path of the warehous
 warehouse (`MARKER`) has the environment id of the store. A node serves the store only if both
 agree. The first node writes the marker, then the path. After a crash in between, the next node
 writes the path.
+
+The database also records its own identity (`Database.identity`). A copy of the database has the
+record of the original, but another identity. No node opens it, because it would share the warehouse
+with the original. `accept_database` records the new identity, after a restore or a move to another
+server. A physical copy of a whole server has the same identity and is not recognized.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
@@ -68,6 +73,8 @@ class WarehousePlace:
         real = os.path.realpath(self.folder)
         if recorded is not None:
             self._require_same(recorded.path, real)
+            if not recorded.inode:
+                accept_database(self.database)
         else:
             try:
                 make_folders(self.folder, mode=mode)
@@ -78,13 +85,14 @@ class WarehousePlace:
             self.mark(environment, mode=mode & 0o666)
         self.check(environment)
         if recorded is None:
+            identity = self.database.identity()
             with self.database.write() as connection:
                 other = place.read(connection)
                 if other is not None:  # another node was first, perhaps with another folder
                     self._require_same(other.path, real)
                     return
                 names = tuple(dict.fromkeys([str(self.folder), real]))
-                place.put(connection, RecordedPlace(real, 0, names))
+                place.put(connection, RecordedPlace(real, identity, names))
 
     def _require_same(self, recorded: str, real: str) -> None:
         if recorded != real:
@@ -167,6 +175,36 @@ def recorded_warehouse(database: Database) -> RecordedPlace | None:
     database.ensure_schema(place.PART, place.VERSION, place.METADATA)
     with database.read() as connection:
         return place.read(connection)
+
+
+def refuse_copied(database: Database, *, address: str) -> None:
+    """Raise `StoreMoved` if ``database`` is a copy of the one that has the store.
+
+    ``address`` is the address of the store as messages show it.
+    """
+    recorded = recorded_warehouse(database)
+    identity = database.identity()
+    if recorded is not None and recorded.inode and identity not in (0, recorded.inode):
+        raise StoreMoved(
+            f"{database.name} is a copy of the database that the store was last opened in: it was "
+            "cloned, restored, or moved to another or an upgraded server. If it replaces that "
+            f"database, run `strandline relocate {address}`; if both stay in use, make a separate "
+            "store with `strandline backup` and `strandline restore --copy`"
+        )
+
+
+def accept_database(database: Database) -> str | None:
+    """Record that the store is in ``database`` from now on.
+
+    Return the path of its warehouse, or None without a store.
+    """
+    recorded = recorded_warehouse(database)
+    if recorded is None:
+        return None
+    identity = database.identity()
+    with database.write() as connection:
+        place.put(connection, replace(recorded, inode=identity))
+    return recorded.path
 
 
 def place_of_warehouse(database: Database, warehouse: str) -> WarehousePlace:

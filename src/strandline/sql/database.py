@@ -228,6 +228,10 @@ class Database(ABC):
         """The text after a table's name that makes a statement use this index."""
         return ""
 
+    def identity(self) -> int:
+        """A number that no other database has, not even a copy of this one, or 0 if unknown."""
+        return 0
+
     @abstractmethod
     def size(self) -> int:
         """The size of the database in bytes."""

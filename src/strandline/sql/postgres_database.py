@@ -36,6 +36,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from itertools import takewhile
 from typing import cast
 
@@ -73,6 +74,12 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # write would not read the rows that it changes.
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
+_MAY_READ_IDENTITY = "SELECT has_function_privilege('pg_control_system()', 'execute')"
+# PostgreSQL keeps both numbers when it restarts, and a standby has those of its primary.
+_IDENTITY = (
+    "SELECT s.system_identifier, CAST(d.oid AS bigint) FROM pg_control_system() s"
+    " JOIN pg_database d ON d.datname = current_database()"
+)
 _LOCK_NOT_AVAILABLE = "55P03"
 CHANNEL = "strandline"
 _NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", "COMMIT"
@@ -160,6 +167,13 @@ class PostgresDatabase(Database):
 
     def check_place(self) -> None:
         """Does nothing: a server knows its databases by name."""
+
+    def identity(self) -> int:
+        """See `Database.identity`. A physical standby that takes over has the same."""
+        if not self.rows(_MAY_READ_IDENTITY)[0][0]:
+            return 0
+        digest = blake2b(repr(self.rows(_IDENTITY)[0]).encode(), digest_size=8).digest()
+        return int.from_bytes(digest) >> 1 or 1  # as a positive BIGINT
 
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])

@@ -1,0 +1,103 @@
+"""A copy of a PostgreSQL database beside its original, and the same database after a restart."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.cli.main import main
+from strandline.errors import StoreMoved
+from strandline.node import Node, place
+from strandline.sql import change, open_database
+from tests.node.conftest import create_table
+from tests.servers import postgresql, stores
+from tests.servers.stores import EmptyStore
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> EmptyStore:
+    store = stores.new_store("postgresql", tmp_path)
+    with Node.open(store.address, settings=store.settings) as node:
+        create_table(node)
+    return store
+
+
+@pytest.fixture
+def clone(original: EmptyStore) -> EmptyStore:
+    return original._replace(address=postgresql.running().copy_of_database(original.address))
+
+
+def open_and_change(store: EmptyStore, name: str) -> None:
+    with Node.open(store.address, settings=store.settings) as node:
+        create_table(node, name)
+
+
+def test_a_cloned_database_is_refused_until_an_operator_accepts_it(
+    original: EmptyStore, clone: EmptyStore
+) -> None:
+    for _ in range(2):
+        with pytest.raises(StoreMoved, match=r"is a copy .*`strandline relocate .*--copy`"):
+            Node.open(clone.address, settings=clone.settings)
+    read = CliRunner().invoke(main, ["log", clone.address])
+    assert read.exit_code == 0, read.output
+    open_and_change(original, "u")
+    accepted = CliRunner().invoke(main, ["relocate", clone.address])
+    assert accepted.exit_code == 0, accepted.output
+    assert "the store is now in postgresql://" in accepted.output
+    open_and_change(clone, "v")
+
+
+def test_a_clone_cannot_be_made_a_separate_store_on_the_same_warehouse(clone: EmptyStore) -> None:
+    refused = CliRunner().invoke(main, ["relocate", clone.address, "--copy"])
+    assert refused.exit_code == 64
+    assert "`strandline restore --copy`" in refused.output
+    with pytest.raises(StoreMoved):
+        Node.open(clone.address, settings=clone.settings)
+
+
+def test_a_cloned_database_beside_the_same_etcd_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores.new_store("etcd", tmp_path)
+    Node.open(store.address, settings=store.settings).close()
+    copied = postgresql.running().copy_of_database(store.settings.objects)
+    open_and_change(store, "t")
+    clone = replace(store.settings, objects=copied)
+    with pytest.raises(StoreMoved, match=f"relocate {store.address}`"):
+        Node.open(store.address, settings=clone)
+    monkeypatch.setenv("STRANDLINE_OBJECTS", copied)
+    refused = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+    assert refused.exit_code == 78, refused.output
+    assert "relocate" in refused.output
+    open_and_change(store, "u")
+
+
+def test_a_restarted_server_has_the_same_database(tmp_path: Path) -> None:
+    server = postgresql.PostgresServer()
+    try:
+        store = stores.new_store("postgresql", tmp_path)
+        store = store._replace(address=server.new_database())
+        open_and_change(store, "t")
+        server.crash()
+        server.start()
+        open_and_change(store, "u")
+    finally:
+        server.remove()
+
+
+def test_a_store_of_an_older_release_remembers_its_database_from_then_on(
+    original: EmptyStore,
+) -> None:
+    with closing(open_database(original.address)) as database, database.write() as connection:
+        change(connection, f"UPDATE {place.PLACE.name} SET inode = 0")
+    clones = [postgresql.running().copy_of_database(original.address) for _ in range(1)]
+    open_and_change(original, "u")
+    clones.append(postgresql.running().copy_of_database(original.address))
+    unknown, known = (original._replace(address=address) for address in clones)
+    with pytest.raises(StoreMoved):
+        Node.open(known.address, settings=known.settings)
+    open_and_change(unknown, "v")
