@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +20,18 @@ from strandline.errors import (
     AlreadyExists,
     Conflict,
     CorruptData,
+    DeadlineExceeded,
     InvalidInput,
     WrongEnvironment,
 )
 from strandline.metastore.session import LocalSession
 from strandline.node import Node
 from strandline.node.address import store_address
-from strandline.node.backup import back_up, restore, restoring, taking
+from strandline.node.backup import back_up, database_copy, restore, restoring, taking
 from strandline.node.backup.database_copy import copy_database, copy_rows
 from strandline.node.membership import open_newer_epoch
 from strandline.node.relocation import Relocated
-from strandline.sql import Database
+from strandline.sql import Database, open_database
 from tests.metastore.snapshots import paths_of
 from tests.node.test_backup import append, place
 from tests.node.test_catalog_log import fill, tables
@@ -184,6 +188,42 @@ def test_a_store_created_during_a_restore_is_left_unchanged(
     assert list((tmp_path / "new").iterdir()) == []
     with Node.open(address, settings=settings) as node:
         assert tables(node) == ["u"]
+
+
+@pytest.mark.usefixtures("backed_up")
+def test_a_write_that_waits_for_a_restore_holds_the_write_lock_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = postgresql.running().new_database()
+    copy_sequences = database_copy._copy_sequences
+    other = open_database(address)
+    has_lock, is_tried = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with other.write():
+            has_lock.set()
+            assert is_tried.wait(30)
+
+    def then_another_writer_waits(*arguments: Any) -> None:
+        copy_sequences(*arguments)
+        writer.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        while not other.rows(waiting)[0][0]:
+            assert writer.is_alive()
+
+    writer = threading.Thread(target=write)
+    monkeypatch.setattr(database_copy, "_copy_sequences", then_another_writer_waits)
+    with closing(other):
+        restored_to(tmp_path / "b", tmp_path / "new", address=address)
+        assert has_lock.wait(30)
+        with (
+            closing(open_database(address)) as database,
+            pytest.raises(DeadlineExceeded),
+            database.write(deadline=time.monotonic() + 0.1),
+        ):
+            pass
+        is_tried.set()
+        writer.join()
 
 
 @pytest.mark.usefixtures("backed_up")

@@ -20,10 +20,14 @@ from strandline.metastorage import sql_tables
 from strandline.node.catalog_log import REMEMBERED
 from strandline.node.store_database import PARTS, refuse_older_parts
 from strandline.sql import Database, SqliteDatabase, open_sqlite, schema_versions, sqlite_file
-from strandline.sql.schema_versions import SCHEMA
+from strandline.sql.schema_versions import CLOCK, SCHEMA
 
 _ROWS = 256
-_IN_EMPTY_STORES = {SCHEMA.name, schema_versions.CLOCK.name, REMEMBERED.name, sql_tables.HEAD.name}
+_IN_EMPTY_STORES = {SCHEMA.name, CLOCK.name, REMEMBERED.name, sql_tables.HEAD.name}
+_SET_CLOCK = text(
+    f"INSERT INTO {CLOCK.name} (id, time) VALUES (:id, :time)"
+    " ON CONFLICT (id) DO UPDATE SET time = excluded.time"
+)
 _SEQUENCES = text("SELECT name, seq FROM sqlite_sequence")
 _SET_SEQUENCE = text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
 _ADD_SEQUENCE = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)")
@@ -68,6 +72,11 @@ def copy_rows(source: Database, target: Database) -> None:
         _refuse_rows(into, name=target.name)
         for table in tables:
             target.allow_more_time(into)
+            if table is CLOCK:
+                # Other writers wait for a lock on its row, and would not wait for a new row.
+                for row in connection.execute(select(CLOCK)).mappings():
+                    into.execute(_SET_CLOCK, dict(row))
+                continue
             into.execute(delete(table))
             _copy_table(table, source, connection, target, into)
         _copy_sequences(tables, connection, into)
@@ -153,6 +162,6 @@ def clear(database: Database) -> None:
     with database.write() as connection:
         for part in parts:
             for table in PARTS[part][1].sorted_tables:
-                if table.name not in (SCHEMA.name, schema_versions.CLOCK.name):
+                if table.name not in (SCHEMA.name, CLOCK.name):
                     database.allow_more_time(connection)
                     connection.execute(delete(table))
