@@ -174,6 +174,27 @@ def test_a_hold_is_renewed_by_reads_and_reads_fail_after_it_expired(
     snapshot.close()
 
 
+def test_a_snapshot_of_the_present_is_held_also_in_a_store_that_keeps_no_history(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Node.open(tmp_path / "own", settings=Settings(history_retention_ms=0)) as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="shop"))
+        tables = Tables(spark, session)
+        tables.create("shop.t", "id BIGINT")
+        with tables.snapshot("shop.t", hold_ms=60_000) as kept:
+            assert kept.hold is not None
+            assert kept.hold.at == kept.time
+            tables.alter("shop.t", add="note STRING")
+            node.cleaner.clean()
+            assert tables.read("shop.t", snapshot=kept).columns == ["id"]
+        with pytest.raises(VersionNotFound, match="cannot be held"):
+            tables.snapshot("shop.t", time=kept.time, hold_ms=60_000)
+        with pytest.raises(ObjectNotFound):
+            tables.snapshot("shop.u", hold_ms=60_000)
+        assert session.holders().holds == 0
+
+
 def test_closing_a_snapshot_releases_its_hold(spark: SparkSession, own: Node) -> None:
     session = own.session(user="ann")
     session.execute(CreateSchema(name="shop"))

@@ -382,9 +382,11 @@ class Session(ABC):
 
     @abstractmethod
     def hold(
-        self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
+        self, kind: str, owner: str | None = None, *, at: Timestamp | None, ttl_ms: int = 60_000
     ) -> Hold:
-        """Keep the history from ``at`` on. Raises `VersionNotFound` below the low watermark.
+        """Keep the history from ``at`` on, or from now on if it is None.
+
+        Raises `VersionNotFound` below the low watermark.
 
         ``owner`` is the user or role that holds it, by default the session's user. If privileges
         are enforced, only a superuser may name another user, or a role of which the session's user

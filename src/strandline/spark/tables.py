@@ -26,7 +26,13 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.clock import Timestamp, parse_timestamp
-from strandline.errors import InvalidInput, ObjectNotFound, PermissionDenied, WriteConflict
+from strandline.errors import (
+    InvalidInput,
+    ObjectNotFound,
+    PermissionDenied,
+    VersionNotFound,
+    WriteConflict,
+)
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapshot
 from strandline.model.descriptors import properties as canonical_properties
 from strandline.model.identifiers import QualifiedName
@@ -307,7 +313,18 @@ class Tables:
         hold = None
         if hold_ms is not None:
             owner = f"{socket.gethostname()}:{os.getpid()}"
-            hold = self.session.hold("reader", owner, at=snapshot.time, ttl_ms=hold_ms)
+            try:
+                hold = self.session.hold("reader", owner, at=snapshot.time, ttl_ms=hold_ms)
+            except VersionNotFound:
+                if version is not None or time is not None:
+                    raise
+                # The store keeps no history. The present can be held, so hold it first.
+                hold = self.session.hold("reader", owner, at=None, ttl_ms=hold_ms)
+                try:
+                    snapshot = self.session.open(names, at=AsOf(time=hold.at))
+                except BaseException:
+                    self.session.release_hold(hold.hold_id)
+                    raise
         return ReaderSnapshot(self.session, snapshot, hold=hold, hold_ms=hold_ms)
 
     def read(

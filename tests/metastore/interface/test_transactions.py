@@ -182,6 +182,13 @@ def test_a_hold_is_acquired_renewed_and_released(session: Session) -> None:
         session.renew_hold(hold.hold_id)
 
 
+def test_a_hold_of_the_present_begins_when_it_is_granted(session: Session) -> None:
+    begun = session.begin()
+    hold = session.hold("reader", at=None)
+    assert hold.at > begun.begin_time
+    assert session.renew_hold(hold.hold_id).at == hold.at
+
+
 def test_open_transactions_and_holds_are_listed_as_holders(session: Session) -> None:
     begun = session.begin()
     kept = session.hold("backup", "job 7", at=begun.begin_time)

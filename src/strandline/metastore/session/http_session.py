@@ -189,7 +189,7 @@ class HttpSession(Session):
         return self._repeat(Session.files, table_id=table_id, write_ids=write_ids, bounds=bounds)
 
     def hold(
-        self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
+        self, kind: str, owner: str | None = None, *, at: Timestamp | None, ttl_ms: int = 60_000
     ) -> Hold:
         return self._once(
             Session.hold,

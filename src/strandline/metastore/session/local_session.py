@@ -300,7 +300,7 @@ class LocalSession(Session):
         return TableFiles(data_files, delete_files)
 
     def hold(
-        self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
+        self, kind: str, owner: str | None = None, *, at: Timestamp | None, ttl_ms: int = 60_000
     ) -> Hold:
         owner = owner or self._user
         access = self._access()
