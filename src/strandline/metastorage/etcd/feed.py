@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 
-from strandline.errors import Stopping, Unavailable
+from strandline.errors import CorruptData, Stopping, Unavailable
 from strandline.metastorage.etcd.gateway import EtcdGateway, Json, from_text
 from strandline.metastorage.etcd.layout import Change, EtcdKeys, decode_change
 
@@ -111,7 +111,7 @@ class ChangeFeed:
                     self._listen()
                 except Stopping:
                     return
-                except Unavailable:
+                except (Unavailable, CorruptData):
                     # A waiting thread reads the store at its time-out, and gets the error then.
                     pass
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -23,14 +23,18 @@ too.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from strandline.clock import Timestamp
 from strandline.errors import CorruptData, InvalidInput
-from strandline.metastorage.store import Head, Lease
+from strandline.metastorage.store import Head, Lease, prefix_end
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 2379
 DEFAULT_PREFIX = "strandline"
@@ -230,10 +234,19 @@ def encode_change(keys: Iterable[str], ranges: Iterable[tuple[str, str]]) -> byt
 
 
 def decode_change(key: bytes, raw: bytes) -> Change:
-    """The change at its key. Raises `CorruptData` if it does not decode."""
+    """The change at its key.
+
+    If it does not decode, it may have touched any key: those who wait then read the store, in which
+    nothing is lost. Raises `CorruptData` if the key does not name a revision.
+    """
+    try:
+        revision = int(key.rpartition(b"/")[2])
+    except ValueError:
+        raise CorruptData(f"the key {key!r} in etcd does not name a change") from None
     try:
         keys, ranges = json.loads(raw)
-        revision = int(key.rpartition(b"/")[2])
+        "".join(chain(keys, *ranges))  # raises unless all are texts
         return Change(revision, tuple(keys), tuple((low, high) for low, high in ranges))
     except (ValueError, TypeError):
-        raise CorruptData(f"the change at {key!r} in etcd cannot be decoded") from None
+        logger.error("a change in etcd cannot be decoded: %r at %r", raw[:80], key)
+        return Change(revision, (), (("", prefix_end("")),))
