@@ -18,6 +18,7 @@ from strandline.catalog.events import AppliedVersion
 from strandline.clock import milliseconds
 from strandline.config import Settings
 from strandline.errors import ObjectNotFound, Unavailable, UnknownOutcome
+from strandline.metastorage import Metastorage
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring
@@ -26,6 +27,7 @@ from strandline.node.health import Problem
 from strandline.node.metrics import METRICS, metrics_text
 from strandline.sql import FenceRow
 from tests.metastore.session.served import monitored, serving
+from tests.servers import stores
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +292,26 @@ def test_a_part_that_cannot_be_read_hides_no_other_metrics(
     assert values["strandline_part_readable", frozenset({"catalog"})] == 1
     assert ("strandline_open_transactions", frozenset()) not in values
     assert ("strandline_catalog_version", frozenset()) in values
+
+
+def test_metrics_count_the_watches_of_etcd_and_the_calls_that_share_writes(
+    tmp_path: Path,
+) -> None:
+    store = stores.new_store("etcd", tmp_path)
+    with Node.open(store.address, settings=store.settings) as node:
+        session = node.session(user="ann")
+        session.begin()
+        store_part = node.parts["metastorage"]
+        assert isinstance(store_part, Metastorage)
+        while not store_part.statistics().watches:  # the follower begins it
+            pass
+        with serving(monitored(node)) as url:
+            values = samples(httpx.get(f"{url}/metrics", trust_env=False).text)
+    metrics = {name.removeprefix("strandline_"): value for (name, _), value in values.items()}
+    assert metrics["metastorage_writes_total"] > 0
+    assert metrics["metastorage_watches_total"] >= 1
+    assert metrics["shared_calls_total"] >= metrics["shared_writes_total"] >= 1
+    assert metrics["shared_calls_waiting"] == 0
 
 
 def test_every_metric_has_a_value_on_the_page(node: Node) -> None:

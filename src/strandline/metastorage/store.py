@@ -199,7 +199,8 @@ class MetastorageStatistics:
     """Counts since the store was opened here.
 
     ``refused`` counts invokes whose conditions did not hold, ``revision_reads`` the calls of
-    ``revision`` that had to ask the store.
+    ``revision`` that had to ask the store, and ``watches`` how often a watch of etcd began: the
+    first time, and after each loss of its connection.
     """
 
     gets: int
@@ -212,6 +213,7 @@ class MetastorageStatistics:
     waits: int
     waits_timed_out: int
     lease_calls: int
+    watches: int
 
 
 class Metastorage(ABC):

@@ -135,11 +135,13 @@ class LogPlace:
 class OpenedLog:
     """A log. ``upper_within`` is None if the log is not in the store's SQL database.
 
-    ``require_log`` is the argument of `join_or_create`.
+    ``metastorage`` is the one that the log uses, or None. ``require_log`` is the argument of
+    `join_or_create`.
     """
 
     log: UpdateLog
     upper_within: UpperWithin | None
+    metastorage: Metastorage | None = None
     require_log: RequireLog = accept_log
 
 
@@ -168,7 +170,7 @@ def _metastorage_of(
 
 def _open_metastorage_log(place: LogPlace, opened: ExitStack) -> OpenedLog:
     store, within = _metastorage_of(place, opened, CATALOG_VERSION)
-    return OpenedLog(MetastorageLog(store), within)
+    return OpenedLog(MetastorageLog(store), within, store)
 
 
 def _open_stash(place: LogPlace, opened: ExitStack) -> OpenedLog:
@@ -186,7 +188,7 @@ def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
         otherwise=place.warehouse and f"{place.warehouse.rstrip('/')}/{BLOBS_FOLDER}",
         environment=place.environment,
     )
-    return OpenedLog(log, within)
+    return OpenedLog(log, within, store)
 
 
 def _alone(opening: OpenLog) -> OpenLog:
@@ -209,7 +211,7 @@ def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenL
     def open_shadow(place: LogPlace, opened: ExitStack) -> OpenedLog:
         deciding, following = first(place, opened), second(place, opened)
         log = ShadowLog(deciding.log, following.log, names=names)
-        return OpenedLog(log, deciding.upper_within)
+        return OpenedLog(log, deciding.upper_within, deciding.metastorage)
 
     return open_shadow
 

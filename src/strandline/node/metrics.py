@@ -117,6 +117,9 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Count("expired", "transactions_expired", "Transactions that timed out."),
         Count("heartbeats", "heartbeats", "Heartbeats of transactions and locks."),
         Gauge("unstored_heartbeats", "unstored_heartbeats", "Heartbeats not yet stored."),
+        Count("shared_calls", "shared_calls", "Calls that shared a write transaction."),
+        Count("rounds", "shared_writes", "Write transactions that these calls shared."),
+        Gauge("waiting_calls", "shared_calls_waiting", "Calls that wait for such a transaction."),
     ),
     "store": (
         Count("hits", "cache_hits", "Reads of rows that memory answered."),
@@ -149,6 +152,12 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
     "thrift": (
         Gauge("connections", "thrift_connections", "Open connections of Hive clients."),
         Count("kept", "kept_answers", "Calls that a kept answer served at once.", label="method"),
+    ),
+    "metastorage": (
+        Count("invokes", "metastorage_writes", "Writes to the metastorage of the catalog."),
+        Count("refused", "metastorage_refused", "Those whose conditions did not hold."),
+        Count("revision_reads", "metastorage_looks", "Looks for a change that asked the store."),
+        Count("watches", "metastorage_watches", "How often a watch of etcd began."),
     ),
     "database": (
         Gauge("waiting", "database_waiting_writers", "Writers that wait for the write lock."),

@@ -454,7 +454,9 @@ class Node:
     @property
     def parts(self) -> Mapping[str, Counted]:
         """The parts of this node that have statistics, by name."""
+        metastorage = self._opened_store.metastorage
         return {
+            **({} if metastorage is None else {"metastorage": metastorage}),
             "catalog": self.catalogs,
             "transactions": self.transactions,
             "projection": self.projector,

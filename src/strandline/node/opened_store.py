@@ -28,7 +28,7 @@ from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import UpdateLog
 from strandline.errors import InvalidInput
-from strandline.metastorage import open_metastorage
+from strandline.metastorage import Metastorage, open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.metastore.store.warehouse import make_folders
@@ -61,7 +61,8 @@ class OpenedStore:
     """See the module.
 
     ``require_log`` is an argument of `join_or_create`. ``upper_within`` reads the log's upper
-    inside a transaction on ``database``, or is None if the log is elsewhere.
+    inside a transaction on ``database``, or is None if the log is elsewhere. ``metastorage`` is
+    that of the log, or None.
     ``warehouse`` is the URI of the warehouse. ``delay_ms`` and ``skew_ms`` apply if this process
     creates the catalog. ``staleness_ms`` is how old an answer about a plain table's rows may be if
     the settings do not say. The node calls ``claim`` with the environment id after it has joined
@@ -77,6 +78,7 @@ class OpenedStore:
     log: UpdateLog
     require_log: RequireLog
     upper_within: UpperWithin | None
+    metastorage: Metastorage | None
     clock: HybridClock
     folders: StoreFolders
     warehouse: str
@@ -147,6 +149,7 @@ def _open_folder(
         log=opened_log.log,
         require_log=opened_log.require_log,
         upper_within=opened_log.upper_within,
+        metastorage=opened_log.metastorage,
         clock=clock,
         folders=StoreFolders(
             folder,
@@ -195,6 +198,7 @@ def _open_servers(
         log=opened_log.log,
         require_log=opened_log.require_log,
         upper_within=opened_log.upper_within,
+        metastorage=opened_log.metastorage,
         clock=clock,
         folders=StoreFolders(
             place.folder,

@@ -43,6 +43,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
@@ -206,6 +207,15 @@ class _SeveralCatalogs(Exception):
     """A version of the catalog becomes active between the times of a round."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedStatistics:
+    """The calls and rounds since the start, and the calls that wait for a round now."""
+
+    calls: int
+    rounds: int
+    waiting: int
+
+
 class SharedWrites:
     """See the module. Safe for threads."""
 
@@ -226,6 +236,7 @@ class SharedWrites:
         self._waiting: deque[SharedCall[object]] = deque()
         self._at_work = False
         self._expected = 1  # calls that the thread waits for
+        self._calls = self._rounds = 0
         self._thread: threading.Thread | None = None
 
     def run(self, call: SharedCall[T]) -> T:
@@ -254,6 +265,11 @@ class SharedWrites:
                 if self._waiting:
                     self._wake()
         return call.result()
+
+    def statistics(self) -> SharedStatistics:
+        """What was done since the start, and what waits now."""
+        with self._lock:
+            return SharedStatistics(self._calls, self._rounds, len(self._waiting))
 
     def submit(self, call: SharedCall[T], ended: Callable[[], object]) -> None:
         """Queue ``call``; ``ended`` is called in another thread when its result is available.
@@ -387,6 +403,8 @@ class SharedWrites:
 
     def _round(self, calls: Sequence[SharedCall[T]]) -> None:
         """Execute the calls, and end each of them, whatever happens."""
+        self._calls += len(calls)  # one round runs at a time
+        self._rounds += 1
         try:
             admitted = [call for call in calls if not call.refused()]
             if admitted:

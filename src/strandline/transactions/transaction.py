@@ -115,7 +115,8 @@ class TransactionStatistics:
     ``behind`` counts how often a begin or commit had to wait for the catalog to catch up.
     ``heartbeats`` counts those of transactions and locks. ``unstored_heartbeats`` are still only in
     memory. History below ``low_watermark`` may be removed. ``min_open_txn`` is the smallest id of
-    an open transaction.
+    an open transaction. ``shared_calls`` were written in ``rounds`` SQL transactions, and
+    ``waiting_calls`` wait for one (`strandline.transactions.shared_writes`).
     """
 
     begun: int
@@ -126,6 +127,9 @@ class TransactionStatistics:
     behind: int
     heartbeats: int
     unstored_heartbeats: int
+    shared_calls: int
+    rounds: int
+    waiting_calls: int
     open: int
     oldest_begin: Timestamp | None
     min_open_txn: int | None

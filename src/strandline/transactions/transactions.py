@@ -370,7 +370,7 @@ class Transactions(TransactionEnds):
             lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
         with self._counting:
             counts = self._counts.copy()
-        heartbeats = self.heartbeats.statistics()
+        heartbeats, shared = self.heartbeats.statistics(), self._shared.statistics()
         return TransactionStatistics(
             begun=counts["begun"],
             committed=counts["committed"],
@@ -380,6 +380,9 @@ class Transactions(TransactionEnds):
             behind=counts["behind"],
             heartbeats=heartbeats.noted,
             unstored_heartbeats=heartbeats.unstored,
+            shared_calls=shared.calls,
+            rounds=shared.rounds,
+            waiting_calls=shared.waiting,
             open=count,
             oldest_begin=oldest,
             min_open_txn=min_open,

@@ -40,6 +40,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import (
@@ -80,6 +81,7 @@ from strandline.metastorage.store import (
     KeyValue,
     Lease,
     Metastorage,
+    MetastorageStatistics,
     Operation,
     Outcome,
     Put,
@@ -239,6 +241,9 @@ class EtcdMetastorage(Metastorage):
     def lease(self, name: str) -> Lease | None:
         self._enter("lease_calls")
         return self._leases.lease(check_key(name))
+
+    def statistics(self) -> MetastorageStatistics:
+        return replace(super().statistics(), watches=self._feed.generation)
 
     def close(self) -> None:
         self._closed = True
