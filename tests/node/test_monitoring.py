@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from typing import cast
 
 import httpx
 import pytest
@@ -25,9 +26,9 @@ from strandline.node import Node, monitoring
 from strandline.node import node as node_module
 from strandline.node.health import Problem
 from strandline.node.metrics import METRICS, metrics_text
-from strandline.sql import FenceRow
+from strandline.sql import FenceRow, change
 from tests.metastore.session.served import monitored, serving
-from tests.servers import stores
+from tests.servers import etcd, stores
 
 
 @pytest.fixture(scope="module")
@@ -292,6 +293,27 @@ def test_a_part_that_cannot_be_read_hides_no_other_metrics(
     assert values["strandline_part_readable", frozenset({"catalog"})] == 1
     assert ("strandline_open_transactions", frozenset()) not in values
     assert ("strandline_catalog_version", frozenset()) in values
+
+
+def test_a_node_whose_etcd_is_full_is_ready_for_reads_and_says_that_it_is_full(
+    tmp_path: Path,
+) -> None:
+    store = stores.new_store("etcd", tmp_path)
+    with (
+        Node.open(store.address, settings=store.settings) as node,
+        serving(monitored(node)) as url,
+    ):
+        assert health(url)[1]["status"] == "ok"
+        with etcd.running().full():
+            status, body = health(url)
+            assert (status, body["status"]) == (200, "read_only")
+            (problem,) = cast(list[dict[str, str]], body["problems"])
+            assert problem["check"] == "catalog head"
+            assert "disarm its alarm" in problem["reason"]
+            with node.database.write() as connection:
+                change(connection, "UPDATE strandline_fence SET epoch = epoch + 5")
+            status, body = health(url)
+            assert (status, body["status"]) == (503, "failing")
 
 
 def test_metrics_count_the_watches_of_etcd_and_the_calls_that_share_writes(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from strandline.errors import StrandlineError
 from strandline.logs import in_one_line
+from strandline.metastorage import StoreFull
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +22,11 @@ Check = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A check that failed, and why."""
+    """A check that failed, and why. The node answers reads unless it ``stops_reads``."""
 
     check: str
     reason: str
+    stops_reads: bool = True
 
 
 class NodeHealth:
@@ -43,6 +45,8 @@ class NodeHealth:
         for name, check in self._checks.items():
             try:
                 check()
+            except StoreFull as error:
+                problems.append(Problem(name, in_one_line(str(error)), stops_reads=False))
             except (StrandlineError, OSError) as error:
                 problems.append(Problem(name, in_one_line(str(error))))
             except Exception as error:

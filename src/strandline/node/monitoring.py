@@ -48,7 +48,8 @@ T = TypeVar("T")
 class Health:
     """Whether the node can do its work, which release it is, and the catalog versions it holds.
 
-    ``status`` is "ok" if there are no ``problems``, else "failing".
+    ``status`` is "ok" if there are no ``problems``, "read_only" if none of them stops reads, else
+    "failing".
     """
 
     status: str
@@ -101,13 +102,18 @@ class Monitoring:
         return Answer(b'{"status":"ok"}', JSON_TYPE)
 
     async def ready(self) -> Answer:
-        """Answer whether the node can do its work. Checks that time out count as a problem."""
+        """Answer whether the node can do its work. Checks that time out count as a problem.
+
+        A node that answers reads is ready: a full store is full for all nodes, and without a ready
+        node nothing would be read.
+        """
         try:
             problems = await self._asked(self._check_health, "checks")
         except DeadlineExceeded as error:
             problems = [Problem("deadline", error.message)]
+        is_failing = any(problem.stops_reads for problem in problems)
         health = Health(
-            "failing" if problems else "ok",
+            "failing" if is_failing else "read_only" if problems else "ok",
             __version__,
             self._catalogs.latest_catalog().version,
             self._catalogs.earliest_catalog().version,
@@ -116,7 +122,7 @@ class Monitoring:
         return Answer(
             write_json(health, Health),
             JSON_TYPE,
-            status=503 if problems else 200,
+            status=503 if is_failing else 200,
             headers={"Cache-Control": "no-store"},
         )
 
