@@ -14,7 +14,7 @@ from strandline.catalog import Catalog, CatalogManager, initial_catalog
 from strandline.catalog.commands import CreateSchema
 from strandline.catalog.planning import Planning
 from strandline.clock import MIN_TIMESTAMP, HybridClock
-from strandline.durable import DurableCatalogState, MetastorageLog, Replaced, durable_state
+from strandline.durable import DurableCatalogState, MetastorageLog, Superseded, durable_state
 from strandline.errors import Fenced, WrongEnvironment
 from tests.metastorage.stores import STORES
 
@@ -126,7 +126,7 @@ def test_a_node_does_not_join_a_newer_deploy_generation(
     for attempt in attempts:
         with pytest.raises(Fenced, match="generation 1"):
             attempt()
-    with pytest.raises(Replaced, match=r"which opener took at .*; this node stops"):
+    with pytest.raises(Superseded, match=r"which opener took at .*; this node stops"):
         manager.sync()
     append(newer, "theirs")
     (applied,) = newer.updates_after(newer.recovered[-1])

@@ -17,7 +17,7 @@ from strandline.durable import (
     Change,
     Entry,
     ReadOnlyState,
-    Replaced,
+    Superseded,
     UpdateLog,
     durable_state,
 )
@@ -260,7 +260,7 @@ def test_a_sealed_log_refuses_writers_until_it_is_unsealed(member: Member) -> No
         with pytest.raises(Fenced):
             refused()
     by_whom = r"was moved from this log to another one.*the token that mover took at \d{4}-"
-    with pytest.raises(Replaced, match=by_whom):
+    with pytest.raises(Superseded, match=by_whom):
         member.join()
     with pytest.raises(Fenced, match=by_whom):
         state.confirm_leadership()

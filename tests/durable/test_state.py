@@ -20,7 +20,7 @@ from strandline.durable import (
 )
 from strandline.durable import state as durable_state_module
 from strandline.durable.collections import STORAGE_USAGE_EVENT
-from strandline.durable.log import Replaced, Scanned
+from strandline.durable.log import Scanned, Superseded
 from strandline.durable.transaction import new_update
 from strandline.durable.update import AuditEvent, Change, Entry
 from strandline.errors import (
@@ -258,7 +258,7 @@ def test_a_replaced_holder_gets_an_error_with_the_new_holder_and_the_time(
     second = new_member().open(generation=3)
     time = re.escape(format_timestamp(second.recovered[-1].time))
     by_whom = f"generation 3, epoch 2, which opener took at {time}"
-    with pytest.raises(Replaced, match=f"{by_whom}; this node stops$"):
+    with pytest.raises(Superseded, match=f"{by_whom}; this node stops$"):
         joined_anew(first)
     with pytest.raises(Fenced, match=f"deploy generation 2, .*{by_whom}; set deploy_generation"):
         new_member().open(generation=2)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from strandline.durable.persist.shard_state import (
-    NOTHING_REPLACED,
+    NO_REPLACEMENT,
     Batch,
     BlobRef,
-    Replaced,
+    Replacement,
     ShardDiff,
     ShardState,
     Writer,
@@ -75,7 +75,7 @@ IN_PARTS = Batch(0, 3, 9, TIME, b"", (PART,))
 IN_PARTS_PAYLOAD = n(0, 3, 9) + TIME_BYTES + n(0) + n(1) + nested(70, 1, PART_PAYLOAD)
 INLINE = Batch(3, 5, 2, TIME, b"\xfe")
 INLINE_PAYLOAD = n(3, 5, 2) + TIME_BYTES + n(1) + b"\xfe" + n(0)
-REPLACED = Replaced(3, 5, (INLINE,))
+REPLACED = Replacement(3, 5, (INLINE,))
 REPLACED_PAYLOAD = n(3, 5, 1) + nested(71, 1, INLINE_PAYLOAD)
 NOTHING_PAYLOAD = n(0, 0, 0)
 WRITER = Writer(b"\x01", b"\x02\x03", TIME)
@@ -157,7 +157,7 @@ GOLDENS: list[tuple[object, bytes]] = [
     (
         ShardDiff(
             8, 5, 2, TIME, TIME, 6, FenceToken(0, 2), PART, (b"\x01", b"\x02\x03"),
-            REPLACED, NOTHING_REPLACED, ("storage_usage_event", 3), TIME,
+            REPLACED, NO_REPLACEMENT, ("storage_usage_event", 3), TIME,
         ),
         sealed(
             74, 1,

@@ -13,7 +13,7 @@ import pytest
 
 from strandline.clock import HybridClock
 from strandline.config import Settings
-from strandline.durable import DurableCatalogState, Replaced
+from strandline.durable import DurableCatalogState, Superseded
 from strandline.durable.log_copy import LogCopy
 from strandline.durable.persist.persist_log import BLOBS
 from strandline.errors import (
@@ -178,7 +178,7 @@ def test_a_catalog_with_constant_commits_is_sealed_and_moved(
         patch.setattr(LogCopy, "prove", committing(folder, 2)(LogCopy.prove))
         patch.setattr(catalog_move._Switch, "switch", killed)
         move(folder, "stash")
-    with pytest.raises(Replaced, match="run `strandline durable migrate` again"), joined(folder):
+    with pytest.raises(Superseded, match="run `strandline durable migrate` again"), joined(folder):
         pass
     move(folder, "stash")
     with joined(folder) as state:

@@ -7,7 +7,7 @@ keeps the versions: it requests from the log and the state what comes after its 
 **Fencing.** Opening the catalog fences every node that has it open. A fenced node notices this when
 it applies the log. It drops its in-memory state, joins the newer epoch and continues; its listeners
 begin again from the catalog at that point. The log refused everything that the node was writing
-meanwhile. If the newer holder belongs to a newer deploy generation, every call raises `Replaced`
+meanwhile. If the newer holder belongs to a newer deploy generation, every call raises `Superseded`
 from then on.
 
 **Large updates of this node.** Between an append and `apply_own` the log is ahead of this node. A
@@ -307,7 +307,7 @@ class CatalogApplier:
     def sync(self, *, up_to: Frontier | None = None) -> None:
         """Apply the log up to its present head, or at least to a frontier that was just read.
 
-        Raises `Replaced`, `WrongEnvironment`, `SetBack`.
+        Raises `Superseded`, `WrongEnvironment`, `SetBack`.
         """
         with self._applying:
             self._await_own()

@@ -1,7 +1,7 @@
 """The durable catalog state and the update logs under it."""
 
 from strandline.durable.contents import Contents
-from strandline.durable.log import Companion, Frontier, Replaced, SetBack, UpdateLog
+from strandline.durable.log import Companion, Frontier, SetBack, Superseded, UpdateLog
 from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_within
 from strandline.durable.opening import OpenableState, durable_state, joined_anew
 from strandline.durable.shadow_log import ShadowLog
@@ -31,11 +31,11 @@ __all__ = [
     "OpenableState",
     "Position",
     "ReadOnlyState",
-    "Replaced",
     "SetBack",
     "ShadowLog",
     "Snapshot",
     "StashLog",
+    "Superseded",
     "Update",
     "UpdateLog",
     "config_in",

@@ -291,8 +291,8 @@ class UpdateLog(ABC):
         )
 
 
-class Replaced(Fenced):
-    """A newer deploy generation holds the catalog, so this process must stop using it."""
+class Superseded(Fenced):
+    """This process must stop: a newer deploy generation has the catalog, or another log does."""
 
 
 class SetBack(CorruptData):
@@ -306,9 +306,9 @@ MOVED = (
 
 
 def refuse_sealed(token: FenceToken | None) -> None:
-    """Raise `Replaced` if ``token`` is that of a log whose catalog was moved to another log."""
+    """Raise `Superseded` if ``token`` is that of a log whose catalog was moved to another log."""
     if token is not None and token.is_sealed:
-        raise Replaced(MOVED)
+        raise Superseded(MOVED)
 
 
 def check_versions(expected_upper: int, updates: Sequence[Update]) -> None:

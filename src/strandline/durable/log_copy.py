@@ -15,7 +15,7 @@ uses, and would have to handle a crash in the middle of it).
 
 **A move** copies the catalog to another log, and `seal` makes the first log accept no writer any
 more. A seal is the last version of the log. It replaces the fence token by one that no writer ever
-holds (`FenceToken.sealed`). The seal fences the previous holder, which finds itself `Replaced`.
+holds (`FenceToken.sealed`). The seal fences the previous holder, which finds itself `Superseded`.
 Joining, opening or editing the catalog in a sealed log is refused in the same way. The seal is part
 of the history. So the log that the catalog moves to gets the seal too, with its time, and `unseal`
 opens that log after it. A log that a catalog has left remains a valid beginning of its history, and
@@ -90,7 +90,7 @@ class LogCopy:
 
         With ``upper``, the copy need only reach that upper, so that a fast-growing original is not
         followed for ever. It does not succeed if the copy was opened for reading. Raises
-        `CorruptData` if the copy has more than the original, and `Replaced` if the catalog was
+        `CorruptData` if the copy has more than the original, and `Superseded` if the catalog was
         moved away from the original.
         """
         while True:

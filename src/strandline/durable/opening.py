@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from strandline.durable.buffered_log import BufferedLog
-from strandline.durable.log import Replaced, UpdateLog
+from strandline.durable.log import Superseded, UpdateLog
 from strandline.durable.migrations import migrate, refuse_newer, refuse_other
 from strandline.durable.state import (
     FENCE,
@@ -250,12 +250,12 @@ class OpenableState:
 def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
     """A state of the same member that shares the epoch by which ``fenced`` was fenced.
 
-    Raises `Replaced` if the holder has a newer deploy generation, and what `join` raises.
+    Raises `Superseded` if the holder has a newer deploy generation, and what `join` raises.
     """
     current = fenced.log.token()
     refuse_moved(fenced.log, current)
     if current is not None and current.deploy_generation > fenced.token.deploy_generation:
-        raise Replaced(
+        raise Superseded(
             f"generation {current.deploy_generation} of this deployment has taken the store over "
             f"from generation {fenced.token.deploy_generation}, which this node belongs to. The "
             f"catalog's token is {token_with_holder(fenced.log, current)}; this node stops"

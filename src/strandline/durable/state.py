@@ -13,7 +13,7 @@
 * `OpenableState.edit` opens the catalog and repairs it in the same step.
 
 A fenced handle stays fenced. Its process may continue with another handle: `joined_anew` joins the
-newer epoch, unless a newer deploy generation has taken over (`Replaced`). A node that stops calls
+newer epoch, unless a newer deploy generation has taken over (`Superseded`). A node that stops calls
 `DurableCatalogState.expire`, so that a thread that reaches its commit later changes nothing. There
 is nothing else to release: a state holds no lease and no capability that others wait for.
 
@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp
 from strandline.durable.collections import FENCE as FENCES
 from strandline.durable.contents import Contents, restore, stamp
-from strandline.durable.log import MOVED, Companion, Replaced, UpdateLog, lost_token
+from strandline.durable.log import MOVED, Companion, Superseded, UpdateLog, lost_token
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Update
 from strandline.errors import (
@@ -242,8 +242,8 @@ class DurableCatalogState(ReadOnlyState):
                 self._compare_token()  # also raises, with the newer holder in the message
             token = self.log.token()
             if token is not None and token.is_sealed:
-                self._fenced = Replaced(moved(self.log, token))
-                raise Replaced(self._fenced.message) from error
+                self._fenced = Superseded(moved(self.log, token))
+                raise Superseded(self._fenced.message) from error
             raise
 
     def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
@@ -322,7 +322,7 @@ class DurableCatalogState(ReadOnlyState):
     def _compare_token(self) -> None:
         current = self.log.token()
         if current is not None and current.is_sealed:
-            self._fenced = Replaced(moved(self.log, current))
+            self._fenced = Superseded(moved(self.log, current))
         elif current != self.token:
             self._fenced = Fenced(self._overtaken_by(current))
         self._check_usable()
@@ -368,9 +368,9 @@ def moved(log: UpdateLog, token: FenceToken) -> str:
 
 
 def refuse_moved(log: UpdateLog, token: FenceToken | None) -> None:
-    """Raise `Replaced` if ``token``, that of ``log``, says that the catalog was moved from it."""
+    """Raise `Superseded` if ``token``, that of ``log``, says that the catalog was moved from it."""
     if token is not None and token.is_sealed:
-        raise Replaced(moved(log, token))
+        raise Superseded(moved(log, token))
 
 
 def opening_with(log: UpdateLog, token: FenceToken) -> str | None:

@@ -36,9 +36,9 @@ from strandline.clock import HybridClock
 from strandline.durable import VERSION as CATALOG_VERSION
 from strandline.durable import (
     MetastorageLog,
-    Replaced,
     ShadowLog,
     StashLog,
+    Superseded,
     UpdateLog,
     stash_log,
     upper_within,
@@ -454,7 +454,7 @@ def finish_move(place: LogPlace, present: RememberedLog) -> None:
         log = opening_of(name, place)(place, opened).log
         if present.former in LOGS:
             original = opening_of(present.former, place)(_in_database(place), opened).log
-            with suppress(Replaced):  # another process has finished the move
+            with suppress(Superseded):  # another process has finished the move
                 LogCopy(original, log, names=(present.former, name), token=FILLING).level()
         unseal(
             log,

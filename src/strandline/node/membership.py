@@ -24,7 +24,7 @@ from strandline.durable import (
     DurableCatalogState,
     OpenableState,
     ReadOnlyState,
-    Replaced,
+    Superseded,
     UpdateLog,
     durable_state,
     joined_anew,
@@ -65,7 +65,7 @@ def join_or_create(
     """Join the catalog in ``log``, or create it. Raises `WrongEnvironment` or `Fenced`.
 
     With a ``deploy_generation`` above that of the catalog, this process takes the catalog over from
-    its nodes. With one below it, raises `Replaced`. ``require_log`` raises if the store remembers
+    its nodes. With one below it, raises `Superseded`. ``require_log`` raises if the store remembers
     another log than ``log``. The transaction that writes a fence calls it, so of
     two catalogs that are created at once in different logs, only the remembered one gets a fence.
     """
@@ -89,7 +89,7 @@ def join_or_create(
                 if deploy_generation is None
                 else deploy_generation,
             )
-        except (WrongEnvironment, Replaced):
+        except (WrongEnvironment, Superseded):
             raise
         except Fenced as error:
             refused = error  # a newer epoch began after the token and before the log was read
@@ -121,7 +121,7 @@ def _joined(
     """Join the present epoch; return the state, or None if a new epoch is needed.
 
     A new epoch is needed if an older release wrote the catalog, if an opener raised only one of the
-    two fences, or if nodes of a lower deploy generation hold the catalog. Raises `Replaced` if
+    two fences, or if nodes of a lower deploy generation hold the catalog. Raises `Superseded` if
     nodes of a higher generation hold it.
     """
     try:
@@ -132,7 +132,7 @@ def _joined(
     if deploy_generation is not None and present != deploy_generation:
         if present < deploy_generation:
             return None
-        raise Replaced(
+        raise Superseded(
             f"generation {present} of this deployment owns the store, and this node is "
             f"of generation {deploy_generation}. The catalog's token is "
             f"{token_with_holder(state.log, state.token)}; set deploy_generation to "
@@ -259,7 +259,7 @@ def _refuse_older_catalog(
 def join_newer_epoch(fenced: DurableCatalogState, database: Database) -> DurableCatalogState:
     """Join again, in both halves of the store, after another holder opened a newer epoch.
 
-    Raises `Replaced` if that holder is of a newer deploy generation, `WrongEnvironment`, and
+    Raises `Superseded` if that holder is of a newer deploy generation, `WrongEnvironment`, and
     `Fenced` while the halves disagree because another process is opening the store.
     """
     state = joined_anew(fenced)

@@ -21,7 +21,7 @@ from strandline.catalog.applier import Announce
 from strandline.catalog.system_views.synchronization import synchronize_system_views
 from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
-from strandline.durable import DurableCatalogState, Replaced
+from strandline.durable import DurableCatalogState, Superseded
 from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
@@ -311,7 +311,7 @@ class Node:
     def _join_anew(self, fenced: DurableCatalogState) -> DurableCatalogState:
         try:
             return join_newer_epoch(fenced, self.database)
-        except Replaced as replaced:
+        except Superseded as replaced:
             with suppress(InvalidStateError):  # another call has set it already
                 self.replaced.set_result(replaced.message)
             raise

@@ -107,7 +107,7 @@ Batches = tuple[Batch, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class Replacement:
     """``batches`` replace all batches within versions ``lower`` to ``upper`` − 1."""
 
     lower: int
@@ -115,7 +115,7 @@ class Replaced:
     batches: Batches
 
 
-NOTHING_REPLACED = Replaced(0, 0, ())
+NO_REPLACEMENT = Replacement(0, 0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,8 @@ class ShardDiff:
     fence: FenceToken | None
     rollup: BlobRef | None
     writer: tuple[bytes, bytes] | None = None
-    history: Replaced = NOTHING_REPLACED
-    appended: Replaced = NOTHING_REPLACED
+    history: Replacement = NO_REPLACEMENT
+    appended: Replacement = NO_REPLACEMENT
     pruned: tuple[str, int] | None = None
     time: Timestamp = field(default=MIN_TIMESTAMP)
 
@@ -208,7 +208,7 @@ register(
     ],
 )
 register(
-    Replaced,
+    Replacement,
     type_id=72,
     version=1,
     since="0.4.0",
@@ -237,8 +237,8 @@ register(
         ("floor", UINT),
         ("fence", _FENCE),
         ("writer", optional(pair(BYTES, BYTES))),
-        ("history", nested(Replaced)),
-        ("appended", nested(Replaced)),
+        ("history", nested(Replacement)),
+        ("appended", nested(Replacement)),
         ("pruned", optional(_PRUNED)),
     ],
 )
@@ -307,7 +307,7 @@ def applied(state: ShardState, diff: ShardDiff) -> ShardState:
     )
 
 
-def _replaced(batches: Batches, change: Replaced, time: Timestamp) -> Batches:
+def _replaced(batches: Batches, change: Replacement, time: Timestamp) -> Batches:
     if not change.batches:
         return batches
     added = tuple(
@@ -409,8 +409,8 @@ def compare_and_append(append: Append) -> Command:
     return command
 
 
-def _added(batches: Batches) -> Replaced:
-    return Replaced(batches[0].lower, batches[-1].upper, batches) if batches else NOTHING_REPLACED
+def _added(batches: Batches) -> Replacement:
+    return Replacement(batches[0].lower, batches[-1].upper, batches) if batches else NO_REPLACEMENT
 
 
 def check_uploads(state: ShardState, uploads: Iterable[BlobRef]) -> None:
@@ -498,7 +498,7 @@ def rewrite(change: Rewrite) -> Command:
     return command
 
 
-def _difference(old: Batches, new: Batches) -> Replaced:
+def _difference(old: Batches, new: Batches) -> Replacement:
     """The batches in which ``old`` and ``new`` differ; both cover the same versions."""
     first, last = 0, 0
     shorter = min(len(old), len(new))
@@ -508,5 +508,5 @@ def _difference(old: Batches, new: Batches) -> Replaced:
         last += 1
     changed = new[first : len(new) - last]
     if not changed:
-        return NOTHING_REPLACED
-    return Replaced(changed[0].lower, changed[-1].upper, changed)
+        return NO_REPLACEMENT
+    return Replacement(changed[0].lower, changed[-1].upper, changed)
