@@ -47,7 +47,6 @@ from strandline.durable import Arguments, DurableCatalogState, joined_anew
 from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
-    Stopping,
     StrandlineError,
     UnknownOutcome,
     VersionNotFound,
@@ -291,9 +290,11 @@ def _error_of(request: Request) -> BaseException:
 
 
 def _not_active_yet(catalog: Catalog, late: StrandlineError) -> StrandlineError:
-    """The error of a call that ends before its version, which is in the log, is active."""
-    kind = Stopping if isinstance(late, Stopping) else UnknownOutcome
-    return kind(
+    """The error of a call that ends before its version, which is in the log, is active.
+
+    Also if the node stops: a client repeats a call that a stopping node has refused.
+    """
+    return UnknownOutcome(
         f"the change is in the log as version {catalog.version} and becomes active at "
         f"{format_timestamp(catalog.time)}; do not repeat it ({late.message})"
     )

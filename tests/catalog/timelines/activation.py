@@ -168,7 +168,7 @@ TIMELINES = [
             Waits("sent", until=SECOND + DELAY),
             Await("later", 9),
             Stop(),
-            Ends("sent", Refused(Stopping, "the change is in the log as version 3")),
+            Ends("sent", Refused(UnknownOutcome, "the change is in the log as version 3")),
             Ends("later", Refused(Stopping, "this node is stopping")),
             Do(execute(B), Refused(Stopping, "this node is stopping")),
             Do(upper, 4, node=2),
