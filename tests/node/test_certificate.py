@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import trustme
@@ -115,6 +116,23 @@ def test_a_certificate_that_clients_refuse_now_or_soon_is_logged_as_a_warning(
         serving_context(str(file), "")
     logged = [line["message"] for line in lines.of("node.certificate")]
     assert [f"{file}: {reason}" in message for message in logged] == [True] * (reason is not None)
+
+
+def test_a_node_that_runs_for_long_is_warned_again_each_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, authority = tmp_path / "chain.pem", trustme.CA()
+    issued = authority.issue_cert("node", not_after=datetime.now(UTC) + timedelta(days=20))
+    issued.private_key_and_cert_chain_pem.write_to_path(file)
+    started = monotonic()
+    with log_lines() as lines:
+        context = serving_context(str(file), "")
+        for hours in (1, 2, 25, 26, 50):
+            monkeypatch.setattr(certificate, "monotonic", lambda: started + 3600 * hours)  # noqa: B023 - used at once
+            served(context, authority)
+    logged = [line["message"] for line in lines.of("node.certificate")]
+    assert len(logged) == 3
+    assert all("it expires on " in message for message in logged)
 
 
 def test_the_expiry_is_also_known_where_the_system_allows_only_tls_1_2(

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """The least time between two looks at the files."""
 WARNING_DAYS = 30
-"""A certificate that expires within so many days is reported when it is read."""
+"""A certificate that expires within so many days is reported when it is read, and each day."""
+_DAY_SECONDS = 86_400.0
 
 
 def serving_context(certificate: str, key: str) -> ssl.SSLContext:
@@ -31,10 +32,11 @@ def serving_context(certificate: str, key: str) -> ssl.SSLContext:
     """
     files = [certificate, key] if key else [certificate]
     seen, looked = _states(files), monotonic()
+    checked = looked
     first = current = _read(certificate, key)
 
     def use_current(connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
-        nonlocal seen, current, looked
+        nonlocal seen, current, looked, checked
         if monotonic() - looked >= LOOK_SECONDS:
             looked = monotonic()
             if (states := _states(files)) != seen:
@@ -44,6 +46,9 @@ def serving_context(certificate: str, key: str) -> ssl.SSLContext:
                     logger.info("read the certificate %s again", certificate)
                 except InvalidInput as error:
                     logger.error("%s; the certificate read before stays in use", error)
+            elif looked - checked >= _DAY_SECONDS:
+                checked = looked
+                _warn_of_expiry(certificate, current)
         connection.context = current
 
     first.sni_callback = use_current
