@@ -336,6 +336,21 @@ def test_metrics_count_the_watches_of_etcd_and_the_calls_that_share_writes(
     assert metrics["shared_calls_waiting"] == 0
 
 
+def test_statistics_have_null_for_a_part_that_cannot_be_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> None:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(node.transactions, "statistics", gone)
+    with serving(monitored(node)) as url:
+        answer = httpx.get(f"{url}/v1/statistics", trust_env=False)
+    assert answer.status_code == 200
+    counts = answer.json()
+    assert counts["transactions"] is None
+    assert counts["catalog"]["latest_version"] == node.catalogs.latest_catalog().version
+
+
 def test_every_metric_has_a_value_on_the_page(node: Node) -> None:
     counts: dict[str, object | None] = {
         name: part.statistics() for name, part in node.parts.items()

@@ -152,16 +152,19 @@ class Monitoring:
             raise DeadlineExceeded(f"the store did not answer within {DEADLINE} s") from None
 
     def _statistics_json(self) -> bytes:
-        written = []
-        for name, part in self._parts.items():
-            counts = part.statistics()
-            written.append(f'"{name}":'.encode() + write_json(counts, type(counts)))
+        written = (
+            f'"{name}":'.encode() + (b"null" if part is None else write_json(part, type(part)))
+            for name, part in self._counts().items()
+        )
         return b"{" + b",".join(written) + b"}"
 
     def _metrics_text(self) -> bytes:
-        """Return the Prometheus page, without the parts that raise `Unavailable`.
+        return metrics_text(self._counts(), self._calls.statistics())
 
-        While the store is unavailable, the metrics of the other parts are needed even more.
+    def _counts(self) -> dict[str, object | None]:
+        """Return the statistics of each part, or None for a part that raises `Unavailable`.
+
+        While the store is unavailable, those of the other parts are needed even more.
         """
         counts: dict[str, object | None] = {}
         for name, part in self._parts.items():
@@ -169,4 +172,4 @@ class Monitoring:
                 counts[name] = part.statistics()
             except Unavailable:
                 counts[name] = None
-        return metrics_text(counts, self._calls.statistics())
+        return counts
