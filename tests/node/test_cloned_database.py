@@ -59,6 +59,13 @@ def test_a_clone_cannot_be_made_a_separate_store_on_the_same_warehouse(clone: Em
         Node.open(clone.address, settings=clone.settings)
 
 
+def test_the_catalog_of_a_clone_is_not_moved(original: EmptyStore, clone: EmptyStore) -> None:
+    words = ("durable", "migrate", "--from", clone.address, "--to", f"{clone.address}#stash")
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code == 78, refused.output
+    open_and_change(original, "u")
+
+
 def test_a_cloned_database_beside_the_same_etcd_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

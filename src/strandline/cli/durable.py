@@ -16,7 +16,7 @@ from strandline.node.catalog_move import move_catalog
 from strandline.node.place import settle
 from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
-from strandline.node.warehouse_place import recorded_warehouse
+from strandline.node.warehouse_place import recorded_warehouse, refuse_copied
 from strandline.sql import SqliteDatabase
 
 
@@ -70,6 +70,8 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
         refuse_older_parts(database, todo="start a node of this release on the store first")
         if address.folder is not None and isinstance(database, SqliteDatabase):
             settle(database, address.folder.absolute())
+        else:
+            refuse_copied(database, address=address.name)
         clock = HybridClock()
         recorded = None if address.folder else recorded_warehouse(database)
         warehouse = recorded.path if recorded else ""
