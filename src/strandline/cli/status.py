@@ -148,7 +148,9 @@ def holders(store: Store, *, output: str) -> None:
 def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
     if not listed:
         return
-    table = new_table("holder", "id", "kind", "owner", "client", "age", "last seen", "keeps back")
+    table = new_table(
+        "holder", "id", "kind", "owner", "client", "age", "last seen", "expires in", "keeps back"
+    )
     for holder in listed:
         last_seen = age(holder.heard_of, now)
         table.add_row(
@@ -160,6 +162,7 @@ def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
                 holder.client,
                 age(holder.since, now),
                 last_seen and f"{last_seen} ago",
+                "" if holder.ends is None else age(now, holder.ends),
                 "; ".join(holder.keeps),
             )
         )
