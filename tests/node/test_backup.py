@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import stat
 import subprocess
@@ -27,6 +28,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
+from strandline.cli.main import IO_ERROR
 from strandline.config import Settings
 from strandline.errors import Conflict, InvalidInput
 from strandline.metastore.session import LocalSession
@@ -36,7 +38,7 @@ from strandline.model.types import INT
 from strandline.node import Node
 from strandline.node.backup import back_up
 from strandline.node.backup import taking as module
-from strandline.node.backup.archive import ArchiveWriter
+from strandline.node.backup.archive import ArchiveWriter, Backup
 from strandline.node.backup.database_copy import copy_database
 from strandline.node.backup.manifest import MANIFEST
 from tests.metastore.hive.hive_node import HiveNode, hive_node, storage, table
@@ -575,6 +577,24 @@ def test_a_backup_into_a_linked_warehouse_is_refused(store: Path, tmp_path: Path
     assert result.exit_code == 64
     assert "is inside the other" in result.stderr
     assert not (tmp_path / "disk" / "b").exists()
+
+
+def test_a_full_disk_has_the_exit_status_of_a_failed_write(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArchiveWriter, "finish", full)
+        result = strandline("backup", store, tmp_path / "b")
+    assert result.exit_code == IO_ERROR
+    assert re.search(r"the backup to .*/b failed: .*No space left", result.stderr)
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    monkeypatch.setattr(Backup, "copy_file", full)
+    result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert result.exit_code == IO_ERROR
+    assert re.search(r"restoring to .*/new failed: .*No space left", result.stderr)
 
 
 def test_file_names_that_are_not_utf_8_are_restored(store: Path, tmp_path: Path) -> None:

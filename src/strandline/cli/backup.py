@@ -13,7 +13,7 @@ import click
 
 from strandline.cli.changes import joining
 from strandline.cli.options import FILE_TYPE, OUTPUT, STORE, USER, Store
-from strandline.errors import CorruptData, InvalidInput, surface_of
+from strandline.errors import CorruptData, surface_of
 from strandline.logs import in_one_line
 from strandline.node.address import shown_address, store_address
 from strandline.node.backup import Manifest, back_up
@@ -39,7 +39,7 @@ def backup(store: Store, *, file: Path, user: str, output: str) -> None:
         with joining(store) as node:
             manifest = back_up(node, file, user=user)
     except OSError as error:
-        raise InvalidInput(f"the backup to {file} failed: {error}") from error
+        raise OSError(f"the backup to {file} failed: {error}") from error
     where = {"file": str(file.absolute())}
     _report(manifest, f"backed up to {file}", output=output, where=where)
 
@@ -62,7 +62,7 @@ def restore(file: Path, *, store: Store, copy: bool, warehouse: str | None, outp
     try:
         manifest, _ = restore_backup(file, address, copy=copy, warehouse=settings.warehouse)
     except OSError as error:
-        raise InvalidInput(f"restoring to {address.name} failed: {error}") from error
+        raise OSError(f"restoring to {address.name} failed: {error}") from error
     where = {"store": address.name}
     _report(manifest, f"restored to {shown_address(str(store))}", output=output, where=where)
 
