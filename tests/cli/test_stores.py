@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import text
@@ -103,6 +104,27 @@ def test_commands_for_folders_refuse_a_store_on_servers(command: tuple[str, ...]
     refused = strandline(name, "postgresql://h/d", *rest)
     assert refused.exit_code == 64
     assert "a store in a folder" in refused.output + refused.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "relocate STORE",
+        "repair-clock STORE --yes",
+        "debug delete STORE setting 1",
+        "undo STORE 3",
+        "durable migrate --from STORE --to STORE#stash",
+    ],
+)
+def test_a_command_creates_no_tables_in_a_database_without_a_store(command: str) -> None:
+    server = postgresql.running()
+    address = server.url(database=server.new_empty_database())
+    refused = strandline(*command.replace("STORE", address).split())
+    assert refused.exit_code == 66, refused.stderr
+    assert "yet; `strandline serve` creates one" in refused.stderr
+    with psycopg.connect(address) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        assert tables.fetchall() == []
 
 
 def test_accept_loss_asks_nothing_if_there_is_no_store_or_no_loss(tmp_path: Path) -> None:
