@@ -231,6 +231,9 @@ class CatalogApplier:
                     self._set_back_check.looked(began)
                 quiet = min(quiet * 1.1, LONGEST_ROUND_SECONDS)
                 pause = 0.1
+                if self._applier_failure is not None:
+                    seconds = time.monotonic() - self._round_ended
+                    logger.info("the catalog applier works again, after %.1f s", seconds)
                 self._applier_failure = None
                 self._round_ended = time.monotonic()
             except Exception as error:

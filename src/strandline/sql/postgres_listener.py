@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 _SILENCE_SECONDS = 5.0
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
+_WARNING_SECONDS = 60.0
+"""How often a loss of the connection is logged until it is there again."""
 _DEAF_SECONDS = 0.1
 """The longest wait of a thread while no connection listens."""
 
@@ -110,20 +112,30 @@ class PostgresListener:
 
     def _listen(self) -> None:
         pause = _FIRST_PAUSE
+        warned_at: float | None = None
+        lost_at = 0.0
         while not self._closed:
             try:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {self._channel}".encode())
                     self._move(listens=True)
-                    pause = _FIRST_PAUSE
+                    if warned_at is not None:
+                        seconds = time.monotonic() - lost_at
+                        logger.info("news of %s arrive again, after %.1f s", self._channel, seconds)
+                    pause, warned_at = _FIRST_PAUSE, None
                     self._hear(connection)
             except (driver.DriverError, OSError) as error:
-                logger.warning(
-                    "lost news of %s from %s (%s); trying again",
-                    self._channel,
-                    self._name,
-                    in_one_line(str(error)),
-                )
+                now = time.monotonic()
+                if warned_at is None:
+                    lost_at = now
+                if warned_at is None or now - warned_at >= _WARNING_SECONDS:
+                    warned_at = now
+                    logger.warning(
+                        "news of %s are lost from %s (%s); trying again until they arrive",
+                        self._channel,
+                        self._name,
+                        in_one_line(str(error)),
+                    )
             if self._listens:
                 self._move(listens=False)
             self._ready(pause)

@@ -75,6 +75,9 @@ class Follower:
             try:
                 self._round()
                 pause = FIRST_PAUSE
+                if self._is_failing:
+                    seconds = time.monotonic() - self._round_ended
+                    logger.info("the thread %s works again, after %.1f s", self._name, seconds)
                 self._is_failing = False
                 self._round_ended = time.monotonic()
             except Stopping:
