@@ -293,6 +293,15 @@ def test_the_methods_that_change_and_drop_partitions_keep_the_contract(served: H
                     ],
                     [["4", "x"]],
                 ),
+                *(
+                    (
+                        lambda c, others=others: c.drop_partitions_req(
+                            dropping("p=\0/q=x", *others, if_exists=False)
+                        ),
+                        Throws("NoSuchObjectException", "Some partitions to drop are missing"),
+                    )
+                    for others in ([], [f"p={number}/q=x" for number in range(20)])
+                ),
                 (lambda c: c.get_partition_names("pb", "parted", -1), ["p=2/q=x"]),
             ],
         )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
+from strandline.config import Settings
 from strandline.errors import ObjectNotFound
 from strandline.node.relocation import relocate
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
@@ -236,3 +237,20 @@ def test_locations_inside_a_copied_folder_point_into_the_copy(tmp_path: Path) ->
         client.drop_table("d1", "parted", True)
     assert (lake / "warehouse/d1.db/parted/p=1").is_dir()
     assert not (copy / "warehouse/d1.db/parted").exists()
+
+
+def test_the_folder_of_a_table_that_is_refused_is_removed_again(tmp_path: Path) -> None:
+    root = tmp_path / "outside"
+    place, used = root / "refused", root / "used"
+    used.mkdir(parents=True)
+    settings = Settings(location_roots=(str(root),))
+    with hive_node(tmp_path / "store", settings=settings) as node, node.stub() as stub:
+        stub.create_database(Database("d1"))
+        stub.create_table(table("t", sd=storage(location=str(root / "t"))))
+        for location in (place, used, root / "t"):
+            again = table("t", sd=storage(location=str(location)))
+            refused = refusal(lambda again=again: stub.create_table(again))
+            assert refused == ("AlreadyExistsException", "Table t already exists")
+        assert sorted(path.name for path in root.iterdir()) == ["t", "used"]
+        stub.create_table(table("u", sd=storage(location=str(place))))
+        assert place.is_dir()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from strandline.catalog import Command
@@ -19,7 +20,9 @@ from strandline.errors import (
     AlreadyExists,
     IllegalChange,
     InvalidInput,
+    NotFound,
     ObjectNotFound,
+    PermissionDenied,
     StrandlineError,
     WriteConflict,
 )
@@ -93,16 +96,18 @@ async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     client = read_table(table, default_location=hadoop_location(default))
     named = client.location or default
     is_made = not (call.folders.reaches(named) and call.folders.exists(named))
-    commands = [_creation(call, schema_name, client, default=default)]
     constraints = read_constraints(call.args)
     if constraints:
         with suppress(ObjectNotFound):  # the command reports it, and can see the new table itself
             await require_parents(call, constraints)
-        commands.append(AddConstraints(schema=schema_name, table=sent, constraints=constraints))
         if call.reader.catalog.relation(schema_name, sent) is not None:
             raise AlreadyExists(f"Table {sent} already exists")
+    commands = [_creation(call, schema_name, client, default=default)]
+    if constraints:
+        commands.append(AddConstraints(schema=schema_name, table=sent, constraints=constraints))
     try:
-        applied = call.execute(*commands)
+        with _removing_folder(call, schema_name, sent, client.location if is_made else None):
+            applied = call.execute(*commands)
     except AlreadyExists as error:
         if constraints:
             raise invalid_object(error.message) from None
@@ -162,6 +167,25 @@ def _make_folder(call: Call, location: str | None) -> None:
     if location is not None and call.folders.may_make(location):
         with suppress(StrandlineError):
             call.folders.make(location)
+
+
+@contextmanager
+def _removing_folder(call: Call, schema: str, table: str, made: str | None) -> Iterator[None]:
+    """Remove the folder that was ``made`` for a table, if it is empty, when the table is refused.
+
+    It stays if it is not known whether the table exists, or if another client has just created the
+    table there.
+    """
+    try:
+        yield
+    except (AlreadyExists, InvalidInput, NotFound, PermissionDenied):
+        holder = call.metastore.catalogs.latest_catalog().table(schema, table)
+        place = None if holder is None else holder.location
+        is_used = place is not None and made is not None and call.folders.same(place, made)
+        if made is not None and not is_used and call.folders.may_make(made):
+            with suppress(StrandlineError):
+                call.folders.remove_empty(made)
+        raise
 
 
 @changes("drop_table", "drop_table_with_environment_context")

@@ -142,7 +142,7 @@ def _newest_rows(
     write_ids: ValidWriteIdList,
 ) -> Iterator[Row]:
     """The newest visible row of each name: each change adds one, and old ones stay for long."""
-    below, most = dict.fromkeys(names, LAST_ID), _FEWEST
+    below, most = dict.fromkeys(_storable(names), LAST_ID), _FEWEST
     while below:
         statement = " UNION ALL ".join([_NEWEST] * len(below))
         of_names = [(table_id, kind.value, name, row_id, most) for name, row_id in below.items()]
@@ -243,8 +243,13 @@ def _narrowed(
     if names is None:
         yield statement, parameters
         return
-    for listed, some_names in in_lists(dict.fromkeys(names)):
+    for listed, some_names in in_lists(dict.fromkeys(_storable(names))):
         yield f"{statement} AND store_row.name IN {listed}", (*parameters, *some_names)
+
+
+def _storable(names: Iterable[str]) -> Iterator[str]:
+    """The names that a row may have: PostgreSQL refuses a question about a text with a NUL."""
+    return (name for name in names if "\0" not in name)
 
 
 def rows_of_dropped_partitions(
