@@ -41,6 +41,7 @@ from hive_metastore.ttypes import (
 )
 
 from strandline.catalog.commands import (
+    CommentOn,
     CreateRole,
     DropTable,
     GrantPrivileges,
@@ -102,7 +103,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
 def make(client: Any) -> None:
     client.create_database(Database("sales"))
     keys = [FieldSchema("day", "string", None)]
-    client.create_table(table("orders", schema="sales", partitionKeys=keys))
+    comment = {"comment": "c"}
+    client.create_table(table("orders", schema="sales", partitionKeys=keys, parameters=comment))
     client.add_partition(partition("1"))
 
 
@@ -186,7 +188,10 @@ def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: Hi
             assert bob.get_all_databases() == ["default", "sales"]
             assert bob.get_all_tables("sales") == ["orders"]
             assert bob.get_table_objects_by_name("sales", ["orders"]) == []
+            (unread,) = bob.get_table_meta("sales", "*", [])
+            assert (unread.tableName, unread.comments) == ("orders", None)
             with granted(guarded, on_table(Privilege.SELECT)):
+                assert [meta.comments for meta in bob.get_table_meta("sales", "*", [])] == ["c"]
                 tables = bob.get_table_objects_by_name("sales", ["orders"])
                 assert [meta.tableName for meta in tables] == ["orders"]
 
@@ -195,21 +200,21 @@ def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: Hi
     ("needed", "call"),
     [
         (Privilege.INSERT, lambda c: c.add_partition(partition("2"))),
-        (Privilege.INSERT, lambda c: c.append_partition("sales", "orders", ["3"])),
+        (Privilege.INSERT, lambda c: c.append_partition("sales", "orders", ["2"])),
+        (Privilege.INSERT, lambda c: c.add_partitions_pspec([spec("2")])),
         (Privilege.UPDATE, lambda c: c.alter_partition("sales", "orders", partition("1"))),
-        (Privilege.DELETE, lambda c: c.drop_partition("sales", "orders", ["2"], False)),
-        (Privilege.DELETE, lambda c: c.drop_partition_by_name("sales", "orders", "day=3", False)),
-        (Privilege.INSERT, lambda c: c.add_partitions_pspec([spec("4")])),
-        (Privilege.DELETE, lambda c: c.truncate_table("sales", "orders", ["day=4"])),
-        (Privilege.DELETE, lambda c: c.drop_partition("sales", "orders", ["4"], False)),
+        (Privilege.DELETE, lambda c: c.truncate_table("sales", "orders", ["day=1"])),
+        (Privilege.DELETE, lambda c: c.drop_partition("sales", "orders", ["1"], False)),
+        (Privilege.DELETE, lambda c: c.drop_partition_by_name("sales", "orders", "day=1", False)),
     ],
-    ids=["add", "append", "alter", "drop", "drop by name", "add a spec", "truncate", "drop it"],
+    ids=["add", "append", "add a spec", "alter", "truncate", "drop", "drop by name"],
 )
 def test_writing_partitions_needs_the_matching_privilege(
     guarded: HiveNode, needed: Privilege, call: Any
 ) -> None:
+    """The table has the partition 1 before, and afterwards again."""
     others = (Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE | Privilege.SELECT) & ~needed
-    with as_user(guarded, "bob") as bob:
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         with granted(guarded, USAGE, on_table(others)):
             assert refusal(lambda: call(bob)) == (
                 "MetaException",
@@ -218,6 +223,9 @@ def test_writing_partitions_needs_the_matching_privilege(
             )
         with granted(guarded, USAGE, on_table(needed)):
             assert not isinstance(outcome(lambda: call(bob)), tuple)
+        for name in alice.get_partition_names("sales", "orders", -1):
+            alice.drop_partition_by_name("sales", "orders", name, False)
+        alice.add_partition(partition("1"))
 
 
 def test_ddl_needs_ownership_of_the_table_or_create_on_the_schema(guarded: HiveNode) -> None:
@@ -358,6 +366,15 @@ def test_a_refusal_does_not_tell_a_user_without_usage_whether_a_table_exists(
     there, nowhere = "orders", "nowhere"
     session = guarded.node.session(user="bob")
 
+    select: dict[str, Any] = {
+        "kind": ObjectKind.TABLE,
+        "privileges": Privilege.SELECT,
+        "grantee": "bob",
+    }
+
+    def into_sales(name: str) -> RenameTable:
+        return RenameTable(schema="default", table="mine", new_name=name, new_schema="sales")
+
     def unique(name: str) -> Any:
         column = SQLUniqueConstraint("hive", "sales", name, "none", 1, "u")
         return AddUniqueConstraintRequest([column])
@@ -375,13 +392,21 @@ def test_a_refusal_does_not_tell_a_user_without_usage_whether_a_table_exists(
             lambda name: bob.drop_constraint(DropConstraintRequest("sales", name, "u")),
             lambda name: session.execute(DropTable(schema="sales", table=name)),
             lambda name: session.execute(RenameTable(schema="sales", table=name, new_name="x")),
+            lambda name: session.execute(into_sales(name)),
+            lambda name: session.execute(GrantPrivileges(name=f"sales.{name}", **select)),
+            lambda name: session.execute(RevokePrivileges(name=f"sales.{name}", **select)),
+            lambda name: session.execute(
+                CommentOn(kind=ObjectKind.TABLE, name=f"sales.{name}", text="mine")
+            ),
         ]
+        bob.create_table(table("mine", schema="default"))
         assert "lacks USAGE" in refusal(lambda: bob.drop_database("sales", False, False))[1]
         for call in calls:
             _, refused = refusal(lambda call=call: call(there))
             assert "user bob lacks USAGE on schema sales" in refused
             _, missing = refusal(lambda call=call: call(nowhere))
             assert missing == refused
+        bob.drop_table("default", "mine", True)
 
 
 def test_a_lock_of_another_user_can_be_neither_seen_nor_changed(guarded: HiveNode) -> None:

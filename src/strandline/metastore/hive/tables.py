@@ -117,7 +117,11 @@ async def get_table_names_by_filter(call: Call) -> list[str]:
 
 @reads("get_table_meta")
 async def get_table_meta(call: Call) -> list[Struct]:
-    """Return type and comment of the matching tables in all matching schemas."""
+    """Return type and comment of the matching tables in all matching schemas.
+
+    As in the other lists, a user sees the names in the schemas that it reaches, and what a table
+    says about itself if it may read the table.
+    """
     await off_loop()
     point = call.reader.present
     patterns = call.args.get("db_patterns")
@@ -137,7 +141,7 @@ async def get_table_meta(call: Call) -> list[Struct]:
                 "tableName": relation.name.lower(),
                 "tableType": shown_type(scope, relation),
             }
-            if relation.comment is not None:
+            if relation.comment is not None and call.reader.may_read(scope, relation):
                 row["comments"] = relation.comment
             if row["tableType"] in types:
                 rows.append(row)
