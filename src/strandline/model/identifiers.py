@@ -69,6 +69,20 @@ def check_name(name: str, what: str, *, longest: int = MAX_NAME_LENGTH) -> None:
         raise InvalidName(f"the name of a {what} must not begin or end with a space: {name!r}")
 
 
+def check_versioned_name(name: str, what: str) -> None:
+    """`check_name` for a new schema, table or view, whose name must not contain an ``@``.
+
+    Hive clients name a version of a schema by it, and a node the files of a table that it shows as
+    a view: a table of that name would be read in place of the files.
+    """
+    check_name(name, what)
+    if _VERSION_MARK in name:
+        raise InvalidName(
+            f"the name of a {what} must not contain {_VERSION_MARK}, which stands before a version "
+            f"(schema@42): {name!r}"
+        )
+
+
 def check_column_name(name: str, what: str = "column") -> None:
     """`check_name` for a column, or a field inside one."""
     check_name(name, what, longest=MAX_COLUMN_NAME_LENGTH)

@@ -91,7 +91,9 @@ RENAMINGS: dict[str, tuple[str, Callable[[str], Command]]] = {
 }
 """How the object of that name in `BOTH` is renamed, by kind."""
 
+TABLE = create_table("s.t")
 CREATIONS: dict[str, Callable[[str], Command]] = {
+    "table": lambda n: replace(TABLE, definition=replace(TABLE.definition, name=n)),
     "view": lambda n: replace(VIEW, definition=replace(VIEW.definition, name=n)),
     "schema": lambda n: CreateSchema(name=n),
     "database": lambda n: CreateDatabase(name=n),
@@ -122,7 +124,21 @@ def is_there(kind: str, name: str) -> Callable[[Result], bool]:
     return lambda result: name in named(kind)(result)
 
 
+VERSIONED = ("table", "view", "schema")
+"""The kinds whose names must not contain what stands before a version."""
+
+
 SCENARIOS = [
+    *(
+        Scenario(
+            f"a {kind} cannot {do} like a version",
+            setup=BOTH,
+            run=command("s@5"),
+            expect=Refused(InvalidName, f"the name of a {kind} must not contain @"),
+        )
+        for kind in VERSIONED
+        for do, command in (("be named", CREATIONS[kind]), ("get a name", RENAMINGS[kind][1]))
+    ),
     *(
         Scenario(
             f"a new {what} cannot be named {name[:5]!r}",

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import FieldSchema
 
+from strandline.catalog.commands import table_definition
 from strandline.metastore.hive.parameters import take_schema
+from strandline.model.identifiers import check_name
 from strandline.model.type_text import ddl_text
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
@@ -80,9 +82,10 @@ def test_the_view_keeps_user_parameters_and_omits_those_that_spark_interprets(
 
 
 def test_a_real_table_takes_precedence_over_a_hidden_table_of_the_same_name(
-    hive: HiveNode, stub: Any
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session may give a table any name, even one that looks like a hidden name."""
+    """Releases before 0.6.0 let a session give a table such a name."""
+    monkeypatch.setattr(table_definition, "check_versioned_name", check_name)
     stub.create_table(table("t1"))
     version = hive.node.metastore.catalogs.present().version
     real = f"t1@files_{version + 1}_00000000"

@@ -35,7 +35,7 @@ from strandline.model.descriptors import (
     Properties,
     SchemaDescriptor,
 )
-from strandline.model.identifiers import check_name, normalize
+from strandline.model.identifiers import check_name, check_versioned_name, normalize
 from strandline.model.places import Place, places_of_schema
 from strandline.wire.stored import AnyStored
 
@@ -163,7 +163,7 @@ class CreateSchema:
 
     def plan(self, planning: Planning) -> None:
         """Raises `InvalidName`, `AlreadyExists`, `ObjectNotFound`."""
-        check_name(self.name, "schema")
+        check_versioned_name(self.name, "schema")
         if is_reserved(self.name):
             raise InvalidName(
                 f"schema {self.name} cannot be created: the name is reserved for the catalog "
@@ -247,7 +247,7 @@ class RenameSchema:
         refuse_reserved(self.name, "renamed")
         if _is_default(self.database) and normalize(old.name) == DEFAULT_SCHEMA:
             raise IllegalChange(f"schema {old.name} is the default schema and cannot be renamed")
-        check_name(self.new_name, "schema")
+        check_versioned_name(self.new_name, "schema")
         if is_reserved(self.new_name):
             raise InvalidName(
                 f"schema {old.name} cannot be renamed to {self.new_name}: the name is reserved "

@@ -27,7 +27,12 @@ from strandline.model.descriptors import (
     TableDescriptor,
     TableKind,
 )
-from strandline.model.identifiers import MAX_NAME_LENGTH, check_name, normalize
+from strandline.model.identifiers import (
+    MAX_NAME_LENGTH,
+    check_name,
+    check_versioned_name,
+    normalize,
+)
 from strandline.model.partitioning import PartitionField, partition_fields
 from strandline.model.type_text import simple_string
 
@@ -108,7 +113,7 @@ def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns 
     `UnsupportedOperation`.
     """
     name = definition.name
-    check_name(name, "table")
+    check_versioned_name(name, "table")
     if not isinstance(definition.kind, TableKind):
         raise InvalidInput(
             f"the kind of table {name!r} is {definition.kind!r}; give TableKind.MANAGED or "

@@ -46,7 +46,7 @@ from strandline.model.descriptors import (
     ZoneDescriptor,
     properties,
 )
-from strandline.model.identifiers import check_name, normalize
+from strandline.model.identifiers import check_versioned_name, normalize
 
 DEFAULT_ZONE = DEFAULT_ZONE_NAME
 
@@ -226,7 +226,7 @@ class RenameTable:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidName`, `IllegalChange`."""
-        check_name(self.new_name, "table")
+        check_versioned_name(self.new_name, "table")
         if self.if_exists and planning.catalog.relation(self.schema, self.table) is None:
             return
         relation = planning.relation(self.schema, self.table)

@@ -26,7 +26,7 @@ from strandline.model.descriptors import (
     StorageFormat,
     ViewDescriptor,
 )
-from strandline.model.identifiers import check_name
+from strandline.model.identifiers import check_name, check_versioned_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class RenameView:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidName`, `UnsupportedOperation`."""
-        check_name(self.new_name, "view")
+        check_versioned_name(self.new_name, "view")
         view = _existing(planning, self.schema, self.view, if_exists=self.if_exists)
         if view is None:
             return
@@ -166,7 +166,7 @@ def _existing(
 
 
 def _check(definition: ViewDefinition) -> None:
-    check_name(definition.name, "view")
+    check_versioned_name(definition.name, "view")
     check_columns(definition.columns, table=definition.name)
 
 
