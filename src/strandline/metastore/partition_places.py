@@ -351,15 +351,20 @@ def undrop_partitions(
             places.require_present(change)
             rows, statistics = _to_restore(change, places, names, shown_name)
             places.refuse_shared(rows, change)
-            for row in rows:
-                move = places.bring_back(row)
-                if move is not None:
-                    moved.append(move)
-            staged = change.stage(
-                add=[row.replaced_by(row.content) for row in (*rows, *statistics)]
-            )
-            for row, new_row_id in zip(rows, staged.row_ids, strict=False):  # then the statistics
-                places.record_return(change, row, new_row_id)
+            try:
+                for row in rows:
+                    move = places.bring_back(row)
+                    if move is not None:
+                        moved.append(move)
+                staged = change.stage(
+                    add=[row.replaced_by(row.content) for row in (*rows, *statistics)]
+                )
+                new_row_ids = staged.row_ids[: len(rows)]  # those of the statistics follow
+                for row, new_row_id in zip(rows, new_row_ids, strict=True):
+                    places.record_return(change, row, new_row_id)
+            except BaseException:  # while no other writer can take their places
+                _move_back(metastore.folders, moved)
+                raise
     except UnknownOutcome:
         # Without an answer the folders stay: readers find them there, restored or not.
         with suppress(StrandlineError), metastore.store.change(table.id, author=author) as change:
@@ -394,7 +399,9 @@ def _to_restore(
     return rows, [row for row in statistics if row.name in restored]
 
 
-def _move_back(folders: StoreFolders, moved: Sequence[tuple[str, str]]) -> None:
-    for source, target in reversed(moved):
+def _move_back(folders: StoreFolders, moved: list[tuple[str, str]]) -> None:
+    """Move the folders back, as far as the system allows, and forget the moves."""
+    while moved:
+        source, target = moved.pop()
         with suppress(StrandlineError):
             folders.move(target, source)

@@ -18,10 +18,12 @@ from strandline.errors import (
     ObjectNotFound,
     UnknownOutcome,
 )
+from strandline.metastore import partition_places
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.interface import AsOf
 from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.metastore.store.staging import Staging
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 from tests.times import exact_text
 
@@ -429,6 +431,35 @@ def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) ->
     stub.create_table(table("t2"))
     with pytest.raises(InvalidInput, match="no partitions"):
         undrop("d1.t2")
+
+
+def test_the_folders_of_a_refused_undrop_move_back_before_another_writer_can_take_their_place(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, move_back, places = SqlObjectStore.change, partition_places._move_back, []
+    changes: list[Staging] = []
+
+    @contextmanager
+    def noted(store: SqlObjectStore, table_id: int, *, author: str) -> Iterator[Staging]:
+        with begin(store, table_id, author=author) as change:
+            changes.append(change)
+            yield change
+
+    def move_back_in_the_transaction(folders: Any, moved: Any) -> None:
+        if moved:
+            places.append(changes[-1].place())  # raises if the transaction has ended
+        move_back(folders, moved)
+
+    stub.drop_partition("d1", "t1", ["a"], True)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    (folder(hive) / "p=b").mkdir()
+    (folder(hive) / "p=b" / "other").write_text("")
+    monkeypatch.setattr(SqlObjectStore, "change", noted)
+    monkeypatch.setattr(partition_places, "_move_back", move_back_in_the_transaction)
+    with pytest.raises(IllegalChange, match="p=b"):
+        hive.node.session(user="ann").undrop_partitions("d1.t1", partitions=["p=a", "p=b"])
+    assert len(places) == 1
+    assert not (folder(hive) / "p=a").exists()
 
 
 def test_a_purged_partition_is_deleted_and_its_location_in_the_past_says_so(
