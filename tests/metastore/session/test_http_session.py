@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+import trustme
 
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.errors import (
@@ -410,6 +413,40 @@ def test_an_answer_of_another_kind_of_server_raises_protocol_error() -> None:
             session.history()
         session.close()
         thread.join()
+
+
+def test_a_node_without_tls_and_a_node_that_is_not_trusted_are_reported_at_once(
+    node: tuple[Node, str],
+) -> None:
+    session = HttpSession(node[1].replace("http:", "https:"), user="ann")
+    with pytest.raises(ProtocolError, match=r"does not speak TLS.*write http://"):
+        session.history()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    with listening_socket() as listening, ThreadPoolExecutor(1) as pool:
+
+        def refused() -> None:
+            client, _ = listening.accept()
+            with client, suppress(ssl.SSLError, ConnectionError):
+                context.wrap_socket(client, server_side=True)
+
+        serving_once = pool.submit(refused)
+        session = HttpSession(f"https://127.0.0.1:{listening.getsockname()[1]}", user="ann")
+        with pytest.raises(ProtocolError, match=r"CERTIFICATE_VERIFY_FAILED.*SSL_CERT_FILE"):
+            session.begin()
+        serving_once.result()
+
+
+def test_a_session_that_goes_on_trying_says_so_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_session, "WARN_AFTER", SHORT / 4)
+    scene.proxy.stop_listening()
+    with scene.impatient() as session, pytest.raises(Unavailable):
+        session.history()
+    (warning,) = [record for record in caplog.records if record.name == http_session.__name__]
+    assert warning.getMessage().startswith(f"{scene.proxy.url} did not answer history yet (")
+    assert "Connection refused" in warning.getMessage()
 
 
 def test_calls_on_a_closed_session_raise_stopping(scene: Scene) -> None:

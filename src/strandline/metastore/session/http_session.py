@@ -25,6 +25,7 @@ in the transaction of the change itself: a table for what the transaction's own 
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -73,12 +74,16 @@ from strandline.transactions import (
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_TIMEOUT = 60.0
 LONGEST_TIMEOUT = 365 * 86_400.0
 """Longer timeouts, such as `math.inf`, are cut to this: a socket and JSON have limits."""
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 LEAST_SHARE = 1.0
+WARN_AFTER = 3.0
+"""Seconds without an answer after which a session logs that it goes on trying."""
 _ANSWER_MARGIN = 5.0
 """Seconds that the session waits for DDL beyond the time that the node may take for it."""
 
@@ -408,6 +413,7 @@ class _Attempts:
         self._end = time.monotonic() + seconds
         self._closed = closed
         self._pause = FIRST_PAUSE
+        self._has_warned = False
         self._unknown = always_unknown
         self._answer: StrandlineError | None = None
 
@@ -427,6 +433,9 @@ class _Attempts:
         seconds_left = self._end - time.monotonic()
         if seconds_left <= 0 or self._closed.is_set():
             raise (self.unknown(loss) if self._unknown else self._away(loss)) from loss
+        if not self._has_warned and self._passed() >= WARN_AFTER:
+            self._has_warned = True
+            logger.warning("%s yet (%s); trying for %d s more", self._what, loss.why, seconds_left)
         self._closed.wait(min(seconds_left, max(self._pause, loss.wait) * random.uniform(0.5, 1.5)))
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 

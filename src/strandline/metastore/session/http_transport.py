@@ -172,7 +172,7 @@ class HttpTransport:
             ) from error
 
     def _answer(self, path: str, content_type: str, body: bytes, seconds: float) -> _Answer:
-        """The answer to a POST. Raises `Lost`."""
+        """The answer to a POST. Raises `Lost`, `ProtocolError`."""
         request = (
             f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -196,7 +196,7 @@ class HttpTransport:
         return answer
 
     def _connected(self, seconds: float) -> socket.socket:
-        """A connection that is ready for a request. Raises `Lost`, `Stopping`."""
+        """A connection that is ready for a request. Raises `Lost`, `ProtocolError`, `Stopping`."""
         while True:
             with self._lock:
                 if self._is_closed:
@@ -215,7 +215,7 @@ class HttpTransport:
         return self._connect(min(seconds, CONNECT_TIMEOUT))
 
     def _connect(self, timeout: float) -> socket.socket:
-        """A new connection. Raises `Lost`."""
+        """A new connection. Raises `Lost`, `ProtocolError`."""
         host, security = self._address.hostname or "", self._security
         port = self._address.port or (80 if security is None else 443)
         try:
@@ -228,6 +228,12 @@ class HttpTransport:
                 connection = security.wrap_socket(connection, server_hostname=host)
         except (OSError, UnicodeError) as error:
             connection.close()
+            if type(error) in (ssl.SSLError, ssl.SSLCertVerificationError):
+                raise ProtocolError(  # and the next attempt would fail too
+                    f"{self.url} does not speak TLS, or this client does not trust it ({error}); "
+                    "write http:// if the node has no certificate, or name the authorities to "
+                    "trust in the variable SSL_CERT_FILE"
+                ) from error
             raise Lost(_why(error), sent=False) from error
         return connection
 
