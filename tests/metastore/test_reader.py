@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from strandline.catalog.commands import (
     DropTable,
     TableDefinition,
 )
-from strandline.clock import Timestamp
+from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.off_loop import finish
@@ -172,6 +173,9 @@ def test_a_name_is_resolved_in_the_catalog_of_its_point(node: Node) -> None:
     node.session(user="ann").execute(DropTable(schema="sales", table="orders"))
     with pytest.raises(ObjectNotFound, match=r"sales\.orders does not exist in version"):
         finish(reader(node).table("sales.orders"))
+    now = node.catalogs.complete_now()
+    with pytest.raises(ObjectNotFound, match=re.escape(format_timestamp(now))):
+        finish(reader(node).table("sales.orders", at=AsOf(time=now)))
     resolved = finish(reader(node).table("sales.orders", at=AsOf(version=version)))
     assert (resolved.descriptor.id, resolved.catalog_version) == (table.id, version)
     with pytest.raises(VersionNotFound):

@@ -59,6 +59,14 @@ class Point:
     catalog: Catalog
     moment: Timestamp | None
 
+    @property
+    def spoken(self) -> str:
+        """The point, for messages: its version, and its time if it was named by one."""
+        version = f"version {self.catalog.version} of the catalog"
+        if self.at.time is None:
+            return version
+        return f"{version}, the one of {format_timestamp(self.at.time)}"
+
 
 async def present_catalog(metastore: Metastore) -> Catalog:
     """The present catalog: it includes all DDL that has returned, on any node."""
@@ -192,9 +200,7 @@ class Reader:
         schema = self.schema(point, qualified.schema)
         table = point.catalog.table(qualified.schema, qualified.name)
         if schema is None or table is None:
-            raise ObjectNotFound(
-                f"table {name} does not exist in version {point.catalog.version} of the catalog"
-            )
+            raise ObjectNotFound(f"table {name} does not exist in {point.spoken}")
         self.access.at(point.catalog).require(need, table)
         return schema, table
 

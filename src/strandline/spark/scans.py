@@ -108,7 +108,8 @@ def bounds_of(
     try:
         return implied_bounds(columns, condition, column_ids)
     except AnalysisException as error:
-        reason = str(error).splitlines()[0]  # without the plan that follows
+        # Without the plan that follows. The text of a syntax error begins with an empty line.
+        reason = str(error).strip().splitlines()[0]
         raise InvalidInput(f"not a condition on {table.name}: {reason}") from error
 
 

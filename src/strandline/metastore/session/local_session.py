@@ -113,10 +113,7 @@ class LocalSession(Session):
         point = finish(reader.point(at))
         descriptor = reader.schema(point, schema)
         if descriptor is None:
-            raise ObjectNotFound(
-                f"schema {schema!r} does not exist in version {point.catalog.version} of the"
-                " catalog"
-            )
+            raise ObjectNotFound(f"schema {schema!r} does not exist in {point.spoken}")
         return finish(reader.relation_names(point, descriptor))
 
     def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
