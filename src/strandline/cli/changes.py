@@ -29,6 +29,7 @@ from strandline.cli.options import (
     print_json,
 )
 from strandline.cli.stores import address_of, catalog_named, catalogs_of, database_of, log_of
+from strandline.clock import format_timestamp
 from strandline.durable import durable_state
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import Executed, Session
@@ -227,6 +228,7 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
     if not yes:
         _refuse_older(store)
     with joining(store) as node:
+        limit = node.cleaner.limit()
         removed = node.cleaner.clean(dry_run=not yes)
         failures = node.cleaner.statistics().failures
     if output == "json":
@@ -241,6 +243,12 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
             table.add_row(*cells(cleaned.table, cleaned.what, *(f"{n:,}" for n in numbers)))
         new_console().print(table)
         click.echo("removed" if yes else "nothing was removed; --yes removes it")
+    if output == "text":
+        click.echo(
+            "nothing is cleaned while a backup copies files"
+            if limit is None
+            else f"what commits removed after {format_timestamp(limit)} stays"
+        )
     if failures:
         click.echo(
             f"strandline: {failures} could not be deleted; see the log for the reasons", err=True

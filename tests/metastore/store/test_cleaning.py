@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -26,6 +27,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.model.descriptors import TableKind
 from strandline.node import Node
+from strandline.transactions.holds import BACKUP
 from tests.metastore.store.lake import RETENTION, SETTINGS, Lake
 
 
@@ -343,7 +345,7 @@ def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> N
     said = run(main, ["clean", str(store)])
     assert said.exit_code == 0
     assert "leftovers" in said.output
-    assert said.output.endswith("nothing was removed; --yes removes it\n")
+    assert "\nnothing was removed; --yes removes it\n" in said.output
     assert leftover.exists()
     result = run(main, ["clean", str(store), "--yes", "--output", "json"])
     (line,) = map(json.loads, result.output.splitlines())
@@ -358,4 +360,13 @@ def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> N
     }
     assert not leftover.exists()
     assert not job.exists()
-    assert run(main, ["clean", str(store)]).output == "there is nothing to clean\n"
+    with Node.open(store, settings=SETTINGS) as node:
+        session = node.session(user="ann")
+        hold = session.hold(BACKUP, at=node.catalogs.complete_now())
+        backed_up = run(main, ["clean", str(store)]).output
+        session.release_hold(hold.hold_id)
+    assert backed_up.endswith("nothing is cleaned while a backup copies files\n")
+    nothing = run(main, ["clean", str(store)]).output
+    assert re.fullmatch(
+        r"there is nothing to clean\nwhat commits removed after \S+Z(\+\d+)? stays\n", nothing
+    )

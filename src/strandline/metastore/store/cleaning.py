@@ -192,6 +192,10 @@ class Cleaner:
         this_pass = _Pass(dry_run)
         return list(self._clean(this_pass, self._limit(this_pass), everything=True))
 
+    def limit(self) -> Timestamp | None:
+        """Up to when what commits removed would be cleaned; None while a backup copies files."""
+        return self._limit(_Pass(dry_run=True))
+
     def preview(self) -> Cleanable:
         """Report what `clean` would remove, for a client that wants bounded lists."""
         this_pass = _Pass(dry_run=True)
