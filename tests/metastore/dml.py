@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, inspect
 
@@ -13,20 +14,44 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.store import row_queries
 from strandline.metastore.store.notifications import NewEvent, Notification, NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
-from strandline.metastore.store.rows import DataFile, NewRow, Removal, Row, RowKind, new_file
+from strandline.metastore.store.rows import (
+    DataFile,
+    NewRow,
+    Removal,
+    Row,
+    RowKind,
+    TableParametersRow,
+    new_file,
+)
+from strandline.metastore.store.staging import Staged
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_order import TransactionEvents
+from strandline.model.descriptors import Properties
 from strandline.model.partitioning import Partition
 from strandline.model.places import Place
 from strandline.sql import open_database
-from strandline.transactions import Transactions
+from strandline.transactions import Transactions, ValidWriteIdList
 from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, new_table
 
 START_MS = 1_700_000_000_000
 FLIGHTS, CANCELLATIONS, WEATHER = 1, 2, 3
 TABLES = (FLIGHTS, CANCELLATIONS, WEATHER)
+
+
+def stage(store: ObjectStore, txn_id: int, table_id: int, **changes: Any) -> Staged:
+    """Stage rows in a staging of their own. ``changes`` are the arguments of `Staging.stage`."""
+    with store.staging(txn_id, table_id) as staging:
+        return staging.stage(**changes)
+
+
+def parameters(
+    store: ObjectStore, table_id: int, *, write_ids: ValidWriteIdList | None
+) -> Properties:
+    """The parameters of a table that count or date its content; empty if none were set."""
+    rows = store.rows(table_id, RowKind.TABLE_PARAMETERS, write_ids=write_ids)
+    return rows[0].as_(TableParametersRow).parameters if rows else ()
 
 
 class Dml:
@@ -94,7 +119,7 @@ class Dml:
     def append(self, *names: str, table_id: int = FLIGHTS) -> int:
         """Commit files with these names; return the id of the transaction."""
         txn_id = self.begin()
-        self.store.stage(txn_id, table_id, add=[data_file(name) for name in names])
+        stage(self.store, txn_id, table_id, add=[data_file(name) for name in names])
         self.transactions.commit(txn_id)
         return txn_id
 

@@ -15,6 +15,7 @@ from strandline.catalog.commands import (
 from strandline.metastore.store.rows import DataFile, new_file
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node
+from tests.metastore.dml import stage
 
 
 def write_some(node: Node, count: int, *, first: int = 0) -> None:
@@ -28,7 +29,7 @@ def write_some(node: Node, count: int, *, first: int = 0) -> None:
         table_id = session.table(f"default.t{number}").descriptor.id
         txn_id = node.transactions.begin(user="ann").txn_id
         content = DataFile(file_id=1, path="f", rows=1, bytes=1)
-        node.store.stage(txn_id, table_id, add=[new_file(content)])
+        stage(node.store, txn_id, table_id, add=[new_file(content)])
         node.transactions.commit(txn_id)
 
 

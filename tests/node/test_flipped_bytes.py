@@ -43,6 +43,7 @@ from strandline.node import DATABASE_FILE, HEAD_FILE, Node
 from strandline.node.store_database import PARTS
 from strandline.sql import open_sqlite, sqlite_file
 from strandline.wire import registry
+from tests.metastore.dml import stage
 
 Answer = tuple[object, ...]
 TRANSACTIONS = range(1, 12)
@@ -70,7 +71,7 @@ def make_store(folder: Path) -> None:
         session.execute(AddColumns(schema="a", table="t0", columns=(column,)))
         append(node, ids["a.t0"], 9)
         lost = node.transactions.begin(user="bob").txn_id
-        node.store.stage(lost, ids["a.t1"], add=[data_file("lost")])
+        stage(node.store, lost, ids["a.t1"], add=[data_file("lost")])
         node.transactions.abort(lost)
         with node.store.change(ids["a.t2"], author="ann") as change:
             change.stage(
@@ -91,7 +92,7 @@ def data_file(path: str) -> NewRow:
 
 def append(node: Node, table_id: int, number: int) -> None:
     txn_id = node.transactions.begin(user="ann").txn_id
-    node.store.stage(txn_id, table_id, add=[data_file(f"f{number}")])
+    stage(node.store, txn_id, table_id, add=[data_file(f"f{number}")])
     node.transactions.commit(txn_id)
 
 

@@ -38,6 +38,7 @@ from strandline.metastore.store.cleaning import Cleaner
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
 from strandline.sql import Database, SqliteDatabase
+from tests.metastore.dml import parameters
 from tests.node.conftest import MemberProcess, create_table, sql
 
 Start = Callable[..., MemberProcess]
@@ -407,7 +408,7 @@ def test_a_failed_cleaning_is_logged_and_retried(
 
 def read_parameters(node: Node, table_id: int) -> tuple[int, int, int]:
     """Reads a table's parameters; returns the hits, misses and loads of the cache."""
-    assert node.store.parameters(table_id, write_ids=None) == (("numRows", "1"),)
+    assert parameters(node.store, table_id, write_ids=None) == (("numRows", "1"),)
     counts = node.store.statistics()
     return counts.hits, counts.misses, counts.loads
 

@@ -32,7 +32,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.model.partitioning import PartitionValue
 from strandline.transactions import ValidWriteIdList
-from tests.metastore.dml import Dml, ListedPartitions, Partitions, names
+from tests.metastore.dml import Dml, ListedPartitions, Partitions, names, stage
 from tests.transactions.catalogs import new_table
 
 FILES = RowKind.DATA_FILE
@@ -187,7 +187,8 @@ class CacheMachine(RuleBasedStateMachine):
     ) -> None:
         txn = self.open_txns[txn_id]
         through: ObjectStore = self.cache if own else self.dml.store
-        staged = through.stage(
+        staged = stage(
+            through,
             txn_id,
             table_id,
             add=[_new_file() for _ in range(adds)],

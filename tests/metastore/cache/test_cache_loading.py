@@ -14,7 +14,7 @@ from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents
 from strandline.metastore.store.tables import NOTIFICATION_LOG
-from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, stage
 
 # -- loading while events arrive
 
@@ -43,10 +43,10 @@ def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("there")
     opened = dml.begin()
-    dml.store.stage(opened, FLIGHTS, add=[data_file("staged")])
+    stage(dml.store, opened, FLIGHTS, add=[data_file("staged")])
 
     def meanwhile() -> None:
-        dml.store.stage(opened, FLIGHTS, add=[data_file("later")])
+        stage(dml.store, opened, FLIGHTS, add=[data_file("later")])
         if ends == "commit":
             dml.transactions.commit(opened)
         elif ends == "abort":

@@ -29,6 +29,8 @@ from tests.metastore.dml import (
     data_file,
     files,
     names,
+    parameters,
+    stage,
 )
 
 FILES = RowKind.DATA_FILE
@@ -79,7 +81,7 @@ def test_a_reader_of_a_large_table_applies_the_commits_of_its_list_first(dml: Dm
     newer = dml.transactions.write_ids(FLIGHTS)
     assert files(cache, write_ids=newer)[-2:] == ["b", "c"]
     txn = dml.begin()
-    dml.store.stage(txn, FLIGHTS, add=[data_file("d")])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("d")])
     own = dml.transactions.write_ids(FLIGHTS, txn_id=txn)
     assert files(cache, write_ids=own)[-1] == "d"
     assert hits(cache) == (2, 1)
@@ -96,7 +98,7 @@ def test_reading_a_partition_of_a_large_table_costs_only_its_own_files(dml: Dml)
         for n in range(count)
     ]
     txn = dml.begin()
-    dml.store.stage(txn, FLIGHTS, add=[new_file(file) for file in added])
+    stage(dml.store, txn, FLIGHTS, add=[new_file(file) for file in added])
     dml.transactions.commit(txn)
     cache.catch_up()
     write_ids = dml.transactions.write_ids(FLIGHTS)
@@ -118,7 +120,7 @@ def test_a_transaction_reads_its_own_writes_from_the_store(dml: Dml) -> None:
     cache = dml.cached()
     dml.append("a")
     txn = dml.begin()
-    cache.stage(txn, FLIGHTS, add=[data_file("b")])
+    stage(cache, txn, FLIGHTS, add=[data_file("b")])
     own = dml.transactions.write_ids(FLIGHTS, txn_id=txn)
     assert files(cache, write_ids=own) == ["a", "b"]
     assert files(cache) == ["a"]
@@ -129,7 +131,7 @@ def test_staged_rows_are_in_memory_and_become_visible_with_the_commit(dml: Dml) 
     cache = dml.cached()
     files(cache)
     txn = dml.begin()
-    dml.store.stage(txn, FLIGHTS, add=[data_file("a"), data_file("b")])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("a"), data_file("b")])
     cache.catch_up()
     assert cache.statistics().rows == 2
     assert files(cache) == []
@@ -142,7 +144,7 @@ def test_an_abort_drops_the_rows_of_its_transaction(dml: Dml) -> None:
     cache = dml.cached()
     files(cache)
     txn = dml.begin()
-    dml.store.stage(txn, FLIGHTS, add=[data_file("a")])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("a")])
     cache.catch_up()
     dml.transactions.abort(txn)
     cache.catch_up()
@@ -153,7 +155,7 @@ def test_an_abort_drops_the_rows_of_its_transaction(dml: Dml) -> None:
 
 def test_rows_of_aborted_transactions_are_not_loaded(dml: Dml) -> None:
     txn = dml.begin()
-    dml.store.stage(txn, FLIGHTS, add=[data_file("a")])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("a")])
     dml.transactions.abort(txn)
     cache = dml.cached()
     assert files(cache) == []
@@ -168,7 +170,7 @@ def test_a_change_through_the_cache_is_in_memory_when_the_call_returns(dml: Dml)
     assert cache.applied_event == dml.log.head()
     assert files(cache) == ["a"]
     cache.set_parameters(FLIGHTS, (("numRows", "3"),), author="ann")
-    assert cache.parameters(FLIGHTS, write_ids=None) == (("numRows", "3"),)
+    assert parameters(cache, FLIGHTS, write_ids=None) == (("numRows", "3"),)
     assert cache.statistics().misses == 0
 
 
@@ -304,7 +306,7 @@ def replace_files(dml: Dml, *, minutes: int) -> None:
         txn_id = dml.begin()
         old = dml.store.rows(FLIGHTS, FILES, write_ids=None)
         new = [data_file(f"{minute}.{number}") for number in range(10)]
-        dml.store.stage(txn_id, FLIGHTS, add=new, remove=[row.row_id for row in old])
+        stage(dml.store, txn_id, FLIGHTS, add=new, remove=[row.row_id for row in old])
         dml.transactions.commit(txn_id)
 
 
@@ -353,7 +355,7 @@ def test_a_node_holds_only_its_zone_partitions_and_answers_only_for_names_in_the
     files(cache)
     for name, bucket in {"all": -1, "zero": 0, "one": 1}.items():
         txn = dml.begin()
-        dml.store.stage(txn, FLIGHTS, add=[data_file(name, bucket=bucket)])
+        stage(dml.store, txn, FLIGHTS, add=[data_file(name, bucket=bucket)])
         dml.transactions.commit(txn)
     cache.catch_up()
     before = cache.statistics()
@@ -640,7 +642,7 @@ def test_readers_and_writers_in_parallel_never_see_half_a_transaction(dml: Dml) 
     for number in range(30):
         txn = dml.begin()
         for table_id in (FLIGHTS, CANCELLATIONS):
-            dml.store.stage(txn, table_id, add=[data_file(f"{number:03d}")])
+            stage(dml.store, txn, table_id, add=[data_file(f"{number:03d}")])
         dml.transactions.commit(txn)
     finished.set()
     for reader in readers:

@@ -23,7 +23,7 @@ from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.cache.state_file import MAGIC, VERSION, StateFile
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.tables import CLEANED_TABLE, NOTIFICATION_LOG
-from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, stage
 
 MEMORY = 64 << 20
 
@@ -58,7 +58,7 @@ def written(dml: Dml, path: Path) -> CachedStore:
     dml.append("a", "b")
     dml.append("c", table_id=CANCELLATIONS)
     opened = dml.begin()
-    dml.store.stage(opened, FLIGHTS, add=[data_file("staged")])
+    stage(dml.store, opened, FLIGHTS, add=[data_file("staged")])
     cache = dml.cached()
     for table_id in (FLIGHTS, CANCELLATIONS):
         files(cache, table_id)
@@ -92,7 +92,7 @@ def test_events_since_the_state_are_applied_before_the_first_answer(
         assert files(cache) == ["a", "b"]
         state(dml, path, cache).write()
     opened = dml.opened  # type: ignore[attr-defined]  # see `written`
-    dml.store.stage(opened, FLIGHTS, add=[data_file("later")])
+    stage(dml.store, opened, FLIGHTS, add=[data_file("later")])
     if ends != "stays open":
         getattr(dml.transactions, ends)(opened)
     with dml.store.change(CANCELLATIONS, author="ann") as change:

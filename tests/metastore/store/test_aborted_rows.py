@@ -13,7 +13,7 @@ from strandline.metastore.store import aborted_rows
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.rows import RowKind
 from strandline.transactions import TransactionState
-from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, files
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, files, stage
 from tests.sql.statements import recorded
 
 ABORTS = 40
@@ -33,7 +33,7 @@ def cleaner(dml: Dml) -> AbortedRows:
 
 def abort(dml: Dml, *names: str, remove: tuple[int, ...] = ()) -> int:
     txn_id = dml.begin()
-    dml.store.stage(txn_id, FLIGHTS, add=[data_file(name) for name in names], remove=remove)
+    stage(dml.store, txn_id, FLIGHTS, add=[data_file(name) for name in names], remove=remove)
     dml.transactions.abort(txn_id)
     return txn_id
 
@@ -91,8 +91,8 @@ def test_open_and_committed_transactions_are_left_alone(dml: Dml, cleaner: Abort
     dml.append("a")
     abort(dml, "gone")
     opened = dml.begin()
-    dml.store.stage(opened, FLIGHTS, add=[data_file("mine")])
-    dml.store.stage(opened, CANCELLATIONS, add=[data_file("other")])
+    stage(dml.store, opened, FLIGHTS, add=[data_file("mine")])
+    stage(dml.store, opened, CANCELLATIONS, add=[data_file("other")])
     cleaner.clean()
     assert files(dml.store) == ["a"]
     dml.transactions.commit(opened)
@@ -104,7 +104,7 @@ def test_a_removed_write_id_is_never_reused(dml: Dml, cleaner: AbortedRows) -> N
     abort(dml, "gone")
     cleaner.clean()
     txn_id = dml.begin()
-    dml.store.stage(txn_id, FLIGHTS, add=[data_file("later")])
+    stage(dml.store, txn_id, FLIGHTS, add=[data_file("later")])
     assert dml.transactions.write_id_pairs(txn_id) == ((FLIGHTS, 2),)
 
 

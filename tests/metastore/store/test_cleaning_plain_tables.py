@@ -27,6 +27,7 @@ from strandline.metastore.store.rows import (
     new_statistics,
 )
 from strandline.model.types import BIGINT
+from tests.metastore.dml import parameters
 from tests.metastore.store.lake import RETENTION, Lake
 
 
@@ -97,8 +98,7 @@ def test_replaced_rows_of_a_plain_table_are_cleaned(lake: Lake) -> None:
     lake.wait()
     assert lake.clean() == [("removed rows", 5, 0)]
     assert [row.kind for row in parted.rows("k=1")] == [RowKind.PARTITION, RowKind.STATISTICS]
-    parameters = lake.node.store.parameters(parted.table.id, write_ids=None)
-    assert parameters == (("numRows", "1"),)
+    assert parameters(lake.node.store, parted.table.id, write_ids=None) == (("numRows", "1"),)
     with pytest.raises(ObjectNotFound, match=r"no dropped partition k=1 of default\.p is kept"):
         lake.session.undrop_partitions("default.p", partitions=["k=1"])
     for store in (lake.node.store, lake.node.store._store):

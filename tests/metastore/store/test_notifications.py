@@ -18,7 +18,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
 )
 from strandline.sql import open_database
-from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, stage
 
 
 def test_a_new_log_is_empty(dml: Dml) -> None:
@@ -92,9 +92,9 @@ def test_parallel_writers_leave_no_gap(dml: Dml) -> None:
 
 def test_transactions_leave_their_events_in_commit_order(dml: Dml) -> None:
     first, second, third = (dml.begin() for _ in range(3))
-    dml.store.stage(first, FLIGHTS, add=[data_file("a")])
-    dml.store.stage(second, FLIGHTS, add=[data_file("b")])
-    dml.store.stage(second, CANCELLATIONS, add=[data_file("c")])
+    stage(dml.store, first, FLIGHTS, add=[data_file("a")])
+    stage(dml.store, second, FLIGHTS, add=[data_file("b")])
+    stage(dml.store, second, CANCELLATIONS, add=[data_file("c")])
     dml.transactions.commit(second)
     dml.transactions.abort(first)
     dml.transactions.commit(third)
@@ -115,7 +115,7 @@ def test_transactions_leave_their_events_in_commit_order(dml: Dml) -> None:
 def test_a_repeated_commit_or_abort_is_logged_once(dml: Dml) -> None:
     committed = dml.append("a")
     aborted = dml.begin()
-    dml.store.stage(aborted, FLIGHTS, add=[data_file("b")])
+    stage(dml.store, aborted, FLIGHTS, add=[data_file("b")])
     dml.transactions.abort(aborted)
     before = dml.log.head()
     dml.transactions.commit(committed)

@@ -30,7 +30,17 @@ from strandline.metastore.store.rows import (
 from strandline.metastore.store.upgrades import STEPS
 from strandline.model.places import Place
 from strandline.transactions import TransactionState, ValidWriteIdList
-from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
+from tests.metastore.dml import (
+    CANCELLATIONS,
+    FLIGHTS,
+    WEATHER,
+    Dml,
+    data_file,
+    files,
+    names,
+    parameters,
+    stage,
+)
 from tests.sql.statements import recorded
 
 FILES = RowKind.DATA_FILE
@@ -42,7 +52,7 @@ def partition(name: str, location: str | None = None) -> PartitionRow:
 
 def test_staged_rows_are_visible_only_to_their_transaction(dml: Dml) -> None:
     txn = dml.begin()
-    staged = dml.store.stage(txn, FLIGHTS, add=[data_file("b"), data_file("a")])
+    staged = stage(dml.store, txn, FLIGHTS, add=[data_file("b"), data_file("a")])
     assert len(staged.row_ids) == 2
     assert files(dml.store) == []
     own = dml.transactions.write_ids(FLIGHTS, txn_id=txn)
@@ -51,8 +61,8 @@ def test_staged_rows_are_visible_only_to_their_transaction(dml: Dml) -> None:
 
 def test_a_commit_makes_the_rows_of_all_its_tables_visible(dml: Dml) -> None:
     txn = dml.begin()
-    dml.store.stage(txn, FLIGHTS, add=[data_file("f")])
-    dml.store.stage(txn, CANCELLATIONS, add=[data_file("c")])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("f")])
+    stage(dml.store, txn, CANCELLATIONS, add=[data_file("c")])
     dml.transactions.commit(txn)
     assert files(dml.store) == ["f"]
     assert files(dml.store, CANCELLATIONS) == ["c"]
@@ -60,7 +70,7 @@ def test_a_commit_makes_the_rows_of_all_its_tables_visible(dml: Dml) -> None:
 
 def test_an_abort_leaves_nothing_visible_and_the_name_free(dml: Dml) -> None:
     txn = dml.begin()
-    dml.store.stage(txn, FLIGHTS, add=[data_file("a")])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("a")])
     dml.transactions.abort(txn)
     assert files(dml.store) == []
     dml.append("a")
@@ -72,7 +82,7 @@ def test_an_old_list_shows_the_rows_of_its_time(dml: Dml) -> None:
     before = dml.transactions.write_ids(FLIGHTS)
     txn = dml.begin()
     old = dml.store.rows(FLIGHTS, FILES, write_ids=before)
-    dml.store.stage(txn, FLIGHTS, add=[data_file("mar")], remove=[old[0].row_id])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("mar")], remove=[old[0].row_id])
     dml.transactions.commit(txn)
     assert files(dml.store, write_ids=before) == ["feb", "jan"]
     assert files(dml.store) == ["jan", "mar"]
@@ -171,7 +181,7 @@ def test_the_first_to_commit_of_two_transactions_that_remove_one_file_wins(dml: 
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     first, second = dml.begin(), dml.begin()
     for txn in (first, second):
-        dml.store.stage(txn, FLIGHTS, add=[data_file(f"of-{txn}")], remove=[row.row_id])
+        stage(dml.store, txn, FLIGHTS, add=[data_file(f"of-{txn}")], remove=[row.row_id])
     dml.transactions.commit(second)
     with pytest.raises(WriteConflict, match=f"transaction {second}"):
         dml.transactions.commit(first)
@@ -186,7 +196,7 @@ def test_an_aborted_removal_does_not_affect_another_removal_of_the_file(
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     first, second = dml.begin(), dml.begin()
     for txn in (first, second):
-        dml.store.stage(txn, FLIGHTS, remove=[row.row_id])
+        stage(dml.store, txn, FLIGHTS, remove=[row.row_id])
     dml.transactions.abort(first if aborted == "first" else second)
     assert files(dml.store) == ["a"]
     dml.transactions.commit(second if aborted == "first" else first)
@@ -197,8 +207,8 @@ def test_touching_a_file_conflicts_with_removing_it(dml: Dml) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     deleting, rewriting = dml.begin(), dml.begin()
-    dml.store.stage(deleting, FLIGHTS, touch=[row.row_id])
-    dml.store.stage(rewriting, FLIGHTS, add=[data_file("b")], remove=[row.row_id])
+    stage(dml.store, deleting, FLIGHTS, touch=[row.row_id])
+    stage(dml.store, rewriting, FLIGHTS, add=[data_file("b")], remove=[row.row_id])
     dml.transactions.commit(deleting)
     with pytest.raises(WriteConflict):
         dml.transactions.commit(rewriting)
@@ -208,7 +218,7 @@ def test_two_transactions_that_add_the_same_name_conflict(dml: Dml) -> None:
     first, second = dml.begin(), dml.begin()
     for txn in (first, second):
         row = NewRow.of(partition("month=1"), name="month=1")
-        dml.store.stage(txn, FLIGHTS, add=[row])
+        stage(dml.store, txn, FLIGHTS, add=[row])
     dml.transactions.commit(first)
     with pytest.raises(WriteConflict):
         dml.transactions.commit(second)
@@ -218,7 +228,7 @@ def test_two_transactions_that_add_the_same_name_conflict(dml: Dml) -> None:
 def test_appends_of_different_names_do_not_conflict(dml: Dml) -> None:
     first, second = dml.begin(), dml.begin()
     for txn in (first, second):
-        dml.store.stage(txn, FLIGHTS, add=[data_file(f"of-{txn}")])
+        stage(dml.store, txn, FLIGHTS, add=[data_file(f"of-{txn}")])
     dml.transactions.commit(first)
     dml.transactions.commit(second)
     assert len(files(dml.store)) == 2
@@ -247,18 +257,18 @@ def test_invalid_stagings_are_refused_and_change_nothing(dml: Dml) -> None:
         (UnsupportedOperation, reading, {"add": [data_file("x")]}),
     ):
         with pytest.raises(error):
-            dml.store.stage(txn, FLIGHTS, **arguments)
+            stage(dml.store, txn, FLIGHTS, **arguments)
     assert dml.contents() == before
 
 
 def test_a_transaction_can_replace_rows_that_it_staged(dml: Dml) -> None:
     txn = dml.begin()
-    first = dml.store.stage(txn, FLIGHTS, add=[data_file("a", rows=1)])
+    first = stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=1)])
     with pytest.raises(AlreadyExists):
-        dml.store.stage(txn, FLIGHTS, add=[data_file("a", rows=2)])
-    dml.store.stage(txn, FLIGHTS, add=[data_file("a", rows=2)], remove=first.row_ids)
+        stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=2)])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=2)], remove=first.row_ids)
     with pytest.raises(WriteConflict):
-        dml.store.stage(txn, FLIGHTS, remove=first.row_ids)
+        stage(dml.store, txn, FLIGHTS, remove=first.row_ids)
     dml.transactions.commit(txn)
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     assert row.as_(DataFile).rows == 2
@@ -281,7 +291,7 @@ def test_a_fenced_store_writes_nothing(dml: Dml) -> None:
     before = dml.contents()
     dml.fenced = True
     with pytest.raises(Fenced):
-        dml.store.stage(txn, FLIGHTS, add=[data_file("b")])
+        stage(dml.store, txn, FLIGHTS, add=[data_file("b")])
     with pytest.raises(Fenced), dml.store.change(FLIGHTS, author="ann"):
         pytest.fail("the block of a fenced change ran")
     with pytest.raises(Fenced):
@@ -320,7 +330,7 @@ def test_a_plain_change_wins_over_a_transaction_that_began_before(dml: Dml) -> N
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     txn = dml.begin()
-    dml.store.stage(txn, FLIGHTS, remove=[row.row_id])
+    stage(dml.store, txn, FLIGHTS, remove=[row.row_id])
     with dml.store.change(FLIGHTS, author="hive") as change:
         change.stage(remove=[row.row_id])
     with pytest.raises(WriteConflict):
@@ -329,14 +339,14 @@ def test_a_plain_change_wins_over_a_transaction_that_began_before(dml: Dml) -> N
 
 
 def test_setting_parameters_replaces_them(dml: Dml) -> None:
-    assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
+    assert parameters(dml.store, FLIGHTS, write_ids=None) == ()
     dml.store.set_parameters(FLIGHTS, (("numRows", "1"),), author="ann")
     before = dml.transactions.write_ids(FLIGHTS)
     dml.store.set_parameters(FLIGHTS, (("numFiles", "2"),), author="ann")
-    assert dml.store.parameters(FLIGHTS, write_ids=None) == (("numFiles", "2"),)
-    assert dml.store.parameters(FLIGHTS, write_ids=before) == (("numRows", "1"),)
+    assert parameters(dml.store, FLIGHTS, write_ids=None) == (("numFiles", "2"),)
+    assert parameters(dml.store, FLIGHTS, write_ids=before) == (("numRows", "1"),)
     dml.store.set_parameters(FLIGHTS, (), author="ann")
-    assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
+    assert parameters(dml.store, FLIGHTS, write_ids=None) == ()
 
 
 def test_newer_parameters_are_charged_to_a_reader_of_the_past(dml: Dml) -> None:
@@ -345,10 +355,10 @@ def test_newer_parameters_are_charged_to_a_reader_of_the_past(dml: Dml) -> None:
     for number in range(1, 40):
         dml.store.set_parameters(FLIGHTS, (("numRows", str(number)),), author="ann")
     with work.budget(30):
-        assert dml.store.parameters(FLIGHTS, write_ids=None) == (("numRows", "39"),)
+        assert parameters(dml.store, FLIGHTS, write_ids=None) == (("numRows", "39"),)
         with pytest.raises(work.TooLong):
-            dml.store.parameters(FLIGHTS, write_ids=before)
-    assert dml.store.parameters(FLIGHTS, write_ids=before) == (("numRows", "0"),)
+            parameters(dml.store, FLIGHTS, write_ids=before)
+    assert parameters(dml.store, FLIGHTS, write_ids=before) == (("numRows", "0"),)
 
 
 def test_two_writers_can_set_parameters_and_the_newest_row_counts(dml: Dml) -> None:
@@ -357,13 +367,13 @@ def test_two_writers_can_set_parameters_and_the_newest_row_counts(dml: Dml) -> N
     first, second = dml.begin(), dml.begin()
     for number, txn in enumerate((first, second), start=1):
         row = new_parameters((("numRows", str(number)),))
-        dml.store.stage(txn, FLIGHTS, add=[row], remove=[old.row_id])
+        stage(dml.store, txn, FLIGHTS, add=[row], remove=[old.row_id])
     dml.transactions.commit(second)
     dml.transactions.commit(first)
     (shown,) = dml.store.rows(FLIGHTS, RowKind.TABLE_PARAMETERS, write_ids=None)
     assert shown.as_(TableParametersRow).parameters == (("numRows", "2"),)
     dml.store.set_parameters(FLIGHTS, (), author="ann")
-    assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
+    assert parameters(dml.store, FLIGHTS, write_ids=None) == ()
 
 
 def test_each_table_has_one_place(dml: Dml) -> None:
@@ -398,7 +408,7 @@ def test_a_name_that_a_server_cannot_store_is_refused_and_changes_nothing(
 ) -> None:
     txn_id = dml.begin()
     with pytest.raises(InvalidInput, match=r"can ?not hold|can hold"):
-        dml.store.stage(txn_id, FLIGHTS, add=[data_file(name)])
-    dml.store.stage(txn_id, FLIGHTS, add=[data_file("a")])
+        stage(dml.store, txn_id, FLIGHTS, add=[data_file(name)])
+    stage(dml.store, txn_id, FLIGHTS, add=[data_file("a")])
     dml.transactions.commit(txn_id)
     assert files(dml.store) == ["a"]

@@ -42,6 +42,7 @@ from strandline.model.type_parser import parse_type
 from strandline.sql import FenceRow, open_sqlite
 from strandline.transactions import Behind, Transactions
 from strandline.wire import decode
+from tests.metastore.dml import stage
 
 
 class Node:
@@ -345,7 +346,7 @@ def test_a_commit_is_logged_after_the_ddl_that_it_was_checked_against(
     table = node.table("a")
     txn = node.transactions.begin(user="ann").txn_id
     row = new_file(DataFile(file_id=1, path="f", rows=1, bytes=1))
-    node.store.stage(txn, table.id, add=[row])
+    stage(node.store, txn, table.id, add=[row])
     for number in range(unprojected):
         node.ddl(create(node, f"t{number}"), project=False)
     node.transactions.commit(txn)

@@ -38,14 +38,11 @@ from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.metastore.store.notifications import NUMBERS, NotificationLog, WriteEvent
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import (
-    PARAMETERS_NAME,
     DataFile,
-    NewRow,
     Row,
     RowKind,
-    TableParametersRow,
 )
-from strandline.metastore.store.staging import Staged, Staging
+from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents, table_contents
 from strandline.metastore.store.upgrades import STEPS
@@ -133,19 +130,6 @@ class ObjectStore(ABC):
         ``paths`` are those of the data files that it adds, if it does nothing else. Raises what
         `Transactions.writing` raises.
         """
-
-    def stage(
-        self,
-        txn_id: int,
-        table_id: int,
-        *,
-        add: Sequence[NewRow] = (),
-        remove: Collection[int] = (),
-        touch: Collection[int] = (),
-    ) -> Staged:
-        """Call `Staging.stage` in a `staging` of its own."""
-        with self.staging(txn_id, table_id) as staging:
-            return staging.stage(add=add, remove=remove, touch=touch)
 
     @abstractmethod
     def change(self, table_id: int, *, author: str) -> AbstractContextManager[Staging]:
@@ -245,12 +229,6 @@ class ObjectStore(ABC):
     @abstractmethod
     def look_again(self) -> None:
         """Memory may lack a write: do not answer for the present from it before the next look."""
-
-    def parameters(self, table_id: int, *, write_ids: ValidWriteIdList | None) -> Properties:
-        """The parameters of a table that count or date its content; empty if none were set."""
-        kind = RowKind.TABLE_PARAMETERS
-        rows = self.rows(table_id, kind, write_ids=write_ids, names=(PARAMETERS_NAME,))
-        return rows[0].as_(TableParametersRow).parameters if rows else ()
 
     def set_parameters(self, table_id: int, parameters: Properties, *, author: str) -> None:
         """Replace the parameters of a table that count or date its content, in a plain change."""
