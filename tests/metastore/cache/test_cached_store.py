@@ -517,8 +517,8 @@ def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
 
     with monkeypatch.context() as patch:
         patch.setattr(LogApplier, "_apply_next", failing)
-        with cache.change(FLIGHTS, author="ann"):
-            pass
+        with cache.change(FLIGHTS, author="ann") as change:
+            change.set_parameters(())
     assert "could not be applied to memory" in caplog.text
     assert cache.mark() != before  # so no answer from before the change is reused
 

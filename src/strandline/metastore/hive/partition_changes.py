@@ -9,7 +9,6 @@ data, the folder is moved aside, where the cleaner finds it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,15 +26,12 @@ from strandline.metastore.hive.registry import Call, changes, invalid_object, me
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_content_change
 from strandline.metastore.partition_places import partition_places
-from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
+from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
+from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import Unsynced
 from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import Privilege
-
-
-class _NothingToDo(Exception):
-    """Raised to leave a change block that has nothing to change."""
 
 
 async def plain_table(
@@ -122,26 +118,28 @@ def add_all(
     for name, row in rows.items():
         counted = quick.of_new(row.parameters, partitioned.place(row), is_made=False)
         rows[name] = replace(row, parameters=counted)
-    new_rows = rows
-    with suppress(_NothingToDo), call.metastore.store.change(
-        partitioned.table.id, author=call.user
-    ) as change:  # fmt: skip
+    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         existing_rows = change.visible(RowKind.PARTITION, rows.keys())
         new_rows = {name: row for name, row in rows.items() if name not in existing_rows}
         if existing_rows and not if_not_exists:
             first = next(row for name, row in rows.items() if name in existing_rows)
             raise AlreadyExists(f"Partition already exists: {partitioned.described(first.values)}")
-        if not new_rows:
-            raise _NothingToDo
-        places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
-        places.require_present(change)
-        places.refuse_unfinished(change, {row.location for row in new_rows.values()})
-        unsynced = Unsynced()
-        for name, row in new_rows.items():
-            _make_folder(call, partitioned, row, name=name, unsynced=unsynced)
-        unsynced.sync()
-        change.stage(add=stored_rows(call, partitioned, new_rows))
+        if new_rows:
+            _stage_new(call, partitioned, new_rows, change)
     return list(new_rows.values())
+
+
+def _stage_new(
+    call: Call, partitioned: Partitioned, rows: Mapping[str, PartitionRow], change: Staging
+) -> None:
+    places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
+    places.require_present(change)
+    places.refuse_unfinished(change, {row.location for row in rows.values()})
+    unsynced = Unsynced()
+    for name, row in rows.items():
+        _make_folder(call, partitioned, row, name=name, unsynced=unsynced)
+    unsynced.sync()
+    change.stage(add=stored_rows(call, partitioned, rows))
 
 
 def _check_home(partitioned: Partitioned, partition: Mapping[str, Any]) -> None:
@@ -264,23 +262,19 @@ def _drop(
 
     The arguments of the call say whether the files go too, and whether at once (``PURGE``).
     """
-    rows: list[Row] = []
     delete_data = bool(call.args.get("deleteData"))
     purge = if_purge(call.args.get("environment_context") or call.args.get("environmentContext"))
     places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
-    with suppress(_NothingToDo), call.metastore.store.change(
-        partitioned.table.id, author=call.user
-    ) as change:  # fmt: skip
+    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         places.require_present(change)
         rows = list(change.visible(RowKind.PARTITION, names).values())
         if missing is not None and len(rows) < len(names):
             raise missing
-        if not rows:
-            raise _NothingToDo
-        if delete_data:
+        if rows and delete_data:
             change.record_moves(*places.drop(rows, purge=purge))
-        statistics = change.visible(RowKind.STATISTICS, names).values()
-        change.stage(remove=[row.row_id for row in (*rows, *statistics)])
+        if rows:
+            statistics = change.visible(RowKind.STATISTICS, names).values()
+            change.stage(remove=[row.row_id for row in (*rows, *statistics)])
     if rows and delete_data:
         places.finish_moves(call.metastore.store)
     return [row.as_(PartitionRow) for row in rows]

@@ -8,7 +8,6 @@ transaction sets them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from strandline.catalog.privileges.rules import WRITING
@@ -90,18 +89,15 @@ class _Update:
 
     def store(self, call: Call) -> None:
         """Store them. Raises `ObjectNotFound` and stores nothing if a partition does not exist."""
-        with suppress(_NothingToChange), call.metastore.store.change(
-            self._partitioned.table.id, author=call.user
-        ) as change:  # fmt: skip
+        with call.metastore.store.change(self._partitioned.table.id, author=call.user) as change:
             rows = change.visible(RowKind.STATISTICS, self._sent_columns.keys())
             holders = _holders(change, self._sent_columns.keys())
             staged = [
                 self._staged(name, sent, holders[name], rows.get(name))
                 for name, sent in self._sent_columns.items()
             ]
-            if not any(staged):
-                raise _NothingToChange
-            change.stage_each([stage for stage in staged if stage is not None])
+            if any(staged):
+                change.stage_each([stage for stage in staged if stage is not None])
 
     def _staged(
         self, name: str, sent: dict[str, AnalyzedColumn], holder: _Holder, row: Row | None
@@ -137,10 +133,6 @@ class _Update:
             added.append(holder.with_parameters(parameters))
             removed += holder.row_ids
         return added, removed
-
-
-class _NothingToChange(Exception):
-    """Raised to leave a change block in which there is nothing to merge or delete."""
 
 
 def _merged(old: AnalyzedColumn | None, new: AnalyzedColumn) -> AnalyzedColumn:
@@ -337,9 +329,7 @@ def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) 
             engine is None or column.engine == engine
         )
 
-    with suppress(_NothingToChange), call.metastore.store.change(
-        partitioned.table.id, author=call.user
-    ) as change:  # fmt: skip
+    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         if name != TABLE_STATISTICS and not change.visible(RowKind.PARTITION, [name]):
             raise ObjectNotFound(
                 f"Partition {name} for which stats deletion is requested doesn't exist"
@@ -349,7 +339,7 @@ def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) 
         remaining_columns = tuple(column for column in stored_columns if not goes(column))
         if row is None or len(remaining_columns) == len(stored_columns):
             if name_of_column is None:
-                raise _NothingToChange
+                return
             raise ObjectNotFound(
                 f"Column stats doesn't exist for {described} col={name_of_column.lower()}"
             )

@@ -24,7 +24,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import chain, islice
 from typing import Protocol
 
@@ -82,6 +82,10 @@ class ProjectsDdl(Protocol):
         """Project up to ``version``, in write transactions of its own."""
 
 
+class _NothingStaged(Exception):
+    """Undoes a plain change that would commit nothing."""
+
+
 class ObjectStore(ABC):
     """See the module. Safe to use from several threads."""
 
@@ -133,7 +137,10 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def change(self, table_id: int, *, author: str) -> AbstractContextManager[Staging]:
-        """A plain change of a table: committed when the block ends, undone if it raises."""
+        """A plain change of a table, committed when the block ends.
+
+        It is undone if the block raises, or stages nothing.
+        """
 
     def location(self, table_id: int) -> str | None:
         """The current URI or path of a managed table's folder, or None if it has no place."""
@@ -385,9 +392,11 @@ class SqlObjectStore(ObjectStore):
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
-        with ExitStack() as opened:
-            step = self._begin_change(opened, table_id, author)
-            yield Staging(step, self._notifications)
+        with suppress(_NothingStaged), ExitStack() as opened:
+            staging = Staging(self._begin_change(opened, table_id, author), self._notifications)
+            yield staging
+            if not staging.has_staged:
+                raise _NothingStaged
 
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
         answers = self._database.answers(table_places.tables_at_queries(places))

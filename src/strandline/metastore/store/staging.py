@@ -48,13 +48,15 @@ class Staged:
 class Staging:
     """Rows of one transaction on one table, inside one SQL transaction.
 
-    ``seen`` is what the transaction sees of the table, its own write id included.
+    ``seen`` is what the transaction sees of the table, its own write id included. ``has_staged``
+    says whether this object has staged anything.
     """
 
     def __init__(self, step: Step, notifications: NotificationLog) -> None:
         self._connection = step.connection
         self._notifications = notifications
         self._may_have_rows = not step.is_first
+        self.has_staged = False
         self.txn_id = step.transaction.txn_id
         self.table_id = step.table_id
         self.write_id = step.write_id
@@ -170,7 +172,7 @@ class Staging:
         footprint |= {
             _name_id(self.table_id, row.kind, row.name) for row in add if _contended(row.kind)
         }
-        self._may_have_rows = True
+        self._may_have_rows = self.has_staged = True
         connection, table_id, write_id = self._connection, self.table_id, self.write_id
         taking = [(NUMBERS, event_count)]
         if add:
