@@ -7,16 +7,19 @@ does with other objects, although the package does not mention them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import pytest
 
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import CreateRole, CreateSchema, DropRole, DropSchema
 from strandline.catalog.commands import SetConfiguration as Set
-from strandline.catalog.declared_kinds import DeclaredKind, Undoing, declare, withdraw
+from strandline.catalog.declared_kinds import DeclaredKind, Undoing, declare
 from strandline.catalog.differences import Difference, DifferenceKind, FieldDifference, differences
 from strandline.catalog.kinds import (
+    _KINDS,
     delete_with_comment,
     find,
     kind_named,
@@ -28,8 +31,8 @@ from strandline.catalog.privileges import rules
 from strandline.catalog.system_views.rows import Row, system_view
 from strandline.catalog.system_views.synchronization import declared_views
 from strandline.catalog.undo.reading import read_undo, read_undrop
-from strandline.catalog.verbs import describe
-from strandline.durable.collections import Collection
+from strandline.catalog.verbs import _VERBS, describe
+from strandline.durable.collections import _BY_CLASS, COLLECTIONS, Collection
 from strandline.durable.contents import restore
 from strandline.errors import (
     AlreadyExists,
@@ -143,9 +146,11 @@ def _declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             ("text", TEXT),
         ],
     )
-    declare(NOTEBOOK)
-    yield
-    withdraw(NOTEBOOK)
+    with ExitStack() as restored:
+        for registered in (COLLECTIONS, _BY_CLASS, _KINDS, _VERBS):
+            restored.enter_context(patch.dict(registered))
+        declare(NOTEBOOK)
+        yield
 
 
 @pytest.fixture

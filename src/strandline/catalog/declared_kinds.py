@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.kinds import Kind, all_kinds, forget, kind_named, register
+from strandline.catalog.kinds import Kind, all_kinds, kind_named, register
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.rules import Rule
 from strandline.catalog.system_views.rows import SystemView
@@ -96,8 +96,3 @@ def declared_kinds() -> tuple[DeclaredKind, ...]:
 def declared_kind(name: str) -> DeclaredKind:
     """`kind_named`."""
     return cast(DeclaredKind, kind_named(name))
-
-
-def withdraw(kind: DeclaredKind) -> None:
-    """Revert `declare`, for tests."""
-    forget(kind)

@@ -21,11 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
-from strandline.catalog.verbs import Action, FolderEffect, Verb, declare_verb, withdraw_verb
+from strandline.catalog.verbs import Action, FolderEffect, Verb, declare_verb
 from strandline.durable.collections import (
     Collection,
     collection_of,
-    forget_collection,
     register_collection,
 )
 from strandline.durable.contents import Namespace
@@ -156,14 +155,6 @@ def register(kind: Kind) -> None:
     _KINDS[kind.name] = kind
     for verb in kind.all_verbs():
         declare_verb(verb)
-
-
-def forget(kind: Kind) -> None:
-    """Revert `register`."""
-    forget_collection(kind.collection)
-    del _KINDS[kind.name]
-    for verb in kind.all_verbs():
-        withdraw_verb(verb)
 
 
 def all_kinds() -> tuple[Kind, ...]:

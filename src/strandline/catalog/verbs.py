@@ -104,12 +104,6 @@ def declare_verb(verb: Verb) -> None:
         _VERBS[added.name] = added
 
 
-def withdraw_verb(verb: Verb) -> None:
-    """Revert `declare_verb`, for tests."""
-    for added in _with_those_that_undo(verb):
-        del _VERBS[added.name]
-
-
 def _with_those_that_undo(verb: Verb) -> tuple[Verb, Verb, Verb]:
     again, back = f"redo_{verb.name}", f"undo_{verb.name}"
     plain = replace(verb, action=Action.ALTER, folders=None, why_kept=None)

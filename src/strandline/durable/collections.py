@@ -122,11 +122,6 @@ def register_collection(added: Collection) -> Collection:
     return added
 
 
-def forget_collection(removed: Collection) -> None:
-    """Undo `register_collection`, for tests."""
-    del COLLECTIONS[removed.kind], _BY_CLASS[removed.of]
-
-
 def collection(kind: str) -> Collection:
     """The collection of ``kind``. Raises `IncompatibleFormat` if this release does not know it."""
     try:
