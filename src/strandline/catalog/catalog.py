@@ -154,7 +154,6 @@ class Catalog:
         return _typed(ViewDescriptor, self.relation(schema, name))
 
     def table_by_id(self, table_id: int) -> TableDescriptor | None:
-        """The table with that id, or None."""
         return _typed(TableDescriptor, self.get("table", table_id))
 
     def tables(self) -> Iterator[TableDescriptor]:
@@ -166,7 +165,6 @@ class Catalog:
         return (stored.id for stored in self.contents.objects("table"))
 
     def table_count(self) -> int:
-        """The number of tables."""
         return self.contents.count("table")
 
     def relation_names(self, schema: str) -> list[str]:

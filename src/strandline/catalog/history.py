@@ -104,7 +104,6 @@ class AwaitedVersions:
         self._lock = threading.Lock()
 
     def add(self, version: int) -> Future[Catalog]:
-        """Return a new future of ``version``."""
         future: Future[Catalog] = Future()
         with self._lock:
             self._futures.append((version, future))

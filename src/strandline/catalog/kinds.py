@@ -96,7 +96,6 @@ class Kind:
 
     @property
     def parent_kind(self) -> str | None:
-        """The kind of the parent object, or None."""
         if self.parent is None:
             return None
         kind = self.references[self.parent]
@@ -120,7 +119,6 @@ class Kind:
         return None if kind is None else (kind, getattr(value, self.part_of))
 
     def verb(self, action: Action) -> str:
-        """The verb that does this to an object of the kind."""
         return f"{action.value}_{self.name}"
 
     def all_verbs(self) -> Iterator[Verb]:

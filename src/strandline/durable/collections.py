@@ -60,7 +60,6 @@ class Collection:
             raise ValueError(f"{self.kind} has no scope, so its names cannot become free")
 
     def stored(self, data: bytes) -> AnyStored:
-        """The object in the record ``data``."""
         return Stored(data, self.of, has_id=self.has_id, has_group=self.group is not None)
 
     def stored_value(self, value: object, *, record: bytes | None = None) -> AnyStored:

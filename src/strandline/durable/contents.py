@@ -55,7 +55,6 @@ class Group(NamedTuple):
 
 
 def name_of(kind: Collection, stored: AnyStored | None) -> tuple[Namespace, str] | None:
-    """The namespace and the normalized name of ``stored``, or None if it occupies no name."""
     if kind.scope is None or stored is None or not kind.occupies(stored):
         return None
     return Namespace(kind.scope, stored.parent), normalize(stored.name)
@@ -98,7 +97,6 @@ class Contents:
         return _of_kind(self._kinds, kind).get(key)
 
     def value(self, kind: str, key: bytes) -> Any:  # Any: the descriptor of that kind
-        """The decoded object at ``key``, or None."""
         stored = self.get(kind, key)
         return None if stored is None else stored.value
 
@@ -111,7 +109,6 @@ class Contents:
         return _of_kind(self._kinds, kind)
 
     def count(self, kind: str) -> int:
-        """The number of objects of ``kind``."""
         return len(_of_kind(self._kinds, kind))
 
     def find(self, namespace: Namespace, name: str) -> Reference | None:

@@ -301,7 +301,6 @@ def _objects_of(snapshot: Snapshot) -> list[tuple[object, ...]]:
 
 
 def _appended(log: UpdateLog, start: int, end: int) -> dict[int, list[tuple[str, Scanned]]]:
-    """The append-only objects of versions ``start`` to ``end`` − 1, by version."""
     appended: dict[int, list[tuple[str, Scanned]]] = {}
     for kind in APPEND_ONLY:
         for scanned in log.scan(kind, start, end):

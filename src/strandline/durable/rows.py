@@ -156,7 +156,6 @@ class Unordered:
 
 
 def rows_of(update: Update) -> list[Row]:
-    """The rows of an update that has its time."""
     return Unordered(update).at(update.time)
 
 

@@ -304,7 +304,6 @@ class Metastorage(ABC):
         """The present lease; None if there is no holder or the lease has expired."""
 
     def statistics(self) -> MetastorageStatistics:
-        """The counts of this object."""
         with self._counting:
             counts = Counter(self._counts)
         return MetastorageStatistics(

@@ -215,7 +215,6 @@ class Role:
 
 
 def roles_of(catalog: Catalog) -> list[Role]:
-    """The roles of a catalog, ordered by name."""
     names = {role.id: role.name for role in catalog.roles()}
     return [
         Role(

@@ -231,7 +231,6 @@ class Metastore:
         return locations
 
     def location_of_schema(self, schema: SchemaDescriptor) -> str:
-        """The URI of the folder of ``schema``."""
         if schema.location:
             return self.folders.shown(schema.location)
         return self.folders.location(self.folders.place_of_schema(schema))

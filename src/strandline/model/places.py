@@ -57,7 +57,6 @@ class Place:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the place is in the warehouse."""
         return _form_of(self.text).is_inside
 
     @property

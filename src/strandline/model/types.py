@@ -336,7 +336,6 @@ def _check_units(units: tuple[str, ...], start: str, end: str) -> None:
 
 
 def holds_char(data_type: DataType) -> bool:
-    """Whether the type contains char or varchar."""
     return any(isinstance(inner, CharType | VarcharType) for inner in walk(data_type))
 
 

@@ -43,7 +43,6 @@ class StoreInspection:
         self._settings = settings
 
     def verify(self, *, pages: bool) -> VerificationReport:
-        """See `Inspection.verify`."""
         verification = self._verification(pages=pages)
         verified = verification.verified
         findings: list[Finding] = []
@@ -67,25 +66,20 @@ class StoreInspection:
         )
 
     def dump(self, *, ignore: Sequence[str], stats_only: bool) -> Iterator[str]:
-        """See `Inspection.dump`."""
         state = durable_state(self._store.log).open_read_only()
         return dump_pieces(state, ignored=ignore, only_counts=stats_only)
 
     def clean(self) -> Cleanable:
-        """See `Inspection.clean`."""
         return self._cleaner.preview()
 
     def settings(self) -> list[SettingValue]:
-        """See `Inspection.settings`."""
         return list(self._settings)
 
     def catalog_log(self) -> str:
-        """See `Inspection.catalog_log`."""
         store = self._store
         return log_name(LogPlace(store.database, store.address, store.clock))
 
     def database_bytes(self) -> int:
-        """See `Inspection.database_bytes`."""
         return self._store.database.size()
 
 

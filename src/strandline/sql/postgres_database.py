@@ -135,7 +135,6 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def read(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
-        """See `Database.read`."""
         with self._in_use("reads"):
             self._settle()
             ahead = _short(first)

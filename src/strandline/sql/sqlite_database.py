@@ -211,7 +211,6 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def read(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
-        """See `Database.read`."""
         with self._in_use("reads"):
             connection = self._engine.connect()
             try:
@@ -240,7 +239,6 @@ class SqliteDatabase(Database):
 
     @property
     def is_synced(self) -> bool:
-        """See `Database.is_synced`."""
         return self._synced
 
     def sync(self) -> None:

@@ -141,7 +141,6 @@ class Heartbeats:
         _write(connection, _STORE_LOCK, locks)
 
     def start(self) -> None:
-        """Start the thread that stores the notes."""
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
         self._thread.start()
 

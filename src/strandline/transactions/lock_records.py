@@ -40,7 +40,6 @@ def add(connection: Connection, components: Iterable[dict[str, object]], **value
 
 
 def find(connection: Connection, lock_id: int) -> RowMapping | None:
-    """The row of a request, or None."""
     if not 0 < lock_id <= LAST_ID:
         return None
     statement = select(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id)
@@ -90,12 +89,10 @@ def component_count(connection: Connection) -> int:
 
 
 def set_state(connection: Connection, lock_id: int, **values: object) -> None:
-    """Change the given values of a request."""
     connection.execute(update(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id).values(**values))
 
 
 def remove(connection: Connection, lock_id: int) -> None:
-    """Delete a request if it exists."""
     connection.execute(delete(LOCK_COMPONENT).where(_COMPONENT.lock_id == lock_id))
     connection.execute(delete(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id))
 

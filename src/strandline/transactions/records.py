@@ -302,7 +302,6 @@ def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | No
 
 
 def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int], ...]:
-    """All (table id, write id) pairs of the transaction, by table id."""
     pairs = run(connection, _PAIRS, (txn_id,))
     return tuple((table_id, write_id) for table_id, write_id in pairs)
 

@@ -363,6 +363,5 @@ def _is_committed(transaction: Transaction) -> bool:
 
 
 def _in_parts(txn_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The ids in parts, each of which one write aborts."""
     for start in range(0, len(txn_ids), _ABORTED_TOGETHER):
         yield txn_ids[start : start + _ABORTED_TOGETHER]

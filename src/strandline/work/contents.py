@@ -49,7 +49,6 @@ class Content:
         return self._descriptor
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
         rest = memoryview(data)
         while rest:
             written = os.pwrite(self._descriptor, rest, self.size)

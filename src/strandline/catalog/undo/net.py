@@ -59,12 +59,10 @@ class Net:
 
 
 def value_of(kind: str, record: bytes | None) -> Any:  # Any: a descriptor of that kind
-    """The object in a record, or None for None."""
     return None if record is None else collection(kind).stored(record).value
 
 
 def target_of(change: Change) -> Target:
-    """The object that the change is about."""
     return Target(change.kind, change.key)
 
 
@@ -138,7 +136,6 @@ def exchanged(changes: Iterable[Change], net: Mapping[Target, Net]) -> frozenset
 
 
 def _name(kind: str, record: bytes | None) -> object:
-    """The name in a record, with its namespace; None if there is no record."""
     stored, scope = _stored(kind, record), collection(kind).scope
     return None if stored is None else (scope or kind, stored.parent, normalize(stored.name))
 

@@ -212,7 +212,6 @@ def _dropped(update: Update, kind: str, name: str) -> list[tuple[Target, AnyStor
 
 
 def _stored(change: Change) -> AnyStored:
-    """The object before the change."""
     return collection(change.kind).stored(change.old or b"")
 
 

@@ -134,12 +134,10 @@ class Demo:
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:  # Any: values of any column
-    """Return all rows of a small answer as sorted tuples."""
     return sorted(tuple(row) for row in frame.collect())
 
 
 def only_row(frame: DataFrame) -> tuple[Any, ...]:  # Any: values of any column
-    """Return the only row of an aggregate."""
     return tuple(frame.collect()[0])
 
 

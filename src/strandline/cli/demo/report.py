@@ -33,7 +33,6 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether the expected and the actual value are the same."""
         return same(self.expected, self.actual)
 
 
@@ -44,11 +43,9 @@ class Ledger:
     checks: list[Check] = field(default_factory=list)
 
     def compare(self, step: str, what: str, *, expected: object, actual: object) -> None:
-        """Record the expected and the actual value of ``what``."""
         self.checks.append(Check(step, what, expected, actual))
 
     def failures(self) -> list[Check]:
-        """Return the checks that do not hold."""
         return [check for check in self.checks if not check.holds]
 
 
@@ -90,11 +87,9 @@ class Report:
         self._console = console
 
     def heading(self, number: int, text: str) -> None:
-        """Print the heading of a step."""
         self._console.print(f"\n[bold]{number}. {text}[/bold]")
 
     def say(self, text: str) -> None:
-        """Print a line."""
         self._console.print(f"   {text}", highlight=False)
 
     @contextmanager

@@ -96,7 +96,6 @@ _CATALOG = b"catalog"
 
 
 def shard_name(environment: str) -> str:
-    """The name of the shard that has the catalog of an environment."""
     digest = hashlib.sha256(environment.encode() + b"\0" + _CATALOG).digest()
     return f"s{uuid.UUID(bytes=digest[:16])}"
 

@@ -110,7 +110,6 @@ class Shard:
         self._counts = dict.fromkeys(ShardStatistics.__slots__, 0)
 
     def statistics(self) -> ShardStatistics:
-        """The counts of this object."""
         with self._lock:
             return ShardStatistics(**self._counts)
 
@@ -262,7 +261,6 @@ class Shard:
         )
 
     def put(self, data: bytes, seqno: int, what: str) -> BlobRef:
-        """Write one blob."""
         key = new_blob_key(self.name, seqno, what)
         self.blob.set(key, data)
         self._count("uploads")
@@ -382,7 +380,6 @@ class Shard:
 
 
 def batches_between(batches: Batches, start: int, end: int) -> Batches:
-    """The batches that have versions from ``start`` to ``end`` − 1."""
     first = bisect_right(batches, start, key=lambda batch: batch.upper)
     last = bisect_right(batches, end - 1, key=lambda batch: batch.lower)
     return batches[first:last]

@@ -152,7 +152,6 @@ class ShardState:
     pruned: tuple[tuple[str, int], ...] = ()
 
     def blobs(self) -> set[str]:
-        """The keys of all blobs that this state names."""
         named = {ref.key for ref in parts_of(self.batches + self.appended)}
         return named if self.rollup is None else named | {self.rollup.key}
 
@@ -369,7 +368,6 @@ class Append:
     last_time: Timestamp = MIN_TIMESTAMP
 
     def uploads(self) -> list[BlobRef]:
-        """The parts that were uploaded for it."""
         return parts_of((self.batch, *self.appended))
 
 
@@ -459,7 +457,6 @@ class Rewrite:
     fence: FenceToken | None = None
 
     def uploads(self) -> list[BlobRef]:
-        """The blobs that were uploaded for it."""
         named = self.base.blobs()
         parts = [ref for ref in parts_of(self.history + self.appended) if ref.key not in named]
         return parts if self.rollup is None else [*parts, self.rollup]

@@ -97,12 +97,10 @@ def range_operation(
 
 
 def put_operation(key: bytes, value: bytes) -> Json:
-    """Write one key."""
     return {"request_put": {"key": to_text(key), "value": to_text(value)}}
 
 
 def delete_operation(key: bytes, end: bytes | None = None) -> Json:
-    """Delete one key, or the keys from ``key`` to below ``end``."""
     bounds = {"key": to_text(key)} | ({} if end is None else {"range_end": to_text(end)})
     return {"request_delete_range": bounds}
 

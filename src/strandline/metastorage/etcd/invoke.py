@@ -149,7 +149,6 @@ class Invoke:
         self._ranges_to_read += [(keys.data(o.start), keys.data(o.end)) for o in self._ranges]
 
     def puts(self, *, succeeded: bool) -> set[AnyPut]:
-        """The puts of a branch."""
         return {o for o in self._branches[succeeded] if isinstance(o, Put | PutTimed)}
 
     def is_covered_by(self, view: View) -> bool:

@@ -104,7 +104,6 @@ class EtcdKeys:
         return self._root + b"chunk/" + bound.encode("ascii")
 
     def chunks(self, key: str, identity: bytes = b"") -> tuple[bytes, bytes]:
-        """The range of all chunks of a key, or of one of its large values."""
         start = self.chunk_bound(key) + b"\0" + (identity and identity + b"\0")
         return start, start[:-1] + b"\1"
 

@@ -50,7 +50,6 @@ class Follower:
             thread.join()
 
     def running(self) -> bool:
-        """Whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
     def check(self, *, longest: float) -> None:

@@ -192,7 +192,6 @@ def _goes_on(before: HeldReplica, replica: HeldReplica) -> bool:
 
 
 def _part(first: HeldReplica, run: Sequence[HeldReplica]) -> tuple[pa.RecordBatch, ...]:
-    """The batches of a run of replicas."""
     if isinstance(first, PackedReplica):
         group, rows = first.group, sum(replica.rows for replica in run)
         removals = sum(of.removals for of in run if isinstance(of, PackedReplica))

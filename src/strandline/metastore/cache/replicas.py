@@ -60,7 +60,6 @@ class Write:
     """The approximate size in memory, in bytes."""
 
     def with_more(self, rows: Sequence[Row], removed: Sequence[int]) -> Write:
-        """This write with more rows and removals."""
         texts = sum(2 * len(row.name) + 3 * len(row.body) for row in rows)
         more = len(rows) * ROW_BYTES + texts + len(removed) * REMOVAL_BYTES
         return Write((*self.rows, *rows), (*self.removed, *removed), self.weight + more)
@@ -106,7 +105,6 @@ class VisibleRows:
 
     @classmethod
     def of(cls, by_name: dict[str, Row]) -> VisibleRows:
-        """The visible rows ``by_name``."""
         names_by_id = {row.row_id: name for name, row in by_name.items()}
         return cls(Map(by_name), Map(names_by_id), _Order(sorted(by_name.values(), key=_by_name)))
 
@@ -123,7 +121,6 @@ class VisibleRows:
         return name in self._by_name
 
     def get(self, name: str) -> Row | None:
-        """The row of that name, or None."""
         return self._by_name.get(name)
 
     @property
@@ -227,7 +224,6 @@ class Answers:
         self._answers: OrderedDict[AnswerKey, Shown] = OrderedDict()
 
     def get(self, key: AnswerKey) -> Shown | None:
-        """The remembered answer, or None."""
         with self._lock:
             answer = self._answers.get(key)
             if answer is not None:
@@ -318,7 +314,6 @@ class Replica:
         )
 
     def with_commit(self, event_id: int, write_id: int) -> Replica:
-        """The replica after the commit of a write id."""
         committed = self.committed.open(write_id).commit((write_id,))
         return replace(self, event_id=event_id, committed=committed)
 

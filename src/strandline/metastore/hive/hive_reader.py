@@ -65,7 +65,6 @@ class Scope:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog that contains the schema."""
         return self.point.catalog
 
     @property
@@ -183,7 +182,6 @@ class HiveReader(Reader):
         return hadoop_location(await self.location(table))
 
     async def struct(self, scope: Scope, relation: Relation) -> Struct:
-        """Return the ``Table`` struct of a table or view."""
         if len(relation.columns) > work.AT_ONCE:
             await off_loop()
         if isinstance(relation, ViewDescriptor):

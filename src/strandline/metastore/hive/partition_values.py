@@ -261,7 +261,6 @@ class Partitioned:
 
     @property
     def key_names(self) -> list[str]:
-        """The names of the partition keys, in order."""
         return [name for name, _ in self.keys]
 
     def name_of(self, values: Sequence[str] | None) -> str:

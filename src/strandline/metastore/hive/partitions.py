@@ -80,7 +80,6 @@ class Partitions:
         return [encode(row.as_(PartitionRow), place(row)) for row in work.spending(rows)]
 
     def plain_structs(self, rows: Sequence[Row]) -> Iterator[Struct]:
-        """Yield the ``Partition`` structs one by one."""
         if self.common is None or not rows:
             return
         place = self._places(self.common, rows)

@@ -119,7 +119,6 @@ def _weight(part: str) -> int:
 
 
 def _matches(names: Sequence[str], expression: str) -> list[bool]:
-    """Return for each name whether the expression matches all of it."""
     try:
         matched = pc.match_substring_regex(
             _array(names), rf"\A(?:{expression})\z", ignore_case=True

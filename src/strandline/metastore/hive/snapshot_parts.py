@@ -93,7 +93,6 @@ class HiddenName:
 
 
 def parse_hidden(name: str) -> HiddenName | None:
-    """Parse the name of a hidden table. Return None for any other name."""
     match = _NAME.fullmatch(name.lower())
     if match is None:
         return None
@@ -192,7 +191,6 @@ class TableSnapshot:
         )
 
     def hidden_name(self, of: str, number: int) -> str:
-        """Return the name of the hidden table of a part."""
         table, place = self.table, self._place_hash
         return f"{table.name.lower()}@{of}_{self.last_commit:x}_{table.id}_{place}_{number}"
 

@@ -276,7 +276,6 @@ async def _table(call: Call, described: Struct, *, of_table: bool) -> Partitione
 
 
 def _part_name(partitioned: Partitioned, name: str | None) -> str:
-    """Return the name of a partition as it is stored."""
     if not name:
         raise meta_exception("Partition name is invalid. null")
     return stored_name(name, partitioned.key_names)

@@ -120,7 +120,6 @@ def _forms_of(data_type: DataType) -> Collection[str]:
 
 
 def form_of(summary: Struct) -> str:
-    """Return the form of the statistics of a column."""
     (form,) = summary["statsData"]
     return str(form)
 

@@ -121,7 +121,6 @@ def _means(declared: str | None, text: str) -> bool:
 
 
 def field_structs(columns: Sequence[HiveColumn]) -> list[Struct]:
-    """Return ``FieldSchema`` structs."""
     return [
         {"name": name, "type": text} if comment is None else
         {"name": name, "type": text, "comment": comment}

@@ -233,7 +233,6 @@ def _followed(
 
 
 def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
-    """Return the partition columns of a table, in order."""
     count = len(table.partition_columns)
     return table.columns[len(table.columns) - count :] if count else ()
 

@@ -145,7 +145,6 @@ class _Emptying:
         self._moved: list[tuple[str, str]] = []
 
     def empty(self, location: str) -> None:
-        """Empty a folder."""
         # Not an id of a row or write: a request that died may have left a folder of that name.
         number = secrets.randbelow(10**18)
         name = f"{self._dropped.text}.{number}.{system_wall_clock()}{TRUNCATED_SUFFIX}"

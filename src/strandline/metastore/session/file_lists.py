@@ -98,7 +98,6 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
 
 
 def _data_batches(files: Sequence[DataFile]) -> Iterator[list[pa.Array]]:
-    """The columns of `DATA_FILES`, in batches of files."""
     parts = files.columns() if isinstance(files, StoredDataFiles) else [FileColumns.of(files)]
     for part in parts:
         children = [part.column_ids, part.lowers, part.uppers, part.nulls]

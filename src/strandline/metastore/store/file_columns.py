@@ -126,7 +126,6 @@ class StoredDataFiles(Sequence[DataFile]):
 
 
 def numbers(values: Sequence[int | None]) -> pa.Array:
-    """A column of numbers."""
     if isinstance(values, array):
         return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], 0)
     if None not in values:
@@ -137,13 +136,11 @@ def numbers(values: Sequence[int | None]) -> pa.Array:
 
 
 def texts(values: Sequence[str | None]) -> pa.Array:
-    """A column of texts."""
     encoded = [(value or "").encode() for value in values]
     return _column(pa.string(), values, *_pieces(encoded))
 
 
 def binaries(values: Sequence[bytes]) -> pa.Array:
-    """A column of bytes."""
     return _column(pa.binary(), values, *_pieces(values))
 
 

@@ -80,7 +80,6 @@ class Turn:
 
     @property
     def untouched(self) -> bool:
-        """Whether the turn has no effect yet."""
         return self.effects_left == MOST_EFFECTS
 
     def take(self, paths: Paths) -> bool:

@@ -361,7 +361,6 @@ class Projector:
                 self._delegated -= 1
 
     def start(self) -> None:
-        """Start the background thread."""
         self._thread.start()
 
     def stop(self) -> None:

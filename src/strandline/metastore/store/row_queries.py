@@ -353,7 +353,6 @@ def add_removals(
 
 
 def delete_rows(connection: Connection, row_ids: Collection[int]) -> None:
-    """Delete rows and their removals."""
     for listed, ids in in_lists(row_ids):
         for name in ("store_removal", "store_row"):
             change(connection, f"DELETE FROM {name} WHERE row_id IN {listed}", ids)

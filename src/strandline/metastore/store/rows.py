@@ -271,7 +271,6 @@ class Row(_StoredRow):
         return content
 
     def replaced_by(self, content: Content) -> NewRow:
-        """A new row of the same name in the same bucket."""
         return NewRow.of(content, name=self.name, bucket=self.bucket)
 
 
@@ -295,7 +294,6 @@ class NewRow:
 
     @classmethod
     def of(cls, content: Content, *, name: str, bucket: int = TABLE_LEVEL) -> NewRow:
-        """The row that holds ``content``."""
         return cls(_KINDS[type(content)], name, encode(content), bucket)
 
 
@@ -305,7 +303,6 @@ def new_file(content: DataFile | DeleteFile, *, bucket: int = TABLE_LEVEL) -> Ne
 
 
 def new_parameters(parameters: Properties) -> NewRow:
-    """The row of a table's parameters."""
     return NewRow.of(TableParametersRow(parameters=parameters), name=PARAMETERS_NAME)
 
 

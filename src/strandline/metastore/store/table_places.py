@@ -30,7 +30,6 @@ _REMOVE = "DELETE FROM table_location WHERE table_id = ?"
 
 
 def place_of(connection: Connection, table_id: int) -> Place | None:
-    """The place of a managed table, or None if it has no place."""
     text = value(connection, *place_query(table_id))
     return None if text is None else Place(text)
 
@@ -52,7 +51,6 @@ def places_queries(table_ids: Iterable[int]) -> list[Query]:
 
 
 def by_id(rows: Iterable[Row]) -> dict[int, Place]:
-    """The place of each table, from rows of its id and the text of its place."""
     return {table_id: Place(text) for table_id, text in rows}
 
 
@@ -130,7 +128,6 @@ class TablePlaces:
             self._at[place] = stay | self._put.get(place, set())
 
     def of(self, table_id: int) -> Place | None:
-        """The place of a table, or None if it has no place."""
         if table_id not in self._of:
             self.expect([table_id])
         return self._of[table_id]

@@ -132,7 +132,6 @@ class TransactionEvents:
     def aborting(
         self, connection: Connection, writes: Mapping[int, Sequence[tuple[int, int]]]
     ) -> None:
-        """Log an abort of each transaction."""
         self._notifications.append(
             connection,
             [

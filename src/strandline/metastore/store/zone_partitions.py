@@ -44,7 +44,6 @@ class ZonePartitions:
 
     @classmethod
     def of(cls, table: TableDescriptor, catalog: Catalog) -> ZonePartitions:
-        """The zone partitions of a table in the catalog."""
         zone = catalog.zone(table.zone_id)
         return cls(table, 1 if zone is None else zone.partitions)
 

@@ -49,7 +49,6 @@ class Manifest:
 
     @property
     def total_bytes(self) -> int:
-        """The total size of all files, in bytes."""
         return sum(size for size, _ in self.files.values())
 
 
