@@ -16,8 +16,8 @@ from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Group
 from strandline.clock import HybridClock, Timestamp
-from strandline.durable import CatalogTransaction, MetastorageLog, Update
-from strandline.durable.log import snapshot_of
+from strandline.durable import CatalogTransaction, MetastorageLog
+from strandline.durable.log import LogAppend, snapshot_of
 from strandline.durable.state import TrimmedAway
 from strandline.durable.update import Snapshot
 from strandline.errors import LimitExceeded, OutOfSync, StrandlineError
@@ -123,10 +123,8 @@ def lost_answer_taken_for_a_loss(patch: pytest.MonkeyPatch) -> None:
     """An append without an answer counts as lost to another node, although it is in the log."""
     real = MetastorageLog._settle
 
-    def settle(
-        self: MetastorageLog, updates: Sequence[Update], times: Any, error: Exception
-    ) -> None:
-        real(self, updates, times, error)
+    def settle(self: MetastorageLog, append: LogAppend, error: Exception) -> None:
+        real(self, append, error)
         raise OutOfSync("somebody else was first, surely") from error
 
     patch.setattr(MetastorageLog, "_settle", settle)

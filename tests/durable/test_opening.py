@@ -6,6 +6,7 @@ import sqlite3
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -191,9 +192,9 @@ def test_a_buffered_log_enforces_the_rules_of_a_log(member: LogMember) -> None:
     update = log.updates(upper - 1, upper)[0]
     assert log.time_of(update) == update.time > member.log.updates(upper - 3, upper - 2)[0].time
     with pytest.raises(Fenced):
-        log.append(upper, token, [update])
+        log.append(upper, token, [replace(update, version=upper)])
     with pytest.raises(OutOfSync):
-        log.append(upper + 1, fenced.token, [update])
+        log.append(upper + 1, fenced.token, [replace(update, version=upper + 1)])
     with pytest.raises(VersionNotFound):
         log.updates(1, upper + 1)
     with pytest.raises(UnsupportedOperation):

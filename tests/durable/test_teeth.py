@@ -36,23 +36,23 @@ class Tooth:
 TEETH = {
     "the token is not compared": Tooth(
         StashLog,
-        "append",
-        "state.upper == expected_upper and state.token == token",
-        "state.upper == expected_upper",
+        "_append",
+        "state.upper == append.expected_upper and state.token == append.token",
+        "state.upper == append.expected_upper",
         contract.test_an_append_or_a_trim_with_another_token_is_refused,
     ),
     "an append is not conditional": Tooth(
         StashLog,
-        "append",
-        "state.upper == expected_upper and state.token == token",
-        "state.token == token",
+        "_append",
+        "state.upper == append.expected_upper and state.token == append.token",
+        "state.token == append.token",
         contract.test_an_append_is_accepted_at_the_next_version_only,
     ),
     "times that were given are forgotten": Tooth(
         StashLog,
-        "append",
-        "at_times(updates, times, now)",
-        "at_times(updates, None, now)",
+        "_append",
+        "append.at(now)",
+        "replace(append, times=None).at(now)",
         contract.test_a_copied_log_keeps_the_times_of_the_original,
     ),
     "a compaction goes one version too far": Tooth(

@@ -12,7 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from strandline.clock import Timestamp
-from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
+from strandline.durable.log import (
+    Checked,
+    Frontier,
+    LogAppend,
+    Scanned,
+    UpdateLog,
+)
 from strandline.durable.update import Snapshot, Update
 from strandline.errors import Fenced, NotFresh, OutOfSync, UnsupportedOperation, VersionNotFound
 from strandline.fencing import FenceToken
@@ -64,32 +70,26 @@ class BufferedLog(UpdateLog):
     def token(self) -> FenceToken | None:
         return self._token
 
-    def append(
-        self,
-        expected_upper: int,
-        token: FenceToken | None,
-        updates: Sequence[Update],
-        *,
-        times: Sequence[Timestamp] | None = None,
-        new_token: FenceToken | None = None,
-        companion: Companion | None = None,
-    ) -> tuple[Update, ...]:
+    def _append(self, append: LogAppend) -> tuple[Update, ...]:
         """See `UpdateLog.append`. The time is the last update's time plus one."""
-        if companion is not None or times is not None:
+        if append.companion is not None or append.times is not None:
             raise UnsupportedOperation(
                 "a log that keeps its appends in memory cannot be a copy of another log"
             )
-        if token != self._token:
-            raise Fenced(f"this writer holds token {token}, but the log's token is {self._token}")
-        if expected_upper != self._upper:
-            raise OutOfSync(
-                f"version {expected_upper} cannot be appended; the next version is {self._upper}"
+        if append.token != self._token:
+            raise Fenced(
+                f"this writer holds token {append.token}, but the log's token is {self._token}"
             )
-        self.check_sizes(updates)
+        if append.expected_upper != self._upper:
+            raise OutOfSync(
+                f"version {append.expected_upper} cannot be appended; the next version is "
+                f"{self._upper}"
+            )
+        self.check_sizes(append.updates)
         self._time = Timestamp(self._time + 1)
-        appended = tuple(update.at(self._time) for update in updates)
+        appended = append.at(self._time)
         self._appended += appended
-        self._token = new_token or self._token
+        self._token = append.new_token or self._token
         return appended
 
     def check_sizes(self, updates: Sequence[Update]) -> None:

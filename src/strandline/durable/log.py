@@ -107,6 +107,58 @@ class Companion(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class LogAppend:
+    """The arguments of `UpdateLog.append`."""
+
+    updates: Sequence[Update]
+    token: FenceToken | None
+    times: Sequence[Timestamp] | None
+    new_token: FenceToken | None
+    companion: Companion | None
+
+    @property
+    def expected_upper(self) -> int:
+        return self.updates[0].version
+
+    @property
+    def next_upper(self) -> int:
+        return self.updates[-1].version + 1
+
+    def at(self, time: Timestamp) -> tuple[Update, ...]:
+        """The updates with `times`, or all with ``time`` if there are none."""
+        if self.times is None:
+            return tuple(update.at(time) for update in self.updates)
+        return tuple(u.at(own_time) for u, own_time in zip(self.updates, self.times, strict=True))
+
+    def check_times(self, *, earliest: Timestamp, latest: Timestamp) -> None:
+        """Raise `InvalidInput` for `times` that no log could have given to the updates.
+
+        ``earliest`` is the time of the preceding version, ``latest`` the log's own time.
+        """
+        times = () if self.times is None else zip(self.updates, self.times, strict=True)
+        for update, time in times:
+            if not earliest <= time <= latest:
+                raise InvalidInput(
+                    f"version {update.version} cannot have the time {format_timestamp(time)} in "
+                    f"this log: the previous version has {format_timestamp(earliest)}, and the "
+                    f"log's own time is {format_timestamp(latest)}"
+                )
+            earliest = time
+
+    def beside(self) -> list[Beside]:
+        """What `companion` writes in the invoke that appends the updates."""
+        companion = self.companion
+        if companion is None:
+            return []
+        write = companion.write
+        return [
+            Beside(
+                lambda connection, time: write(connection, self.at(time)), companion.first_queries
+            )
+        ]
+
+
 class UpdateLog(ABC):
     """See the module. Safe for use by several threads; several processes may share a log."""
 
@@ -137,7 +189,6 @@ class UpdateLog(ABC):
     def token(self) -> FenceToken | None:
         """The token that appends must name, or None while the log is empty."""
 
-    @abstractmethod
     def append(
         self,
         expected_upper: int,
@@ -163,6 +214,12 @@ class UpdateLog(ABC):
         log's own time (`check`). Raises `Unavailable` if nothing was appended, and `UnknownOutcome`
         if the append was sent and its outcome cannot be determined now.
         """
+        check_versions(expected_upper, updates)
+        return self._append(LogAppend(updates, token, times, new_token, companion))
+
+    @abstractmethod
+    def _append(self, append: LogAppend) -> tuple[Update, ...]:
+        """`append`, whose updates have consecutive versions."""
 
     def check_sizes(self, updates: Sequence[Update]) -> None:  # noqa: B027 - no limit by default
         """Raise `InvalidInput` if this log can never append ``updates`` because of their sizes.
@@ -243,9 +300,7 @@ class UpdateLog(ABC):
         """
         return frozenset()
 
-    def _settle(
-        self, updates: Sequence[Update], times: Sequence[Timestamp] | None, error: Exception
-    ) -> tuple[Update, ...]:
+    def _settle(self, append: LogAppend, error: Exception) -> tuple[Update, ...]:
         """Settle an append that got no answer: the id of the update at its last version decides.
 
         The last version is compared because, in a copy, another process may have appended only the
@@ -253,40 +308,35 @@ class UpdateLog(ABC):
         """
         try:
             upper = self.frontier().upper
-            time = self.time_of(updates[-1])
+            time = self.time_of(append.updates[-1])
         except (Unavailable, OSError):
             raise UnknownOutcome(
-                f"version {updates[0].version} was sent to the log, which did not answer and "
+                f"version {append.expected_upper} was sent to the log, which did not answer and "
                 "cannot be read now; read the catalog when the log answers again"
             ) from error
         if time is not None:
-            return at_times(updates, times, time)
-        if upper <= updates[0].version:
+            return append.at(time)
+        if upper <= append.expected_upper:
             if isinstance(error, Unavailable):
                 raise error  # not appended; the caller's deadline decides about a retry
             raise UnknownOutcome(
-                f"version {updates[0].version} was sent to the log, which did not answer "
+                f"version {append.expected_upper} was sent to the log, which did not answer "
                 f"({error}) and does not contain it yet; read the catalog before you repeat the "
                 "change"
             ) from error
-        raise OutOfSync(f"another node appended version {updates[0].version}") from error
+        raise OutOfSync(f"another node appended version {append.expected_upper}") from error
 
-    def _refused(
-        self,
-        token: FenceToken | None,
-        updates: Sequence[Update],
-        times: Sequence[Timestamp] | None,
-    ) -> tuple[Update, ...]:
+    def _refused(self, append: LogAppend) -> tuple[Update, ...]:
         """Raise why the append was refused, or return its updates if an earlier try succeeded."""
-        time = self.time_of(updates[-1])
+        time = self.time_of(append.updates[-1])
         if time is not None:
-            return at_times(updates, times, time)
+            return append.at(time)
         current = self.token()
-        if current != token:
+        if current != append.token:
             refuse_sealed(current)
-        refuse_other_token(current, token)
+        refuse_other_token(current, append.token)
         raise OutOfSync(
-            f"version {updates[0].version} cannot be appended; the next version is "
+            f"version {append.expected_upper} cannot be appended; the next version is "
             f"{self.frontier().upper}"
         )
 
@@ -372,46 +422,6 @@ def refuse_absent(version: int, frontier: Frontier) -> None:
             f"version {version} is not in the log, which has versions {frontier.since} to "
             f"{frontier.upper - 1}; trim to one of them"
         )
-
-
-def check_times(
-    updates: Sequence[Update],
-    times: Sequence[Timestamp],
-    *,
-    earliest: Timestamp,
-    latest: Timestamp,
-) -> None:
-    """Raise `InvalidInput` for times that no log could have given to ``updates``.
-
-    ``earliest`` is the time of the preceding version, ``latest`` the log's own time.
-    """
-    for update, time in zip(updates, times, strict=True):
-        if not earliest <= time <= latest:
-            raise InvalidInput(
-                f"version {update.version} cannot have the time {format_timestamp(time)} in this "
-                f"log: the previous version has {format_timestamp(earliest)}, and the log's own "
-                f"time is {format_timestamp(latest)}"
-            )
-        earliest = time
-
-
-def at_times(
-    updates: Sequence[Update], times: Sequence[Timestamp] | None, time: Timestamp
-) -> tuple[Update, ...]:
-    """The updates with the ``times`` that they were appended with, or all with ``time`` if None."""
-    if times is None:
-        return tuple(update.at(time) for update in updates)
-    return tuple(update.at(own_time) for update, own_time in zip(updates, times, strict=True))
-
-
-def beside_append(
-    companion: Companion, updates: Sequence[Update], times: Sequence[Timestamp] | None
-) -> Beside:
-    """What ``companion`` writes in the invoke that appends ``updates``; ``times`` as given."""
-    return Beside(
-        lambda connection, time: companion.write(connection, at_times(updates, times, time)),
-        companion.first_queries,
-    )
 
 
 def snapshot_of(version: int, time: Timestamp, contents: Contents) -> Snapshot:

@@ -37,14 +37,10 @@ from strandline.durable import chunks
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import (
     Checked,
-    Companion,
     Frontier,
+    LogAppend,
     Scanned,
     UpdateLog,
-    at_times,
-    beside_append,
-    check_times,
-    check_versions,
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
@@ -233,54 +229,43 @@ class MetastorageLog(UpdateLog):
         known = self._fence
         return known[1] if known is not None and known[0] == token else encode(token)
 
-    def append(
-        self,
-        expected_upper: int,
-        token: FenceToken | None,
-        updates: Sequence[Update],
-        *,
-        times: Sequence[Timestamp] | None = None,
-        new_token: FenceToken | None = None,
-        companion: Companion | None = None,
-    ) -> tuple[Update, ...]:
-        check_versions(expected_upper, updates)
-        before = expected_upper - 1
+    def _append(self, append: LogAppend) -> tuple[Update, ...]:
+        before, token, updates = append.expected_upper - 1, append.token, append.updates
         conditions = [
             ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),
             ValueIs(FENCE, self._fence_bytes(token)) if token else Absent(FENCE),
         ]
-        if times is not None:
-            self._check_times(updates, times)
-        operations = _puts(updates, times)
-        if new_token is not None:
-            operations.append(Put(FENCE, encode(new_token)))
-        if companion is not None:
-            operations.append(beside_append(companion, updates, times))
+        if append.times is not None:
+            self._check_times(append)
+        operations = _puts(updates, append.times)
+        if append.new_token is not None:
+            operations.append(Put(FENCE, encode(append.new_token)))
+        operations += append.beside()
         try:
             outcome = self._store.invoke(conditions, operations)
         except (Unavailable, OSError) as error:
-            return self._settle(updates, times, error)
+            return self._settle(append, error)
         if outcome.succeeded:
             seen = self._seen
             if seen is not None and seen[0] == outcome.revision - 1:
                 # Nothing was written between that read and this append, so no `since` has moved.
                 self._seen = (
                     outcome.revision,
-                    replace(seen[1], upper=updates[-1].version + 1),
+                    replace(seen[1], upper=append.next_upper),
                 )
-            return at_times(updates, times, outcome.time)
-        return self._refused(token, updates, times)
+            return append.at(outcome.time)
+        return self._refused(append)
 
     def check_sizes(self, updates: Sequence[Update]) -> None:
         check_invoke([], _puts(updates, None), (), at_most=self._store.max_operations)
 
-    def _check_times(self, updates: Sequence[Update], times: Sequence[Timestamp]) -> None:
+    def _check_times(self, append: LogAppend) -> None:
         """Raise `InvalidInput` for times that no log could have given to ``updates``."""
-        before = updates[0].version - 1
+        before = append.expected_upper - 1
         pair = self._store.get(update_key(before))
         earliest = MIN_TIMESTAMP if pair is None else self._time_at(before, pair)
         latest = self._store.check().time
-        check_times(updates, times, earliest=earliest, latest=latest)
+        append.check_times(earliest=earliest, latest=latest)
 
     def _time_at(self, version: int, pair: KeyValue) -> Timestamp:
         if open_record(pair.value)[0].of is Update:

@@ -40,7 +40,13 @@ from typing import TypeVar
 
 from strandline.clock import Timestamp
 from strandline.durable.collections import APPEND_ONLY
-from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
+from strandline.durable.log import (
+    Checked,
+    Frontier,
+    LogAppend,
+    Scanned,
+    UpdateLog,
+)
 from strandline.durable.log_copy import LogCopy
 from strandline.durable.update import Snapshot, Update
 from strandline.errors import (
@@ -89,36 +95,28 @@ class ShadowLog(UpdateLog):
     def token(self) -> FenceToken | None:
         return self._same("the fence token", lambda log: log.token())
 
-    def append(
-        self,
-        expected_upper: int,
-        token: FenceToken | None,
-        updates: Sequence[Update],
-        *,
-        times: Sequence[Timestamp] | None = None,
-        new_token: FenceToken | None = None,
-        companion: Companion | None = None,
-    ) -> tuple[Update, ...]:
+    def _append(self, append: LogAppend) -> tuple[Update, ...]:
+        updates = append.updates
         self._copy.level()
         # Otherwise the second log could never follow the first again.
         self._second.check_sizes(updates)
         appended = self._first.append(
-            expected_upper,
-            token,
+            append.expected_upper,
+            append.token,
             updates,
-            times=times,
-            new_token=new_token,
-            companion=companion,
+            times=append.times,
+            new_token=append.new_token,
+            companion=append.companion,
         )
         try:
             # Another process was first, and may have trimmed too; `_read_back` compares.
             with suppress(OutOfSync, Fenced, VersionNotFound):
                 self._second.append(
-                    expected_upper,
-                    token,
+                    append.expected_upper,
+                    append.token,
                     updates,
                     times=[update.time for update in appended],
-                    new_token=new_token,
+                    new_token=append.new_token,
                 )
             self._read_back(appended)
         except (Unavailable, Stopping, OSError) as error:

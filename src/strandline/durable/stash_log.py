@@ -31,13 +31,10 @@ from strandline.durable import stash_tables as tables
 from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
 from strandline.durable.log import (
     Checked,
-    Companion,
     Frontier,
+    LogAppend,
     Scanned,
     UpdateLog,
-    at_times,
-    check_times,
-    check_versions,
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
@@ -154,31 +151,21 @@ class StashLog(UpdateLog):
 
     # -- appending
 
-    def append(
-        self,
-        expected_upper: int,
-        token: FenceToken | None,
-        updates: Sequence[Update],
-        *,
-        times: Sequence[Timestamp] | None = None,
-        new_token: FenceToken | None = None,
-        companion: Companion | None = None,
-    ) -> tuple[Update, ...]:
+    def _append(self, append: LogAppend) -> tuple[Update, ...]:
         self._refuse_when_closed()
-        check_versions(expected_upper, updates)
-        unordered = [Unordered(update) for update in updates]
+        unordered = [Unordered(update) for update in append.updates]
+        companion = append.companion
         first = [tables.STATE_QUERY, take_time_query(self._clock, bounded=False)]
         try:
             with self._database.write(
                 first=(*first, *(companion.first_queries if companion else ()))
             ) as connection:
                 state = tables.state_on(connection)
-                is_next = state.upper == expected_upper and state.token == token
+                is_next = state.upper == append.expected_upper and state.token == append.token
                 if is_next:
                     now = take_time(connection, self._clock)
-                    if times is not None:
-                        check_times(updates, times, earliest=state.time, latest=now)
-                    ordered = at_times(updates, times, now)
+                    append.check_times(earliest=state.time, latest=now)
+                    ordered = append.at(now)
                     if companion is not None:
                         companion.write(connection, ordered)
                     kinds = self._write(connection, state, unordered, ordered)
@@ -186,16 +173,16 @@ class StashLog(UpdateLog):
                         connection,
                         replace(
                             state,
-                            upper=expected_upper + len(updates),
+                            upper=append.next_upper,
                             time=ordered[-1].time,
-                            token=new_token or token,
+                            token=append.new_token or append.token,
                             collections=kinds.sum,
                         ),
                     )
         except (Unavailable, OSError) as error:
-            return self._settle(updates, times, error)
+            return self._settle(append, error)
         if not is_next:
-            return self._refused(token, updates, times)
+            return self._refused(append)
         self._kinds = kinds
         return ordered
 

@@ -37,14 +37,10 @@ from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable.collections import AUDIT_EVENT, LASTING
 from strandline.durable.log import (
     Checked,
-    Companion,
     Frontier,
+    LogAppend,
     Scanned,
     UpdateLog,
-    at_times,
-    beside_append,
-    check_times,
-    check_versions,
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
@@ -146,24 +142,15 @@ class PersistLog(UpdateLog):
 
     # -- appending ---------------------------------------------------------------------------------
 
-    def append(
-        self,
-        expected_upper: int,
-        token: FenceToken | None,
-        updates: Sequence[Update],
-        *,
-        times: Sequence[Timestamp] | None = None,
-        new_token: FenceToken | None = None,
-        companion: Companion | None = None,
-    ) -> tuple[Update, ...]:
-        check_versions(expected_upper, updates)
-        if times is not None:
+    def _append(self, append: LogAppend) -> tuple[Update, ...]:
+        updates = append.updates
+        if append.times is not None:
             recent = self.shard.recent()
-            if recent.upper == expected_upper:  # else it is out of sync in any case
+            if recent.upper == append.expected_upper:  # else it is out of sync in any case
                 latest = self.shard.consensus.check().time
-                check_times(updates, times, earliest=recent.last_time, latest=latest)
+                append.check_times(earliest=recent.last_time, latest=latest)
         self.maintenance.before_append()
-        given_times = times or [MIN_TIMESTAMP] * len(updates)
+        given_times = append.times or [MIN_TIMESTAMP] * len(updates)
         rows = [
             row
             for update, time in zip(updates, given_times, strict=True)
@@ -172,45 +159,42 @@ class PersistLog(UpdateLog):
         beside: list[Operation] = []
         if self._version_key is not None:
             beside.append(Put(self._version_key, b"%020d" % updates[-1].version))
-        if companion is not None:
-            beside.append(beside_append(companion, updates, times))
+        beside += append.beside()
         try:
-            after = self._commit(updates, rows, token, new_token, given_times[-1], beside)
+            after = self._commit(append, rows, given_times[-1], beside)
         except AlreadyCommitted as committed:
-            return at_times(updates, times, committed.time)
+            return append.at(committed.time)
         except (Fenced, OutOfSync):
-            return self._refused(token, updates, times)
+            return self._refused(append)
         except (Unavailable, OSError) as error:
-            return self._settle(updates, times, error)
+            return self._settle(append, error)
         self.maintenance.after_append(after)
-        return at_times(updates, times, after.time)
+        return append.at(after.time)
 
     def _commit(
         self,
-        updates: Sequence[Update],
+        append: LogAppend,
         rows: Sequence[Row],
-        token: FenceToken | None,
-        new_token: FenceToken | None,
         last_time: Timestamp,
         beside: Sequence[Operation],
     ) -> ShardState:
         """Commit the append. Returns the state that it led to; unused uploads are removed."""
-        lower, upper = updates[0].version, updates[-1].version + 1
+        lower, upper = append.expected_upper, append.next_upper
         while True:
             batch, appended = self._batches(lower, upper, rows)
-            append = Append(
+            command = Append(
                 batch=batch,
                 appended=appended,
                 writer=self._writer,
-                token=updates[-1].id,
-                fence=token,
-                new_fence=new_token,
+                token=append.updates[-1].id,
+                fence=append.token,
+                new_fence=append.new_token,
                 last_time=last_time,
             )
             try:
-                return self.shard.commit(compare_and_append(append), beside=beside)
+                return self.shard.commit(compare_and_append(command), beside=beside)
             except REFUSED as refused:  # after any other error its parts may be named
-                self.shard.remove_unused(append.uploads())
+                self.shard.remove_unused(command.uploads())
                 if not isinstance(refused, UploadExpired):
                     raise
 
