@@ -29,6 +29,7 @@ from strandline.catalog.commands import (
     DropTable,
     GrantRole,
     RenameFunction,
+    RenameRole,
     RenameSchema,
     RenameTable,
     RenameView,
@@ -337,6 +338,29 @@ def test_a_former_owner_of_a_dropped_schema_cannot_read_its_past(enforced: Catal
     now = enforced.latest_catalog()
     assert not Access(now, "ann", history=enforced.catalog).at(past).allows(Privilege.SELECT, old)
     assert Access(now, "cleo", history=enforced.catalog).at(past).allows(Privilege.SELECT, old)
+
+
+def test_a_role_with_the_name_of_a_former_owner_cannot_read_what_that_one_dropped(
+    enforced: CatalogManager,
+) -> None:
+    past = enforced.latest_catalog()
+    old = past.table("s", "c")
+    assert old is not None
+    steps: list[Command] = [
+        DropTable(schema="s", table="c"),
+        RenameRole(name="cleo", new_name="chloe"),
+        CreateRole(name="cleo"),
+        grant(ObjectKind.SCHEMA, "s", Privilege.USAGE, "public"),
+    ]
+    enforced.execute(steps, author="root", identity="root")
+
+    def may_read(user: str) -> bool:
+        access = Access(enforced.latest_catalog(), user, history=enforced.catalog)
+        return access.at(past).allows(Privilege.SELECT, old)
+
+    assert (may_read("chloe"), may_read("cleo")) == (True, False)
+    enforced.execute(DropRole(name="chloe", reassign_to="root"), author="root", identity="root")
+    assert not may_read("chloe")
 
 
 # -- the checks themselves are tested --------------------------------------------------------------

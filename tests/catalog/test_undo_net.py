@@ -418,6 +418,33 @@ def test_an_object_that_replaced_another_of_its_name_is_taken_back(
         assert visible(undo(manager, undone.version).catalog) == after
 
 
+@pytest.mark.parametrize("is_name_reused", [False, True])
+def test_an_object_comes_back_to_the_role_that_owned_it_whatever_its_name_is(
+    manager: CatalogManager, is_name_reused: bool
+) -> None:
+    run(manager, CreateRole(name="bob"), keyed("t", "Bob"), keyed("given", "bob"))
+    given = run(manager, SetOwner(kind=ObjectKind.TABLE, schema="s", name="given", owner="ann"))
+    run(manager, DROP_TABLE)
+    run(manager, RenameRole(name="bob", new_name="rob"))
+    if is_name_reused:
+        run(manager, CreateRole(name="bob"))
+    undrop(manager, "s.t")
+    restored = undo(manager, given).catalog
+    assert owner_of(restored, "t") == owner_of(restored, "given") == "rob"
+
+
+@pytest.mark.parametrize(("is_name_reused", "owner"), [(False, "bob"), (True, "")])
+def test_an_object_of_a_dropped_role_does_not_come_back_to_another_of_its_name(
+    manager: CatalogManager, is_name_reused: bool, owner: str
+) -> None:
+    run(manager, CreateRole(name="bob"), keyed("t", "bob"))
+    run(manager, DROP_TABLE)
+    run(manager, DropRole(name="bob"))
+    if is_name_reused:
+        run(manager, CreateRole(name="bob"))
+    assert owner_of(undrop(manager, "s.t").catalog, "t") == owner
+
+
 def test_what_a_role_got_from_one_whose_name_it_took_goes_back(manager: CatalogManager) -> None:
     run(manager, CreateRole(name="a"), CreateRole(name="b"), CreateSchema(name="n", owner="a"))
     before = manager.present()

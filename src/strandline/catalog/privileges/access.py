@@ -272,9 +272,22 @@ class Access:
         key = kind, subject.id
         if key not in self._dropped:
             versions = range(self.catalog.version - 1, self._older.version, -1)
-            states = (self._history(version).get(kind, subject.id) for version in versions)
-            self._dropped[key] = next((state for state in states if state is not None), subject)
+            catalogs = (self._history(version) for version in versions)
+            had_it = (catalog for catalog in catalogs if catalog.get(kind, subject.id) is not None)
+            last = next(had_it, self._older)
+            self._dropped[key] = self._owned_now(last, last.get(kind, subject.id) or subject)
         return self._dropped[key]
+
+    def _owned_now(self, last: Catalog, dropped: Any) -> Any:  # Any: a descriptor
+        """The dropped object with the present name of the role that owned it in ``last``.
+
+        Its name of then may be that of another role by now.
+        """
+        role = last.role(dropped.owner)
+        if role is None:
+            return dropped
+        now = self.catalog.role_by_id(role.id)
+        return replace(dropped, owner="" if now is None else now.name)
 
     def schema_of(self, subject: Subject) -> SchemaDescriptor | None:
         """The schema that contains the object, or None."""

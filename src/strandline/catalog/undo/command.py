@@ -40,8 +40,8 @@ under a new id (its rows would have to be copied).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -81,6 +81,7 @@ from strandline.errors import (
     StrandlineError,
 )
 from strandline.model.descriptors import IndexDescriptor, SchemaDescriptor, TableDescriptor
+from strandline.model.identifiers import normalize
 from strandline.model.privileges import RoleDescriptor
 
 RESTORED_TABLES = "restored_table"
@@ -100,13 +101,16 @@ class Undo:
 
     Several versions, from ``first`` on, are undone as the one update that `as_one` makes of them.
     ``later`` are the later updates that touched the same objects, or dropped what they refer to.
-    ``restored`` is the next number of `RESTORED_TABLES` when these were read.
+    ``restored`` is the next number of `RESTORED_TABLES` when these were read. ``owners`` are the
+    present names of roles that owned the objects, by their normalized names of then, if they
+    differ; empty if the role is gone and another one has its name.
     """
 
     update: Update
     first: int | None = None
     later: tuple[Update, ...] = ()
     restored: int = 1
+    owners: Mapping[str, str] = field(default_factory=dict)
     only: frozenset[Target] | None = None
 
     def plan(self, planning: Planning) -> None:
@@ -174,9 +178,11 @@ class Undo:
         }
         return exchanged(self.update.changes(), considered)
 
-    def with_later(self, later: Sequence[Update], *, restored: int) -> Undo:
-        """This undo, with the later updates. Reuses the net effect that was already computed."""
-        completed = replace(self, later=tuple(later), restored=restored)
+    def with_later(
+        self, later: Sequence[Update], *, restored: int, owners: Mapping[str, str]
+    ) -> Undo:
+        """This undo, with what came later. Reuses the net effect that was already computed."""
+        completed = replace(self, later=tuple(later), restored=restored, owners=owners)
         completed.__dict__["net"] = self.net
         return completed
 
@@ -371,6 +377,9 @@ class _Step:
         earlier = net.old_value if change.old == net.old else value_of(change.kind, change.old)
         whole = self._whole(change.kind, earlier)
         value = declared_kind(change.kind).undo.comes_back(earlier, now, net, whole)
+        owner = self.undo.owners.get(normalize(getattr(value, "owner", "")))
+        if owner is not None:
+            value = replace(value, owner=owner)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
         keeps_present_name = net.old is None or (now is not None and not renames(change))
