@@ -141,6 +141,11 @@ def test_an_unknown_privilege_is_corrupt() -> None:
         decode(seal(data[:-1] + b"\x80\x20", b""), SystemPrivilege)
 
 
+def test_an_unknown_privilege_is_not_written() -> None:
+    with pytest.raises(InvalidInput, match="4097 has bits that are not flags of Privilege"):
+        encode(SystemPrivilege("1/2", 1, 2, Privilege(4097)))
+
+
 def test_a_parent_in_a_record_of_a_kind_without_parents_is_corrupt() -> None:
     data = bytearray(encode(DATABASE))
     data[10] = 5

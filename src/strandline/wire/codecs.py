@@ -308,15 +308,20 @@ def enum(members: type[E]) -> Codec[E]:
 
 def flags(members: type[F]) -> Codec[F]:
     """Return a codec for any flags of ``members``, as the sum of their numbers."""
-    known = ~members(0)
+    unknown = ~(~members(0)).value
+
+    def write(out: bytearray, value: F) -> None:
+        if value.value & unknown:  # Python keeps them
+            raise InvalidInput(f"{value.value} has bits that are not flags of {members.__name__}")
+        write_uint(out, value.value)
 
     def read(reader: Reader) -> F:
         number = reader.uint()
-        if number & ~known.value:
+        if number & unknown:
             raise reader.corrupt(f"{number} has bits that are not flags of {members.__name__}")
         return members(number)
 
-    return Codec(lambda out, value: write_uint(out, value.value), read)
+    return Codec(write, read)
 
 
 def _write_no_parent(out: bytearray, value: object) -> None:
