@@ -28,6 +28,8 @@ from strandline.catalog.commands import (
     DropSchema,
     DropTable,
     GrantRole,
+    MakeIndexAvailable,
+    RemoveIndex,
     RenameFunction,
     RenameRole,
     RenameSchema,
@@ -36,6 +38,7 @@ from strandline.catalog.commands import (
     RevokePrivileges,
     SetConfiguration,
     SetOwner,
+    StartBuildingIndex,
 )
 from strandline.catalog.declared_kinds import declared_kinds
 from strandline.catalog.planning import Planning
@@ -192,6 +195,15 @@ def test_no_refusal_tells_what_is_in_a_schema_out_of_reach(
     for name in ("t", "none"):  # the first exists
         with pytest.raises(PermissionDenied, match=r"lacks USAGE on schema|not own schema s"):
             enforced.execute(probe(name), author="bob", identity="bob")
+
+
+def test_no_refusal_tells_the_name_of_an_index_out_of_reach(enforced: CatalogManager) -> None:
+    table = enforced.latest_catalog().table("s", "t")
+    assert table is not None
+    for index in enforced.latest_catalog().indexes(table.id):
+        for step in (StartBuildingIndex, MakeIndexAvailable, RemoveIndex):
+            with pytest.raises(PermissionDenied, match="lacks USAGE on schema s;"):
+                enforced.execute(step(index_id=index.id), author="bob", identity="bob")
 
 
 def test_a_schema_of_another_database_can_be_dropped_by_its_owner(

@@ -87,8 +87,13 @@ class PrivilegeCheck:
         if self._is_free:
             return
         self._check_entries()
-        for name in _schemas_named_in(command):
-            schema = self._access.catalog.schema(name)
+        catalog = self._access.catalog
+        schemas = [catalog.schema(name) for name in _schemas_named_in(command)]
+        index_id = getattr(command, "index_id", None)
+        index = catalog.index(index_id) if isinstance(index_id, int) else None
+        if index is not None:
+            schemas.append(catalog.schema_by_id(index.schema_id))
+        for schema in schemas:
             if schema is not None:
                 self._access.require(Privilege.USAGE, schema)
 
