@@ -445,6 +445,19 @@ def test_an_object_of_a_dropped_role_does_not_come_back_to_another_of_its_name(
     assert owner_of(undrop(manager, "s.t").catalog, "t") == owner
 
 
+def test_a_new_role_is_dropped_after_what_it_owned_by_its_name_is_taken_back(
+    manager: CatalogManager,
+) -> None:
+    run(manager, keyed("t", "ann"))
+    before = manager.present()
+    give = SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="bob")
+    version = run(manager, give, CreateRole(name="bob"))
+    after = visible(manager.present())
+    undone = undo(manager, version)
+    assert visible(undone.catalog) == visible(before)
+    assert visible(undo(manager, undone.version).catalog) == after
+
+
 def test_what_a_role_got_from_one_whose_name_it_took_goes_back(manager: CatalogManager) -> None:
     run(manager, CreateRole(name="a"), CreateRole(name="b"), CreateSchema(name="n", owner="a"))
     before = manager.present()

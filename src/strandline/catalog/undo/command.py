@@ -40,9 +40,9 @@ under a new id (its rows would have to be copied).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
@@ -134,8 +134,9 @@ class Undo:
         steps = [_Step(self, planning, n) for n in reversed(range(len(self.update.entries)))]
         for step in steps:
             step.drop_created()
-        for step in steps:
-            step.take_back()
+        refused = [drop for step in steps for drop in step.take_back()]
+        for drop in refused:  # what a role owned is by now its previous owner's
+            drop()
         self._check_result(planning, before)
         entries = planning.transaction.entries
         self._check_parts(before, entries[first:])
@@ -305,8 +306,10 @@ class _Step:
             if kind.undo.goes_first and kind.drop is not None and self._made(change):
                 kind.drop(self.planning, self._now(change))
 
-    def take_back(self) -> None:
+    def take_back(self) -> list[Callable[[], None]]:
+        """Return the drops that were refused, to try again after all steps."""
         rest: list[Change] = []
+        refused: list[Callable[[], None]] = []
         for change in reversed(self.entry.changes):
             net, kind = self.undo.net.get(target_of(change)), declared_kind(change.kind)
             by_command = kind.undo.by_command
@@ -321,8 +324,13 @@ class _Step:
                 if by_command is not None:
                     by_command(self.planning, self._now(change), net.old_value)
                 elif kind.drop is not None:
-                    kind.drop(self.planning, self._now(change))
+                    drop = partial(kind.drop, self.planning, self._now(change))
+                    try:
+                        drop()
+                    except IllegalChange:
+                        refused.append(drop)
         self._write(rest)
+        return refused
 
     def _now(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
         return self.planning.catalog.contents.value(change.kind, change.key)
