@@ -11,7 +11,7 @@ import pytest
 
 from strandline.errors import InvalidInput, WriteConflict
 from strandline.model.descriptors import TableDescriptor
-from strandline.spark import Tables, tables
+from strandline.spark import Tables, TablesTransaction, tables
 from strandline.spark.transaction import Counts
 from strandline.spark.writing import conform
 
@@ -59,6 +59,20 @@ def test_a_transaction_used_outside_a_with_block_raises_an_error_that_shows_the_
         getattr(pending, name)
     with pytest.raises(AttributeError):
         pending.nothing_like_it  # noqa: B018 - the access itself is tested
+
+
+def test_the_address_of_a_node_is_not_a_session() -> None:
+    address: Any = "http://127.0.0.1:9084"
+    with pytest.raises(InvalidInput, match=r"HttpSession\('http://127.0.0.1:9084', user=…\)"):
+        Tables(NOTHING, address)
+
+
+def test_a_condition_of_a_delete_is_required() -> None:
+    transaction = TablesTransaction(NOTHING, NOTHING, NOTHING)
+    conditions: list[Any] = [None, {"id": 1}]
+    for condition in conditions:
+        with pytest.raises(InvalidInput, match="a condition is SQL text or a Column, not"):
+            transaction.delete("t", condition)
 
 
 def test_a_pandas_dataframe_is_refused_with_how_to_convert_it() -> None:

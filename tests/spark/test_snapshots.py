@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -143,6 +144,12 @@ def test_two_points_in_history_or_an_invalid_time_are_refused(tables: Tables) ->
         tables.read("shop.t", version=1, time="2013-01-01")
     with pytest.raises(InvalidInput, match="is not a time"):
         tables.read("shop.t", time="yesterday")
+
+
+@pytest.mark.parametrize("given", [date(2013, 1, 1), 1_357_016_400.5])
+def test_a_date_or_a_number_of_seconds_is_not_a_time(given: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"a time is a text like .*, a datetime or a Timestamp"):
+        as_of(version=None, time=given)
 
 
 @pytest.fixture

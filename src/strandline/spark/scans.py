@@ -94,6 +94,12 @@ def live_rows(
     return _live_rows(_Scan(spark, now), files, positions=positions)
 
 
+def require_condition(condition: object) -> None:
+    """Raise `InvalidInput` unless this is SQL text or a Column."""
+    if not isinstance(condition, str | Column):
+        raise InvalidInput(f"a condition is SQL text or a Column, not {type(condition).__name__}")
+
+
 def bounds_of(
     spark: SparkSession, table: ResolvedTable, condition: str | Column
 ) -> tuple[ColumnBounds, ...]:
@@ -101,8 +107,7 @@ def bounds_of(
 
     Raises `InvalidInput` if it is not a condition on the table.
     """
-    if not isinstance(condition, str | Column):
-        raise InvalidInput(f"a condition is SQL text or a Column, not {type(condition).__name__}")
+    require_condition(condition)
     columns = _Scan(spark, table).nothing(positions=False)
     column_ids = {normalize(column.name): column.id for column in table.descriptor.columns}
     try:

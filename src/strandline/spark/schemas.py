@@ -283,7 +283,7 @@ def check_reading(spark: SparkSession, columns: Iterable[ColumnDescriptor] = ())
     Raises `InvalidInput` if it was stopped.
     """
     _refuse_stopped(spark)
-    _check(spark, READ_BY_ID, "would look for columns by name, and a renamed one has other files'")
+    _check(spark, READ_BY_ID, "would look for columns by name, and not find renamed ones")
     if any(isinstance(inner, StructType) for column in columns for inner in walk(column.type)):
         _check(spark, PRUNE_FIELDS, "would lose the id of a struct of which it reads some fields")
 

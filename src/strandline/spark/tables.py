@@ -52,7 +52,7 @@ Moment = datetime | str | Timestamp
 def as_of(*, version: int | None, time: Moment | None) -> AsOf:
     """The point in history that the caller names, by default now.
 
-    Raises `InvalidInput` for both a version and a time, and for a text that is not a time.
+    Raises `InvalidInput` for both a version and a time, and for what is not a time.
     """
     if version is not None and time is not None:
         raise InvalidInput("name a version or a time to read as of, not both")
@@ -62,6 +62,10 @@ def as_of(*, version: int | None, time: Moment | None) -> AsOf:
         return AsOf(time=parse_timestamp(time))
     if isinstance(time, datetime):
         return AsOf(time=parse_timestamp(time.isoformat()))
+    if not isinstance(time, int):
+        raise InvalidInput(
+            f"a time is a text like 2026-11-20T10:00:00Z, a datetime or a Timestamp, not {time!r}"
+        )
     return AsOf(time=time)
 
 
@@ -172,6 +176,11 @@ class Tables:
     """
 
     def __init__(self, spark: SparkSession, session: Session) -> None:
+        if isinstance(session, str):
+            raise InvalidInput(
+                f"Tables needs a session, not the address of a node: HttpSession({session!r}, "
+                "user=…)"
+            )
         self.spark = spark
         self.session = session
 

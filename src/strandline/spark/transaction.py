@@ -44,7 +44,7 @@ from strandline.spark.positions import (
     deleted_rows,
     write_delete_file,
 )
-from strandline.spark.scans import bounds_of, live_rows
+from strandline.spark.scans import bounds_of, live_rows, require_condition
 from strandline.spark.schemas import check_reading, check_supported, check_writing
 from strandline.spark.writing import conform, write_data_files
 from strandline.transactions import TransactionState, ValidWriteIdList
@@ -157,6 +157,7 @@ class TablesTransaction:
 
         Rows for which it is NULL stay. Raises `InvalidInput` if the condition is not valid.
         """
+        require_condition(condition)
         opened = self._table(name)
         files = self._files(opened, condition)
         hits = self._find(opened.table, files, condition)
