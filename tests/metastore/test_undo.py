@@ -245,6 +245,40 @@ def test_hive_clients_get_events_for_a_restored_table_and_an_undone_rename(
     assert json.loads(str(back["message"]))["table"] == "q"
 
 
+def test_a_range_that_drops_and_restores_a_table_is_undone_as_the_rest_of_its_changes(
+    node: Node, session: Session
+) -> None:
+    session.execute(create("p"))
+    (folder(session, "p") / "f").write_text("rows")
+    change = AddColumns(schema="shop", table="p", columns=(ColumnDefinition("b", INT),))
+    rename = RenameTable(schema="shop", table="p", new_name="q")
+    for command, name, verb in ((change, "p", "undo_add_columns"), (rename, "q", "rename_table")):
+        first = session.execute(command).version
+        session.execute(drop(name))
+        restored = session.undrop(f"shop.{name}").version
+        last = node.notifications.read(0, limit=1000)[-1].event_id
+        session.undo(first, through=restored)
+        assert [made for made, _ in session.history()[-1].actions] == [verb]
+        assert folder(session, "p").name == "p"
+        assert (folder(session, "p") / "f").read_text() == "rows"
+        assert [column.name for column in session.table("shop.p").descriptor.columns] == [
+            "a",
+            "day",
+        ]
+        (event,) = HiveEvents(node.metastore).render(node.notifications.read(last, limit=10))
+        message = json.loads(str(event["message"]))
+        assert (event["eventType"], event["dbName"], event["tableName"]) == (
+            "ALTER_TABLE",
+            "shop",
+            "p",
+        )
+        assert (message["db"], message["table"]) == ("shop", name)
+    redone = session.undo(session.history()[-1].version)
+    assert session.tables("shop") == ["q"]
+    assert redone.applied == (True,)
+    assert folder(session, "q").name == "q"
+
+
 def test_a_table_that_was_restored_and_dropped_meanwhile_is_a_conflict(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

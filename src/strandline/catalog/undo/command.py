@@ -444,6 +444,9 @@ class _Step:
         if undone.kind not in (None, about.kind):  # the object it was about is already as before
             renamed = now is not None and value is not None and renames(about)
             verb = verb_named(kind.verb(Action.RENAME) if renamed else undone.undone)
+        if verb.action is Action.RESTORE and now is not None and called_as(value, now) != value:
+            # A later version of the range has restored the object already, under another name.
+            verb = verb_named(kind.verb(Action.RENAME))
         if verb.action not in (Action.RESTORE, Action.RENAME):
             if own in kept_arguments and not names_another:
                 kept_arguments[own] = object_name(catalog, now or value)
