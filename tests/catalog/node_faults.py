@@ -20,7 +20,7 @@ from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.requests import Group, Request, Stage
 from strandline.clock import add_milliseconds
 from strandline.durable import CatalogTransaction, Update
-from strandline.errors import Unavailable
+from strandline.errors import Stopping, Unavailable
 from strandline.sql import postgres_connection
 from strandline.sql.postgres_database import PostgresDatabase
 
@@ -113,7 +113,7 @@ def news_every_second(patch: Patch) -> None:
     """The node looks at the log once a second, and reads see only what that look found."""
 
     def follow(self: CatalogFollower) -> None:
-        while not self._stop.wait(1.0):
+        if not self._stop.wait(1.0):
             self.sync()
 
     patch.setattr(CatalogFollower, "_follow", follow)
@@ -199,9 +199,11 @@ def follow_until_the_first_failure(patch: Patch) -> None:
     """The thread that follows the log ends if the store does not answer."""
 
     def follow(self: CatalogFollower) -> None:
-        while not self._stop.is_set():
+        try:
             if self._state.log.listen(self._seen, timeout=ROUND_SECONDS):
                 self.sync()
+        except Unavailable:
+            raise Stopping.of_node() from None
 
     patch.setattr(CatalogFollower, "_follow", follow)
 

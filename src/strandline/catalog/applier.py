@@ -62,6 +62,7 @@ from strandline.durable.state import ExpectedUpdate, TrimmedAway
 from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable
 from strandline.fencing import FenceToken
 from strandline.wire import decode, encode
+from strandline.work.following import Follower
 
 logger = logging.getLogger(__name__)
 
@@ -161,11 +162,11 @@ class CatalogApplier:
         self._awaited = AwaitedVersions()
         self._listeners = Listeners()
         self._stop = threading.Event()
-        self._applier: threading.Thread | None = None
-        self._applier_failures = 0
+        self._applier = Follower(
+            self._follow, name="catalog-applier", expected=(Unavailable, Fenced, SetBack)
+        )
+        self._quiet = ROUND_SECONDS
         self._joined_anew = 0
-        self._applier_failure: str | None = None  # of its last round, without its frames
-        self._round_ended = time.monotonic()  # when the applier was last level with the log
         self._set_back_check = SetBackCheck(elapsed)
         self._own_commit = float("-inf")  # when this node last applied its own append
         self._history = self._recovered(state)
@@ -197,8 +198,6 @@ class CatalogApplier:
     def start(self) -> None:
         """Follow the log in a separate thread until `stop`."""
         self.sync()
-        self._round_ended = time.monotonic()
-        self._applier = threading.Thread(target=self._follow, name="catalog-applier", daemon=True)
         self._applier.start()
 
     def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
@@ -209,45 +208,26 @@ class CatalogApplier:
         """
         self._stop.set()
         self._complete_awaited()
-        wake()
-        if self._applier is not None and self._applier is not threading.current_thread():
-            self._applier.join()
+        self._applier.stop(wake=wake)
         self._state.expire()
 
     def _follow(self) -> None:
-        pause = 0.1
-        quiet = ROUND_SECONDS
-        while not self._stop.is_set():
-            try:
-                self._leave_room()
-                began = self._elapsed()
-                if (
-                    self._state.log.listen(self._seen, timeout=quiet)
-                    or self._set_back_check.was_away
-                ):
-                    self.sync()
-                    quiet = ROUND_SECONDS
-                else:
-                    self._set_back_check.looked(began)
-                quiet = min(quiet * 1.1, LONGEST_ROUND_SECONDS)
-                pause = 0.1
-                if self._applier_failure is not None:
-                    seconds = time.monotonic() - self._round_ended
-                    logger.info("the catalog applier works again, after %.1f s", seconds)
-                self._applier_failure = None
-                self._round_ended = time.monotonic()
-            except Exception as error:
-                if self._stop.is_set():
-                    return
-                self._set_back_check.look_failed()
-                self._applier_failures += 1
-                self._applier_failure = str(error)
-                if isinstance(error, Unavailable | Fenced | SetBack):
-                    logger.warning("%s; the catalog applier tries again in %.1f s", error, pause)
-                else:
-                    logger.exception("the catalog applier failed; it tries again in %.1f s", pause)
-                self._stop.wait(pause)
-                pause = min(pause * 2, 5.0)
+        """Wait for new versions, and apply them."""
+        try:
+            self._leave_room()
+            began = self._elapsed()
+            if self._state.log.listen(self._seen, timeout=self._quiet) or (
+                self._set_back_check.was_away
+            ):
+                self.sync()
+                self._quiet = ROUND_SECONDS
+            else:
+                self._set_back_check.looked(began)
+        except Exception:
+            self._check_running()
+            self._set_back_check.look_failed()
+            raise
+        self._quiet = min(self._quiet * 1.1, LONGEST_ROUND_SECONDS)
 
     def _leave_room(self) -> None:
         """Wait, at most `ROUND_SECONDS`, while this node commits and so brings itself up to date.
@@ -284,16 +264,7 @@ class CatalogApplier:
         seconds.
         """
         self._check_running()
-        if self._applier is None or not self._applier.is_alive():
-            raise Unavailable("the thread that applies new versions of the catalog is not running")
-        if self._applier_failure is not None:
-            raise Unavailable(f"new versions cannot be applied: {self._applier_failure}")
-        seconds = time.monotonic() - self._round_ended
-        if seconds > longest:
-            raise Unavailable(
-                f"new versions have not been applied for {seconds:.1f} s; at most {longest:g} s are"
-                " allowed"
-            )
+        self._applier.check(longest=longest)
 
     def subscribe(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
         """Call ``listener`` for each version applied from now on.

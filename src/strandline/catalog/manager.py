@@ -277,7 +277,7 @@ class CatalogManager(CatalogFollower):
             counts.lost_appends,
             counts.rebased,
             self._listeners.failures,
-            self._applier_failures,
+            self._applier.failures,
             self._log_time.times_ahead,
             self._joined_anew,
         )

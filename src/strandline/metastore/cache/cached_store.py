@@ -50,7 +50,6 @@ from types import MappingProxyType
 
 from strandline import work
 from strandline.clock import Timestamp, elapsed_seconds
-from strandline.metastore.cache.following import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.cache.replica_set import (
     MAX_ROWS,
@@ -72,6 +71,7 @@ from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
+from strandline.work.following import Follower
 
 DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20

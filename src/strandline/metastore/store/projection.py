@@ -85,6 +85,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places, tables_at_queries
 from strandline.sql import FENCE_ROW, Database
 from strandline.work import keeping_garbage
+from strandline.work.following import Follower
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,6 @@ PATIENCE = 30.0
 """Seconds that `Projector.project_up_to` waits by default."""
 GRACE_SECONDS = 1.0
 """How long the background thread leaves a version to its caller."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Projector:
         self._batches = 0
         self._news = threading.Event()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="projector", daemon=True)
+        self._thread = Follower(self._project_news, name="projector")
 
     def projected_version(self) -> int:
         """The highest version of which all entries are projected, as of now."""
@@ -366,38 +366,24 @@ class Projector:
     def stop(self) -> None:
         """Stop. The next node that opens the store projects the rest. Idempotent."""
         self._stop.set()
-        self._news.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop(wake=self._news.set)
 
-    def _run(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            self._news.wait()
-            if self._stop.wait(GRACE_SECONDS):
-                return
-            if self._delegated:
-                continue
-            self._news.clear()  # before reading `_applied`, so that a later version sets it again
-            if self._stop.is_set():  # the event just cleared may have been that of `stop`
-                return
-            try:
-                if (
-                    self._applied > self._entries.known.projected
-                ):  # another process may have projected it
-                    self.catch_up()
-                self.project_up_to(self._applied)
-                pause = FIRST_PAUSE
-            except Stopping:
-                return
-            except Exception as error:
-                if isinstance(error, Unavailable):
-                    logger.warning("%s; next attempt in %.1f s", error, pause)
-                else:
-                    logger.exception("projecting failed; next attempt in %.1f s", pause)
-                self._news.set()
-                self._stop.wait(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+    def _project_news(self) -> None:
+        self._news.wait()
+        if self._stop.wait(GRACE_SECONDS):
+            raise Stopping.of_node()
+        if self._delegated:
+            return
+        self._news.clear()  # before reading `_applied`, so that a later version sets it again
+        if self._stop.is_set():  # the event just cleared may have been that of `stop`
+            raise Stopping.of_node()
+        try:
+            if self._applied > self._entries.known.projected:
+                self.catch_up()  # another process may have projected it
+            self.project_up_to(self._applied)
+        except Exception:
+            self._news.set()
+            raise
 
 
 class _WithAppend:

@@ -10,8 +10,8 @@ import weakref
 import pytest
 
 from strandline.errors import Stopping, Unavailable
-from strandline.metastore.cache import following
-from strandline.metastore.cache.following import Follower
+from strandline.work import following
+from strandline.work.following import Follower
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The thread that follows the notification log. Failures are counted, logged and retried."""
+"""A thread that follows a log. Failures are counted, logged and retried."""
 
 from __future__ import annotations
 
@@ -16,11 +16,22 @@ LONGEST_PAUSE = 5.0
 
 
 class Follower:
-    """Calls ``round_``, which must wait for a bounded time, between `start` and `stop`."""
+    """Calls ``round_``, which must wait for a bounded time, between `start` and `stop`.
 
-    def __init__(self, round_: Callable[[], None], *, name: str) -> None:
+    Failures of the types ``expected`` are logged in one line, others with their frames. The thread
+    ends if a round raises `Stopping`.
+    """
+
+    def __init__(
+        self,
+        round_: Callable[[], None],
+        *,
+        name: str,
+        expected: tuple[type[Exception], ...] = (Unavailable,),
+    ) -> None:
         self._round = round_
         self._name = name
+        self._expected = expected
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._round_ended = 0.0
@@ -85,7 +96,7 @@ class Follower:
                 self.failures += 1
                 self.last_failure = f"{type(error).__name__}: {error}"
                 self._is_failing = True
-                if isinstance(error, Unavailable):
+                if isinstance(error, self._expected):
                     logger.warning("%s: %s; next attempt in %.1f s", self._name, error, pause)
                 else:
                     logger.exception("%s failed; next attempt in %.1f s", self._name, pause)
