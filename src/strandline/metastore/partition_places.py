@@ -36,7 +36,7 @@ from strandline.metastore.store.warehouse import (
     FolderRefused,
     Moved,
     Unsynced,
-    delete_folder,
+    delete_or_leave,
     resolve_location,
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
@@ -104,10 +104,7 @@ class PartitionPlaces:
 
         store.finish_moves(self._table.id, carry_out)
         for path in purged:  # after the transaction: this may take long, and others may write
-            try:
-                delete_folder(path)
-            except OSError:
-                logger.warning("the purged folder %s cannot be deleted", path, exc_info=True)
+            delete_or_leave(path)
 
     def require_present(self, change: Staging) -> None:
         """Raise `WriteConflict` if the table has moved since its location was read.

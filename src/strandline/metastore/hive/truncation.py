@@ -42,7 +42,7 @@ from strandline.metastore.store.rows import (
     new_parameters,
 )
 from strandline.metastore.store.staging import Staging
-from strandline.metastore.store.warehouse import Moved, Unsynced, delete_folder
+from strandline.metastore.store.warehouse import Moved, Unsynced, delete_or_leave
 from strandline.metastore.table_parameters import ACCURATE, LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableKind, properties
 from strandline.model.privileges import Privilege
@@ -173,10 +173,7 @@ class _Emptying:
     def finish(self) -> None:
         """Delete the old files. Cleaning deletes those later that the system refuses to delete."""
         for _, aside in self._moved:
-            try:
-                delete_folder(self._folders.path(aside))
-            except OSError:
-                logger.warning("the truncated folder %s cannot be deleted", aside, exc_info=True)
+            delete_or_leave(self._folders.path(aside))
 
 
 @contextmanager

@@ -50,7 +50,7 @@ from strandline.metastore.store.folder_turns import (
     Turn,
 )
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.warehouse import FolderRefused, Moved, delete_folder
+from strandline.metastore.store.warehouse import FolderRefused, Moved, delete_or_leave
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.places import Place, place_of_table
 from strandline.wire import decode
@@ -414,11 +414,7 @@ class FolderEffects:
     def delete_purged(self) -> None:
         """Delete the folders of purged tables. One that cannot be deleted is logged and left."""
         while self._purged:
-            place = self._purged.popleft()
-            try:
-                delete_folder(self._folders.path(place))
-            except OSError:
-                logger.warning("the purged folder %s cannot be deleted", place, exc_info=True)
+            delete_or_leave(self._folders.path(self._purged.popleft()))
 
 
 class _Schemas:

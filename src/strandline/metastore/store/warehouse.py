@@ -18,6 +18,7 @@ repeated.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import shutil
@@ -28,6 +29,8 @@ from pathlib import Path
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.model.places import Place
+
+logger = logging.getLogger(__name__)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _LOCAL = re.compile(r"^file:(//(localhost)?)?(?=/)", re.IGNORECASE)
@@ -236,6 +239,14 @@ def delete_folder(path: Path) -> None:
     """Delete a folder with its contents, if it exists. Raises `OSError`."""
     with suppress(FileNotFoundError):
         shutil.rmtree(path)
+
+
+def delete_or_leave(path: Path) -> None:
+    """Delete a folder that nothing needs. If it cannot be deleted, it is logged and left."""
+    try:
+        delete_folder(path)
+    except OSError:
+        logger.warning("the folder %s cannot be deleted", path, exc_info=True)
 
 
 def resolve_location(base: str, location: str) -> str:
