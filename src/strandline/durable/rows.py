@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from sys import intern
 from typing import NamedTuple
 from zlib import crc32
@@ -295,8 +296,7 @@ def consolidated(rows: Iterable[Row]) -> list[Row]:
     return remaining_rows
 
 
-def _by_object(row: Row) -> tuple[str, bytes]:
-    return row[0], row[1]
+_by_object, _version = attrgetter("kind", "key"), attrgetter("version")
 
 
 def _remaining(rows: Sequence[Row]) -> Row | None:
@@ -310,11 +310,9 @@ def _remaining(rows: Sequence[Row]) -> Row | None:
     first = next(row for row in rows if row.value == values[0])
     if len(values) > 1 or sums[values[0]] != 1:
         return first._replace(diff=-1)
-    return max((row for row in rows if row.value == values[0] and row.diff == 1), key=_version)
-
-
-def _version(row: Row) -> int:
-    return row.version
+    return max(
+        (row for row in rows if row.value == values[0] and row.diff == 1), key=attrgetter("version")
+    )
 
 
 def snapshot_of_rows(version: int, time: Timestamp, rows: Iterable[Row]) -> Snapshot:

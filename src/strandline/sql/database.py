@@ -292,6 +292,12 @@ class Database(ABC):
                     schema_versions.refuse_incomplete(columns, metadata, part=part, name=self.name)
         self._complete_parts[part] = version
 
+    def ensure_base_schema(self) -> None:
+        """`ensure_schema` for the tables that every database has."""
+        part, version = schema_versions.BASE_PART, schema_versions.BASE_VERSION
+        steps = schema_versions.STEPS
+        self.ensure_schema(part, version, schema_versions.BASE_TABLES, steps=steps)
+
     def _create(self, connection: Connection, part: str, version: int, metadata: MetaData) -> None:
         self.refuse_incomplete(connection, {part: (None, metadata)})
         if part == schema_versions.BASE_PART and inspect(connection).get_table_names():

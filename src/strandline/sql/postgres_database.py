@@ -88,12 +88,7 @@ _NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", "COMMIT"
 def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
     database = PostgresDatabase(url, patience=patience, read_only=read_only)
     try:
-        database.ensure_schema(
-            schema_versions.BASE_PART,
-            schema_versions.BASE_VERSION,
-            schema_versions.BASE_TABLES,
-            steps=schema_versions.STEPS,
-        )
+        database.ensure_base_schema()
     except BaseException:
         database.close()
         raise

@@ -100,12 +100,7 @@ def open_sqlite(
                 empty = schema_versions.version_of(connection, schema_versions.BASE_PART) is None
             if empty:
                 before_creation()
-        database.ensure_schema(
-            schema_versions.BASE_PART,
-            schema_versions.BASE_VERSION,
-            schema_versions.BASE_TABLES,
-            steps=schema_versions.STEPS,
-        )
+        database.ensure_base_schema()
         database.remember_place()
         database.was_checked = size <= check_bytes
     except BaseException:
