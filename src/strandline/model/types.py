@@ -369,17 +369,20 @@ def with_char(data_type: DataType, named: DataType) -> DataType:
     return data_type
 
 
-def as_stored(data_type: DataType) -> DataType:
-    """Return a column's type in Spark's Parquet files: no char or varchar, and all is nullable."""
+def all_nullable(data_type: DataType) -> DataType:
+    """Return the type with null allowed everywhere inside it."""
     match data_type:
-        case CharType() | VarcharType():
-            return STRING
-        case ArrayType():
-            return ArrayType(as_stored(data_type.element))
+        case ArrayType(element):
+            return ArrayType(all_nullable(element))
         case MapType(key, value):
-            return MapType(as_stored(key), as_stored(value))
+            return MapType(all_nullable(key), all_nullable(value))
         case StructType(fields):
             return StructType(
-                tuple(replace(f, type=as_stored(f.type), nullable=True) for f in fields)
+                tuple(replace(f, type=all_nullable(f.type), nullable=True) for f in fields)
             )
     return data_type
+
+
+def as_stored(data_type: DataType) -> DataType:
+    """Return a column's type in Spark's Parquet files: no char or varchar, and all is nullable."""
+    return all_nullable(without_char(data_type))

@@ -14,6 +14,7 @@ from ctypes import c_float
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -22,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 
 from strandline.metastore.interface import ColumnBounds
 from strandline.model.identifiers import normalize
-from strandline.spark.footers import following
+from strandline.spark.footers import canonical_text, following
 
 Expression = Any  # an expression of Catalyst, in the JVM
 
@@ -75,7 +76,7 @@ def _bounds(
         column_id = _column_id(expression.value(), column_ids)
         known = _constants(expression.list())
         if column_id is not None and known:
-            lowest, highest = (end(known, key=_order) for end in (min, max))
+            lowest, highest = (end(known, key=attrgetter("value")) for end in (min, max))
             values = tuple(constant.text for constant in known)
             yield ColumnBounds(column_id, lowest.text, highest.text, values=values)
     elif name == "Not":
@@ -179,10 +180,6 @@ class _Constant:
     text: str
 
 
-def _order(constant: _Constant) -> Any:
-    return constant.value
-
-
 def _constant(expression: Expression, *, step: int = 0) -> _Constant | None:
     """The value of a constant; None for NULL, for an unsupported type, and for other expressions.
 
@@ -234,25 +231,17 @@ def _float(value: float) -> str | None:
     return None if value != value else repr(value)
 
 
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
-
-
 def _text(value: str) -> str | None:
     """The text; None if it may be invalid UTF-8, since the JVM replaces such bytes by U+FFFD."""
     return None if "\ufffd" in value else value
-
-
-def _decimal(value: Decimal) -> str:
-    return format(value, "f")
 
 
 _TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str | None]]] = {
     **dict.fromkeys(("byte", "short", "integer", "long"), (int, str)),
     "float": (_single, _float),
     "double": (float, _float),
-    "decimal": (lambda constant: Decimal(str(constant)), _decimal),
-    "boolean": (bool, _boolean),
+    "decimal": (lambda constant: Decimal(str(constant)), canonical_text),
+    "boolean": (bool, canonical_text),
     "date": (int, _days),
     "timestamp": (int, _time),
     "timestamp_ntz": (int, _local_time),

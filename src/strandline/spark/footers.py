@@ -26,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strandline.metastore.store.file_schemas import children
 from strandline.metastore.store.rows import ColumnStatistics
 
 MAX_BOUND = 64
@@ -42,7 +43,7 @@ def file_ids(metadata: pq.FileMetaData) -> frozenset[int]:
         field = pending.pop()
         if (column_id := _id_of(field)) is not None:
             column_ids.add(column_id)
-        pending.extend(_children(field.type))
+        pending.extend(children(field.type))
     return frozenset(column_ids)
 
 
@@ -149,22 +150,12 @@ def _widen(bounds: _Bounds, statistics: pq.Statistics) -> None:
 def _leaves(fields: Any, *, repeated: bool) -> Iterator[int | None]:
     """The id of each leaf, in file order; None for a leaf without id, or inside a list or map."""
     for field in fields:
-        inner = _children(field.type)
+        inner = children(field.type)
         if inner:
             is_repeated = repeated or not pa.types.is_struct(field.type)
             yield from _leaves(inner, repeated=is_repeated)
         else:
             yield None if repeated else _id_of(field)
-
-
-def _children(data_type: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_map(data_type):
-        return [data_type.key_field, data_type.item_field]
-    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
-        return [data_type.value_field]
-    if pa.types.is_struct(data_type):
-        return list(data_type)
-    return []
 
 
 def _id_of(field: pa.Field) -> int | None:

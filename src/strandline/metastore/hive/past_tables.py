@@ -59,7 +59,7 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.type_text import quoted
-from strandline.model.types import ArrayType, DataType, MapType, StructType
+from strandline.model.types import all_nullable
 
 NO_PLACE = "can-be-read-and-not-changed:/"
 """The location of a schema of the past. Spark shows its scheme to a user who creates a table."""
@@ -137,7 +137,7 @@ def view_over(table: TableDescriptor, *, schema: str, text: str, has_spark_schem
         schema_id=table.schema_id,
         name=table.name,
         owner=table.owner,
-        columns=tuple(replace(c, type=_nullable(c.type), nullable=True) for c in table.columns),
+        columns=tuple(replace(c, type=all_nullable(c.type), nullable=True) for c in table.columns),
         original_text=text,
         expanded_text=text,
         storage=_VIEW_STORAGE,
@@ -171,20 +171,3 @@ def _view_properties(table: TableDescriptor, *, schema: str, has_spark_schema: b
     }
     values |= {f"view.query.out.col.{number}": name for number, name in enumerate(names)}
     return properties(values)
-
-
-def _nullable(data_type: DataType) -> DataType:
-    """Return the type with null allowed everywhere inside it."""
-    match data_type:
-        case ArrayType():
-            return ArrayType(_nullable(data_type.element))
-        case MapType():
-            return MapType(_nullable(data_type.key), _nullable(data_type.value))
-        case StructType():
-            return StructType(
-                tuple(
-                    replace(entry, type=_nullable(entry.type), nullable=True)
-                    for entry in data_type.fields
-                )
-            )
-    return data_type

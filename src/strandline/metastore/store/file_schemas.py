@@ -102,10 +102,11 @@ def _footer_names(
 ) -> Iterable[tuple[tuple[str, ...], int]]:
     for field in fields:
         yield (*place, field.name), max(int((field.metadata or {}).get(_FIELD_ID, b"0")), 0)
-        yield from _footer_names((*place, field.name), _children(field.type))
+        yield from _footer_names((*place, field.name), children(field.type))
 
 
-def _children(data_type: pa.DataType) -> list[pa.Field]:
+def children(data_type: pa.DataType) -> list[pa.Field]:
+    """The fields directly inside a type, with the names that Spark gives them."""
     if pa.types.is_map(data_type):
         return [data_type.key_field.with_name("key"), data_type.item_field.with_name("value")]
     if pa.types.is_list(data_type):
