@@ -39,6 +39,8 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.identifiers import MAX_USER_LENGTH
 
+T = TypeVar("T")
+
 
 class Kind(Enum):
     READS = "reads"
@@ -58,31 +60,25 @@ class Request:
 
     def text(self, name: str) -> str:
         """Return the argument of that name. Raises `InvalidInput` if it was not sent."""
-        value = self.args.get(name)
-        if not isinstance(value, str):
-            raise InvalidInput(f"the argument {name} is missing")
-        return value
+        return self._sent(name, str)
 
     def struct(self, name: str) -> dict[str, Any]:
         """Return the struct of that name. Raises `InvalidInput` if it was not sent."""
-        value = self.args.get(name)
-        if not isinstance(value, dict):
-            raise InvalidInput(f"the argument {name} is missing")
-        return value
+        return self._sent(name, dict)
 
     def texts(self, name: str) -> list[str]:
         """Return the list of texts of that name. Raises `InvalidInput` if it was not sent."""
-        return self._listed(name)
-
-    def _listed(self, name: str) -> list[Any]:
-        value = self.args.get(name)
-        if not isinstance(value, list):
-            raise InvalidInput(f"the argument {name} is missing")
-        return value
+        return self._sent(name, list)
 
     def structs(self, name: str) -> list[dict[str, Any]]:
         """Return the list of structs of that name. Raises `InvalidInput` if it was not sent."""
-        return self._listed(name)
+        return self._sent(name, list)
+
+    def _sent(self, name: str, kind: type[T]) -> T:
+        value = self.args.get(name)
+        if not isinstance(value, kind):
+            raise InvalidInput(f"the argument {name} is missing")
+        return value
 
     def of(self, request: str) -> Self:
         """Return a request whose arguments are the fields of the struct in that argument."""
