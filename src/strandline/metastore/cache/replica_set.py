@@ -80,26 +80,20 @@ class ReplicaSetStatistics:
 
 
 class ReplicaSet:
-    """See the module. ``applied_event`` is the last event of the log when the set is made."""
+    """See the module. ``applied_event`` is the last event of the log that was applied.
+
+    ``memory_bytes`` is the limit for the size of all replicas.
+    """
 
     def __init__(self, *, applied_event: int, memory_bytes: int) -> None:
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        self._applied = applied_event
+        self.applied_event = applied_event
         self._replicas: OrderedDict[int, HeldReplica] = OrderedDict()
         self._loading: dict[int, Load] = {}
         self._oversized: OrderedDict[int, None] = OrderedDict()
         self._rows = self._size = 0
         self._loads = self._evictions = self._poisoned = 0
-
-    @property
-    def memory_bytes(self) -> int:
-        """The limit for the size of all replicas."""
-        return self._memory_bytes
-
-    @property
-    def applied_event(self) -> int:
-        return self._applied
 
     def get(self, table_id: int, *, most: int | None = None) -> Replica | None:
         """The replica of a table; None if not held, or packed with more than ``most`` rows."""
@@ -120,7 +114,7 @@ class ReplicaSet:
     def snapshot(self) -> tuple[int, list[HeldReplica]]:
         """The last applied event, and the replicas at that moment, the most recently used last."""
         with self._lock:
-            return self._applied, list(self._replicas.values())
+            return self.applied_event, list(self._replicas.values())
 
     # -- loading
 
@@ -141,9 +135,9 @@ class ReplicaSet:
             try:
                 current = _caught_up(replica, load.changes)
             except Exception:
-                self._note_poison(load.table_id, self._applied)
+                self._note_poison(load.table_id, self.applied_event)
                 return
-            if current.size > self._memory_bytes:
+            if current.size > self.memory_bytes:
                 self._note_oversized(load.table_id)
                 return
             self._loads += 1
@@ -176,7 +170,7 @@ class ReplicaSet:
                 self._put(replica)
                 if replica.rows > MAX_ROWS:  # without the old ones, the rest may still fit
                     self._evict(replica.table_id)
-            self._applied = event_id
+            self.applied_event = event_id
             self._make_room()
 
     def evict(self, table_id: int) -> None:
@@ -198,14 +192,14 @@ class ReplicaSet:
             for table_id in tables:
                 self._evict(table_id)
             self._poisoned += 1
-            self._applied = event_id
+            self.applied_event = event_id
 
     def restart(self, applied_event: int) -> None:
         """Evict all tables, and continue after ``applied_event``."""
         with self._lock:
             for table_id in {*self._replicas, *self._loading}:
                 self._evict(table_id)
-            self._applied = applied_event
+            self.applied_event = applied_event
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
         """Hold these replicas instead, the last used last; continue after ``applied_event``."""
@@ -219,7 +213,7 @@ class ReplicaSet:
         """The replicas held now, and counts since the start."""
         with self._lock:
             return ReplicaSetStatistics(
-                applied_event=self._applied,
+                applied_event=self.applied_event,
                 replicas=len(self._replicas),
                 rows=self._rows,
                 size=self._size,
@@ -235,7 +229,7 @@ class ReplicaSet:
         except Exception:
             with self._lock:
                 if self._replicas.get(packed.table_id) is packed:
-                    self._note_poison(packed.table_id, self._applied)
+                    self._note_poison(packed.table_id, self.applied_event)
             return None
         with self._lock:
             current = self._replicas.get(packed.table_id)
@@ -276,7 +270,7 @@ class ReplicaSet:
         self._evictions += 1
 
     def _make_room(self) -> None:
-        while self._size > self._memory_bytes:
+        while self._size > self.memory_bytes:
             self._drop(next(iter(self._replicas)))
 
     def _evict(self, table_id: int) -> None:
