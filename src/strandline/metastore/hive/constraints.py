@@ -187,10 +187,9 @@ async def _constraints(call: Call, schema: str, table: str) -> dict[str, list[St
 def _reading(method: str, kind: ConstraintKind) -> None:
     @reads(method)
     async def answer(call: Call) -> Struct:
-        request = call.of("request")
-        names = request.text("db_name"), request.text("tbl_name")
+        names = call.text("db_name"), call.text("tbl_name")
         listed = _FORMS[kind].listed
-        return {listed: (await _constraints(request, *names))[listed]}
+        return {listed: (await _constraints(call, *names))[listed]}
 
 
 _reading("get_primary_keys", ConstraintKind.PRIMARY_KEY)
@@ -202,22 +201,20 @@ _reading("get_check_constraints", ConstraintKind.CHECK)
 
 @reads("get_all_table_constraints")
 async def get_all_table_constraints(call: Call) -> Struct:
-    request = call.of("request")
-    names = request.text("dbName"), request.text("tblName")
-    return {"allTableConstraints": await _constraints(request, *names)}
+    names = call.text("dbName"), call.text("tblName")
+    return {"allTableConstraints": await _constraints(call, *names)}
 
 
 @reads("get_foreign_keys")
 async def get_foreign_keys(call: Call) -> Struct:
     """Return the foreign keys of one table, those to one table, or those between two."""
-    request = call.of("request")
-    args = request.args
+    args = call.args
     if args.get("foreign_tbl_name"):
-        names = request.text("foreign_db_name"), request.text("foreign_tbl_name")
-        keys = (await _constraints(request, *names))[_FOREIGN]
+        names = call.text("foreign_db_name"), call.text("foreign_tbl_name")
+        keys = (await _constraints(call, *names))[_FOREIGN]
     else:
-        names = request.text("parent_db_name"), request.text("parent_tbl_name")
-        keys = await _keys_to(request, *names)
+        names = call.text("parent_db_name"), call.text("parent_tbl_name")
+        keys = await _keys_to(call, *names)
     for name, field in (("parent_db_name", "pktable_db"), ("parent_tbl_name", "pktable_name")):
         parent_name = (args.get(name) or "").lower()
         keys = [key for key in keys if not parent_name or key[field] == parent_name]
@@ -303,7 +300,7 @@ def _adding(method: str, kind: ConstraintKind) -> None:
 
     @changes(method)
     async def add(call: Call) -> None:
-        sent = call.of("req").structs(form.added)
+        sent = call.structs(form.added)
         homes = {(struct.get(form.schema, ""), struct.get(form.table, "")) for struct in sent}
         if len(homes) != 1:
             raise InvalidInput(
@@ -331,11 +328,10 @@ _adding("add_check_constraint", ConstraintKind.CHECK)
 
 @changes("drop_constraint")
 async def drop_constraint(call: Call) -> None:
-    request = call.of("req")
     call.execute(
         DropConstraint(
-            schema=present_schema(request.text("dbname")),
-            table=request.text("tablename"),
-            constraint=request.text("constraintname"),
+            schema=present_schema(call.text("dbname")),
+            table=call.text("tablename"),
+            constraint=call.text("constraintname"),
         )
     )

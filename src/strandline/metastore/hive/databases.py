@@ -58,7 +58,7 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
     return struct
 
 
-@reads("get_database")
+@reads("get_database", "get_database_req")
 async def get_database(call: Call) -> Struct:
     scope = await call.reader.scope(call.text("name"))
     own_name = scope.schema.name
@@ -66,11 +66,6 @@ async def get_database(call: Call) -> Struct:
     if scope.is_past:
         location = f"{NO_PLACE}{own_name}"
     return database_struct(scope.schema, name=scope.name, location=location)
-
-
-@reads("get_database_req")
-async def get_database_req(call: Call) -> Struct:
-    return await get_database(call.of("request"))
 
 
 @answers("get_catalogs")
@@ -166,11 +161,10 @@ async def drop_database(call: Call) -> None:
 
 @changes("drop_database_req")
 async def drop_database_req(call: Call) -> None:
-    request = call.of("req")
     try:
-        await drop_database(request)
+        await drop_database(call)
     except ObjectNotFound:
-        if not request.args.get("ignoreUnknownDb"):
+        if not call.args.get("ignoreUnknownDb"):
             raise
 
 

@@ -47,7 +47,7 @@ async def get_next_notification(call: Call) -> Struct:
     await off_loop()
     # An event contains the definition of its table, which some users may not read.
     call.reader.access.require_superuser("read the notification log")
-    request = call.struct("rqst")
+    request = call.args
     limit = request.get("maxEvents") or 0
     limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
     last = request["lastEvent"]
@@ -101,12 +101,11 @@ async def get_notification_events_count(call: Call) -> Struct:
     """
     await off_loop()
     call.reader.access.require_superuser("read the notification log")
-    request = call.of("rqst")
-    passes, last = _filter(request.args), request.args["fromEventId"]
+    passes, last = _filter(call.args), call.args["fromEventId"]
     assert passes is not None  # a request without a schema does not decode
     head = call.notifications.head()
-    to = request.args.get("toEventId") or head
-    limit = request.args.get("limit") or 0
+    to = call.args.get("toEventId") or head
+    limit = call.args.get("limit") or 0
     most = limit if limit > 0 else head
     events = HiveEvents(call.metastore)
     count = 0
@@ -125,26 +124,25 @@ async def get_notification_events_count(call: Call) -> Struct:
 @changes("fire_listener_event")
 async def fire_listener_event(call: Call) -> Struct:
     """Log that the content of a table, or of some of its partitions, has changed."""
-    request = call.of("rqst")
-    data = request.struct("data")
+    data = call.struct("data")
     if data.get("insertData") is None and data.get("insertDatas") is None:
         raise InvalidInput("the event has no insertData; only events of INSERT are known")
     partitioned = await plain_table(
-        request,
-        request.text("dbName"),
-        request.text("tableName"),
+        call,
+        call.text("dbName"),
+        call.text("tableName"),
         need=Privilege.INSERT,
         missing=ObjectNotFound,
         what="files",
     )
-    if not request.args.get("successful"):
+    if not call.args.get("successful"):
         return {}
     named = [insert.get("partitionVal") for insert in data.get("insertDatas") or ()]
-    values = [value for value in (request.args.get("partitionVals"), *named) if value]
+    values = [value for value in (call.args.get("partitionVals"), *named) if value]
     if values:
-        _date_partitions(request, partitioned, values)
+        _date_partitions(call, partitioned, values)
     else:
-        _date_table(request, partitioned)
+        _date_table(call, partitioned)
     return {}
 
 

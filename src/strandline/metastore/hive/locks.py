@@ -34,27 +34,26 @@ ACQUIRED, WAITING, NOT_ACQUIRED = 1, 2, 4
 
 @writes("lock")
 async def lock(call: Call) -> Struct:
-    request = call.of("rqst")
-    txn_id = request.args.get("txnid") or None
+    txn_id = call.args.get("txnid") or None
     locks = call.metastore.transactions.locks
     try:
-        components = [_component(sent) for sent in request.args.get("component") or ()]
+        components = [_component(sent) for sent in call.args.get("component") or ()]
         for component in components:
-            _require_privilege(request, component)
+            _require_privilege(call, component)
         queued = locks.acquire(
             components,
             owner=call.user,
-            user=request.args.get("user") or "",
-            host=request.args.get("hostname") or "",
-            agent=request.args.get("agentInfo") or "",
+            user=call.args.get("user") or "",
+            host=call.args.get("hostname") or "",
+            agent=call.args.get("agentInfo") or "",
             txn_id=txn_id,
-            txn_owner=owner_of_transactions(request),
+            txn_owner=owner_of_transactions(call),
         )
     except LimitExceeded as error:
         # The method declares no exception for it. Clients take any other for a bug of the server.
         return {"lockid": 0, "state": NOT_ACQUIRED, "errorMessage": error.message}
-    impatient = request.args.get("zeroWaitReadEnabled") or request.args.get("exclusiveCTAS")
-    if impatient and not queued.acquired and _gives_up(request, queued):
+    impatient = call.args.get("zeroWaitReadEnabled") or call.args.get("exclusiveCTAS")
+    if impatient and not queued.acquired and _gives_up(call, queued):
         locks.withdraw(queued.lock_id)
         message = f"Unable to acquire the lock: lock {queued.blocked_by} is held or waits before it"
         return {"lockid": queued.lock_id, "state": NOT_ACQUIRED, "errorMessage": message}
@@ -63,31 +62,28 @@ async def lock(call: Call) -> Struct:
 
 @writes("check_lock")
 async def check_lock(call: Call) -> Struct:
-    request = call.of("rqst")
     locks = call.metastore.transactions.locks
-    return _response(locks.check(request.args["lockid"], may_touch=_only_own(call)))
+    return _response(locks.check(call.args["lockid"], may_touch=_only_own(call)))
 
 
 @writes("unlock")
 async def unlock(call: Call) -> None:
-    request = call.of("rqst")
     locks = call.metastore.transactions.locks
     try:
-        locks.release(request.args["lockid"], may_touch=_only_own(call))
+        locks.release(call.args["lockid"], may_touch=_only_own(call))
     except TransactionFinished as error:
         raise ThriftException("TxnOpenException", {"message": error.message}) from None
 
 
 @writes("heartbeat")
 async def heartbeat(call: Call) -> None:
-    request = call.of("ids")
-    lock_id, txn_id = request.args.get("lockid") or None, request.args.get("txnid") or None
+    lock_id, txn_id = call.args.get("lockid") or None, call.args.get("txnid") or None
     transactions = call.metastore.transactions
     if lock_id is not None:
         transactions.locks.heartbeat(lock_id, may_touch=_only_own(call))
     if txn_id is None:
         return
-    beaten = transactions.heartbeat([txn_id], owner=owner_of_transactions(request))
+    beaten = transactions.heartbeat([txn_id], owner=owner_of_transactions(call))
     if beaten.missing:
         raise TransactionNotFound(f"No such transaction txnid:{txn_id}")
     if beaten.committed:
@@ -98,7 +94,7 @@ async def heartbeat(call: Call) -> None:
 
 @writes("show_locks")
 async def show_locks(call: Call) -> Struct:
-    arguments = call.of("rqst").args
+    arguments = call.args
     locks = call.metastore.transactions.locks
     requests = locks.list(
         schema=_name(arguments.get("dbname")),

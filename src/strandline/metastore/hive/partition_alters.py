@@ -106,13 +106,10 @@ async def alter_partitions(call: Call) -> None:
 
 @changes("alter_partitions_req")
 async def alter_partitions_req(call: Call) -> Struct:
-    request = call.of("req")
-    schema, table = request.text("dbName"), request.text("tableName")
-    partitioned = await _altered(request, schema, table)
-    if request.args.get("partitions"):
-        _alter(
-            request, partitioned, request.args["partitions"], request.args.get("environmentContext")
-        )
+    schema, table = call.text("dbName"), call.text("tableName")
+    partitioned = await _altered(call, schema, table)
+    if call.args.get("partitions"):
+        _alter(call, partitioned, call.args["partitions"], call.args.get("environmentContext"))
     return {}
 
 
@@ -143,10 +140,9 @@ async def rename_partition(call: Call) -> None:
 
 @changes("rename_partition_req")
 async def rename_partition_req(call: Call) -> Struct:
-    request = call.of("req")
-    schema, table = request.text("dbName"), request.text("tableName")
-    partitioned = await _altered(request, schema, table)
-    _rename(request, partitioned, request.texts("partVals"), request.struct("newPart"))
+    schema, table = call.text("dbName"), call.text("tableName")
+    partitioned = await _altered(call, schema, table)
+    _rename(call, partitioned, call.texts("partVals"), call.struct("newPart"))
     return {}
 
 

@@ -229,16 +229,15 @@ async def add_partitions(call: Call) -> int:
 
 @changes("add_partitions_req")
 async def add_partitions_req(call: Call) -> Struct:
-    request = call.of("request")
-    schema, table = request.text("dbName"), request.text("tblName")
+    schema, table = call.text("dbName"), call.text("tblName")
     missing = no_table_to_add_all_to(schema, table)
-    partitions = request.structs("parts")
+    partitions = call.structs("parts")
     if not partitions:
         return {}
-    partitioned = await plain_table(request, schema, table, need=Privilege.INSERT, missing=missing)
-    if_not_exists = bool(request.args.get("ifNotExists"))
-    added = add_all(request, partitioned, partitions, if_not_exists=if_not_exists)
-    if not _wants_result(request):
+    partitioned = await plain_table(call, schema, table, need=Privilege.INSERT, missing=missing)
+    if_not_exists = bool(call.args.get("ifNotExists"))
+    added = add_all(call, partitioned, partitions, if_not_exists=if_not_exists)
+    if not _wants_result(call):
         return {}
     sent = {tuple(partition["values"]): partition for partition in partitions}
     return {"partitions": [_answered(partitioned, row, sent[row.values]) for row in added]}
@@ -304,22 +303,21 @@ def _drop_one(call: Call, partitioned: Partitioned, values: Sequence[str]) -> bo
 
 @changes("drop_partitions_req")
 async def drop_partitions_req(call: Call) -> Struct:
-    request = call.of("req")
-    names = request.struct("parts").get("names")
+    names = call.struct("parts").get("names")
     if names is None:
         raise UnsupportedOperation(
             "partitions can be dropped only by name, not by a Hive expression"
         )
     partitioned = await plain_table(
-        request,
-        request.text("dbName"),
-        request.text("tblName"),
+        call,
+        call.text("dbName"),
+        call.text("tblName"),
         need=Privilege.DELETE,
         missing=ObjectNotFound,
     )
     missing = ObjectNotFound("Some partitions to drop are missing")
-    if_exists = request.args.get("ifExists")
-    dropped = _drop(request, partitioned, names, missing=None if if_exists else missing)
-    if not _wants_result(request):
+    if_exists = call.args.get("ifExists")
+    dropped = _drop(call, partitioned, names, missing=None if if_exists else missing)
+    if not _wants_result(call):
         return {}
     return {"partitions": [partitioned.struct(row) for row in dropped]}

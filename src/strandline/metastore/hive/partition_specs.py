@@ -65,10 +65,9 @@ _BY_NAMES, _BY_VALUES, _BY_EXPRESSIONS = 0, 1, 2
 @reads("get_partitions_with_specs")
 async def get_partitions_with_specs(call: Call) -> Struct:
     """Return some fields of the partitions that names, values or filters choose."""
-    request = call.of("request")
-    partitions = await named_partitions(request, schema="dbName", table="tblName")
-    shape = _shape(request.args.get("projectionSpec") or {})
-    chosen = request.args.get("filterSpec") or {}
+    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    shape = _shape(call.args.get("projectionSpec") or {})
+    chosen = call.args.get("filterSpec") or {}
     mode, filters = chosen.get("filterMode"), chosen.get("filters") or []
     if mode is None or (mode == _BY_EXPRESSIONS and not filters):
         rows = await partitions.rows()

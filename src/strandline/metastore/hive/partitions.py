@@ -200,9 +200,8 @@ async def get_partition(call: Call) -> Struct | bytes:
 
 @reads("get_partition_req")
 async def get_partition_req(call: Call) -> Struct:
-    request = call.of("req")
-    partitions = await named_partitions(request, schema="dbName", table="tblName")
-    return {"partition": await partitions.partition(request.args.get("partVals"))}
+    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    return {"partition": await partitions.partition(call.args.get("partVals"))}
 
 
 @reads("get_partition_by_name")
@@ -223,12 +222,9 @@ async def get_partitions(call: Call) -> list[Struct | bytes]:
 
 @reads("get_partitions_req")
 async def get_partitions_req(call: Call) -> Struct:
-    request = call.of("req")
-    partitions = await named_partitions(request, schema="dbName", table="tblName")
+    partitions = await named_partitions(call, schema="dbName", table="tblName")
     return {
-        "partitions": await partitions.structs(
-            at_most(request, await partitions.rows(), "maxParts")
-        )
+        "partitions": await partitions.structs(at_most(call, await partitions.rows(), "maxParts"))
     }
 
 
@@ -246,10 +242,9 @@ async def get_partition_names_ps(call: Call) -> list[str]:
 
 @reads("get_partition_names_ps_req")
 async def get_partition_names_ps_req(call: Call) -> Struct:
-    request = call.of("req")
-    partitions = await named_partitions(request, schema="dbName", table="tblName")
-    rows = await partitions.matching(request.args.get("partValues") or ())
-    return {"names": _names_at_most(request, rows, "maxParts")}
+    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    rows = await partitions.matching(call.args.get("partValues") or ())
+    return {"names": _names_at_most(call, rows, "maxParts")}
 
 
 @reads("get_partitions_ps", "get_partitions_ps_with_auth")
@@ -268,10 +263,9 @@ def _some_values(call: Call) -> list[str]:
 
 @reads("get_partitions_ps_with_auth_req")
 async def get_partitions_ps_with_auth_req(call: Call) -> Struct:
-    request = call.of("req")
-    partitions = await named_partitions(request, schema="dbName", table="tblName")
-    rows = await partitions.matching(request.args.get("partVals") or ())
-    return {"partitions": await partitions.structs(at_most(request, rows, "maxParts"))}
+    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    rows = await partitions.matching(call.args.get("partVals") or ())
+    return {"partitions": await partitions.structs(at_most(call, rows, "maxParts"))}
 
 
 @reads("get_partitions_by_filter")
@@ -295,9 +289,8 @@ async def get_partitions_by_names(call: Call) -> list[Struct | bytes]:
 
 @reads("get_partitions_by_names_req")
 async def get_partitions_by_names_req(call: Call) -> Struct:
-    request = call.of("req")
-    partitions = await named_partitions(request)
-    rows = await partitions.rows(request.args.get("names") or ())
+    partitions = await named_partitions(call)
+    rows = await partitions.rows(call.args.get("names") or ())
     return {"partitions": await partitions.structs(rows)}
 
 
@@ -307,24 +300,23 @@ async def get_partition_values(call: Call) -> Struct:
 
     As in Hive, a filter returns the values of all keys, in the order of the table.
     """
-    request = call.of("request")
-    partitions = await named_partitions(request, schema="dbName", table="tblName")
-    positions = _positions(partitions, request.args.get("partitionKeys"))
+    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    positions = _positions(partitions, call.args.get("partitionKeys"))
     if not positions:
         raise meta_exception("the request names no partition keys; name at least one")
-    order = _positions(partitions, request.args.get("partitionOrder"))
-    text = request.args.get("filter") or ""
+    order = _positions(partitions, call.args.get("partitionOrder"))
+    text = call.args.get("filter") or ""
     if text:
         positions, order = list(range(len(partitions.key_names))), []
     rows = await partitions.filtered(text)
     values = [row.as_(PartitionRow).values for row in rows]
     if order:
-        descending = request.args.get("ascending") is False
+        descending = call.args.get("ascending") is False
         values.sort(key=lambda row_values: [row_values[at] for at in order], reverse=descending)
     picked = [tuple(row_values[at] for at in positions) for row_values in values]
-    if request.args.get("applyDistinct", True):
+    if call.args.get("applyDistinct", True):
         picked = list(dict.fromkeys(picked))
-    return {"partitionValues": [{"row": list(row)} for row in at_most(request, picked, "maxParts")]}
+    return {"partitionValues": [{"row": list(row)} for row in at_most(call, picked, "maxParts")]}
 
 
 def _positions(partitions: Partitions, fields: Sequence[Struct] | None) -> list[int]:

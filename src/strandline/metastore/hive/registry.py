@@ -10,6 +10,9 @@ A handler returns what its method returns. Its kind determines where it runs:
 | `writes` | in a thread | made each time |
 | `changes` | in a thread, in the share of DDL | made each time |
 
+If the only argument of a method is a request (a struct whose name ends so), its fields are the
+arguments that its handler gets, except in ``answers``.
+
 Handlers are coroutines that await only their `HiveReader` and each other; in a thread they may
 block. The handlers of ``shares`` also await operations that share a write with other requests
 (`Waits`). They read from the latest catalog that this node has applied. That write, or
@@ -36,6 +39,7 @@ from strandline.metastore.metastore import Metastore
 from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.thrift.field_table import HIVE_METASTORE
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.identifiers import MAX_USER_LENGTH
 
@@ -184,10 +188,20 @@ def _registration(names: tuple[str, ...], kind: Kind) -> Callable[[F], F]:
         for name in names:
             if name in METHODS:
                 raise RuntimeError(f"the method {name} has two handlers")
-            METHODS[name] = Method(name, kind, handler)
+            of_fields = handler if kind is Kind.ANSWERS else _of_fields(name, handler)
+            METHODS[name] = Method(name, kind, of_fields)
         return handler
 
     return register
+
+
+def _of_fields(name: str, handler: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    """The handler of a method whose only argument is a request; it gets the request's fields."""
+    arguments = HIVE_METASTORE.methods[name].args.fields
+    if len(arguments) != 1 or not arguments[0].type.name.endswith("Request"):
+        return handler
+    request = arguments[0].name
+    return lambda call: handler(call.of(request))
 
 
 def meta_exception(message: str) -> ThriftException:

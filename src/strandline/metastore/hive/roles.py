@@ -165,9 +165,8 @@ async def revoke_role(call: Call) -> bool:
 
 @changes("grant_revoke_role")
 async def grant_revoke_role(call: Call) -> Struct:
-    request = call.of("request")
-    kind = _request_type(request)
-    call.execute(_membership(request, kind, request.args, "roleName", "principalName"))
+    kind = _request_type(call)
+    call.execute(_membership(call, kind, call.args, "roleName", "principalName"))
     return {"success": True}
 
 
@@ -226,12 +225,11 @@ def _role_struct(catalog: Catalog, name: str) -> Struct:
 
 @reads("get_role_grants_for_principal")
 async def get_role_grants_for_principal(call: Call) -> Struct:
-    request = call.of("request")
-    name, number = request.text("principal_name"), request.args.get("principal_type")
+    name, number = call.text("principal_name"), call.args.get("principal_type")
     kind = _principal_type(number) or PrincipalType.ROLE
     grants = [
         _role_grant(call.reader.catalog, role, name, kind, membership)
-        for role, membership in _roles_of(request, name, number)
+        for role, membership in _roles_of(call, name, number)
     ]
     return {"principalGrants": grants}
 
@@ -239,8 +237,7 @@ async def get_role_grants_for_principal(call: Call) -> Struct:
 @reads("get_principals_in_role")
 async def get_principals_in_role(call: Call) -> Struct:
     await _off_loop_for_many(call)
-    request = call.of("request")
-    catalog, name = request.reader.catalog, request.text("roleName")
+    catalog, name = call.reader.catalog, call.text("roleName")
     members = _members(catalog, catalog.role(name), name)
     grants = [
         _role_grant(catalog, name, member.name, PrincipalType.ROLE, membership)
@@ -297,10 +294,9 @@ async def revoke_privileges(call: Call) -> bool:
 
 @changes("grant_revoke_privileges")
 async def grant_revoke_privileges(call: Call) -> Struct:
-    request = call.of("request")
-    kind, bag = _request_type(request), request.struct("privileges")
-    _refuse_option(request.args.get("revokeGrantOption"), "a privilege")
-    request.execute(*_privilege_commands(request, kind, bag))
+    kind, bag = _request_type(call), call.struct("privileges")
+    _refuse_option(call.args.get("revokeGrantOption"), "a privilege")
+    call.execute(*_privilege_commands(call, kind, bag))
     return {"success": True}
 
 

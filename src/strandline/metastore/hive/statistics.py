@@ -118,14 +118,13 @@ def _summaries(known: Sequence[AnalyzedColumn]) -> list[bytes]:
 
 @reads("get_table_statistics_req")
 async def get_table_statistics_req(call: Call) -> Struct:
-    statistics = await _statistics(call.of("request"))
+    statistics = await _statistics(call)
     return {"tableStats": _summaries(await statistics.of_table())}
 
 
 @reads("get_partitions_statistics_req")
 async def get_partitions_statistics_req(call: Call) -> Struct:
-    request = call.of("request")
-    known = await (await _statistics(request)).of_partitions(request.texts("partNames"))
+    known = await (await _statistics(call)).of_partitions(call.texts("partNames"))
     work.spend(sum(map(len, known.values())) // COLUMNS_OF_A_THING)
     return {"partStats": {name: _summaries(of_columns) for name, of_columns in known.items()}}
 
@@ -133,9 +132,8 @@ async def get_partitions_statistics_req(call: Call) -> Struct:
 @reads("get_aggr_stats_for")
 async def get_aggr_stats_for(call: Call) -> Struct:
     """Combine the statistics of several partitions; count those that have all the columns."""
-    request = call.of("request")
-    statistics = await _statistics(request)
-    names = await statistics.stored_names(request.texts("partNames"))
+    statistics = await _statistics(call)
+    names = await statistics.stored_names(call.texts("partNames"))
     known = await statistics.of_stored(names)
     complete = sum(len(of_part) == len(statistics.columns) for of_part in known.values())
     by_column: dict[str, dict[str, StatisticsTotal]] = {name: {} for name in statistics.columns}

@@ -198,15 +198,13 @@ async def update_partition_column_statistics(call: Call) -> bool:
 
 @changes("update_table_column_statistics_req")
 async def update_table_column_statistics_req(call: Call) -> Struct:
-    request = call.of("req")
-    await _set(request, _only(request), of_table=True)
+    await _set(call, _only(call), of_table=True)
     return {"result": True}
 
 
 @changes("update_partition_column_statistics_req")
 async def update_partition_column_statistics_req(call: Call) -> Struct:
-    request = call.of("req")
-    await _set(request, _only(request), of_table=False)
+    await _set(call, _only(call), of_table=False)
     return {"result": True}
 
 
@@ -224,8 +222,7 @@ def _only(request: Call) -> list[Struct]:
 
 @changes("set_aggr_stats_for")
 async def set_aggr_stats_for(call: Call) -> bool:
-    request = call.of("request")
-    listed = request.structs("colStats")
+    listed = call.structs("colStats")
     if not listed:
         return True
     of_table = bool(listed[0]["statsDesc"]["isTblLevel"])
@@ -233,8 +230,8 @@ async def set_aggr_stats_for(call: Call) -> bool:
         raise meta_exception(
             f"Expecting only 1 ColumnStatistics for table's column stats, but find {len(listed)}"
         )
-    merges = bool(request.args.get("needMerge"))
-    await _set(request, listed, of_table=of_table, merges=merges)
+    merges = bool(call.args.get("needMerge"))
+    await _set(call, listed, of_table=of_table, merges=merges)
     return True
 
 

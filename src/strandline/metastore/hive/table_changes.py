@@ -75,8 +75,7 @@ async def create_table(call: Call) -> None:
 
 @changes("create_table_req")
 async def create_table_req(call: Call) -> None:
-    request = call.of("request")
-    await _create(request, request.struct("table"), request.args.get("envContext"))
+    await _create(call, call.struct("table"), call.args.get("envContext"))
 
 
 async def _create(call: Call, table: Struct, context: Struct | None) -> None:
@@ -230,11 +229,8 @@ async def alter_table(call: Call) -> None:
 
 @changes("alter_table_req")
 async def alter_table_req(call: Call) -> Struct:
-    request = call.of("req")
-    context = request.args.get("environmentContext") or {}
-    await _alter(
-        request, request.text("dbName"), request.text("tableName"), request.struct("table"), context
-    )
+    context = call.args.get("environmentContext") or {}
+    await _alter(call, call.text("dbName"), call.text("tableName"), call.struct("table"), context)
     return {}
 
 

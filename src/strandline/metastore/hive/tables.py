@@ -66,11 +66,10 @@ async def get_table(call: Call) -> Struct:
 
 @reads("get_table_req")
 async def get_table_req(call: Call) -> Struct:
-    request = call.of("req")
-    scope, relation = await call.reader.relation(request.text("dbName"), request.text("tblName"))
+    scope, relation = await call.reader.relation(call.text("dbName"), call.text("tblName"))
     struct = await call.reader.struct(scope, relation)
-    if request.args.get("getColumnStats"):
-        known = await statistics_of_table(request, scope, relation)
+    if call.args.get("getColumnStats"):
+        known = await statistics_of_table(call, scope, relation)
         struct = struct if known is None else {**struct, "colStats": known}
     return {"table": struct}
 
@@ -162,13 +161,12 @@ async def get_table_objects_by_name(call: Call) -> list[Struct]:
 
 @reads("get_table_objects_by_name_req")
 async def get_table_objects_by_name_req(call: Call) -> Struct:
-    request = call.of("req")
-    scope = await call.reader.find_scope(request.text("dbName"))
+    scope = await call.reader.find_scope(call.text("dbName"))
     if scope is None:
-        raise unknown_database(request.text("dbName"))
-    names = request.args.get("tblNames")
+        raise unknown_database(call.text("dbName"))
+    names = call.args.get("tblNames")
     if names is None:
-        names = await _names(call, scope, request.args.get("tablesPattern"))
+        names = await _names(call, scope, call.args.get("tablesPattern"))
     return {"tables": await _structs(call, scope, names)}
 
 
@@ -198,16 +196,14 @@ async def get_schema(call: Call) -> list[Struct]:
 
 @reads("get_fields_req")
 async def get_fields_req(call: Call) -> Struct:
-    request = call.of("req")
-    schema, table = request.text("dbName"), request.text("tblName")
-    return {"fields": await _columns(request, schema, table, keys=False)}
+    schema, table = call.text("dbName"), call.text("tblName")
+    return {"fields": await _columns(call, schema, table, keys=False)}
 
 
 @reads("get_schema_req")
 async def get_schema_req(call: Call) -> Struct:
-    request = call.of("req")
-    schema, table = request.text("dbName"), request.text("tblName")
-    return {"fields": await _columns(request, schema, table, keys=True)}
+    schema, table = call.text("dbName"), call.text("tblName")
+    return {"fields": await _columns(call, schema, table, keys=True)}
 
 
 async def _columns(call: Call, schema: str, table: str, *, keys: bool) -> list[Struct]:

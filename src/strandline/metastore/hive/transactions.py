@@ -68,7 +68,7 @@ _STATES = {TransactionState.COMMITTED: 1, TransactionState.ABORTED: 2, Transacti
 
 @shares("open_txns")
 async def open_txns(call: Call) -> Struct:
-    request = call.of("rqst").args
+    request = call.args
     _refuse_replication(request)
     count, kind = request["num_txns"], request.get("txn_type", _DEFAULT)
     if count < 1:
@@ -93,7 +93,7 @@ async def open_txns(call: Call) -> Struct:
 
 @shares("commit_txn")
 async def commit_txn(call: Call) -> None:
-    request = call.of("rqst").args
+    request = call.args
     _refuse_replication(request)
     if request.get("keyValue"):
         raise UnsupportedOperation(
@@ -116,7 +116,7 @@ async def commit_txn(call: Call) -> None:
 
 @writes("abort_txn")
 async def abort_txn(call: Call) -> None:
-    request = call.of("rqst").args
+    request = call.args
     _refuse_replication(request)
     try:
         call.metastore.abort(request["txnid"], owner=owner_of_transactions(call))
@@ -126,13 +126,13 @@ async def abort_txn(call: Call) -> None:
 
 @writes("abort_txns")
 async def abort_txns(call: Call) -> None:
-    txn_ids = call.of("rqst").args["txn_ids"]
+    txn_ids = call.args["txn_ids"]
     call.metastore.abort_all(txn_ids, owner=owner_of_transactions(call))
 
 
 @writes("heartbeat_txn_range")
 async def heartbeat_txn_range(call: Call) -> Struct:
-    request = call.of("txns").args
+    request = call.args
     first, last = request["min"], request["max"]
     if last - first >= MAX_RANGE:
         raise LimitExceeded(
@@ -209,7 +209,7 @@ def _info(transaction: Transaction) -> Struct:
 
 @shares("allocate_table_write_ids")
 async def allocate_table_write_ids(call: Call) -> Struct:
-    request = call.of("rqst").args
+    request = call.args
     _refuse_replication(request)
     txn_ids, transactions = request.get("txnIds") or [], call.metastore.transactions
     write_ids = table_id = None
@@ -250,7 +250,7 @@ async def _writable_table(call: Call, request: Struct) -> int:
 
 @writes("get_valid_write_ids")
 async def get_valid_write_ids(call: Call) -> Struct:
-    request = call.of("rqst").args
+    request = call.args
     names, write_id = request["fullTableNames"], request.get("writeId") or None
     if len(names) > MAX_TABLES:
         raise LimitExceeded(

@@ -63,9 +63,8 @@ async def truncate_table(call: Call) -> None:
 
 @changes("truncate_table_req")
 async def truncate_table_req(call: Call) -> Struct:
-    request = call.of("req")
-    schema, table = request.text("dbName"), request.text("tableName")
-    await _truncate(request, schema, table, request.args.get("partNames"))
+    schema, table = call.text("dbName"), call.text("tableName")
+    await _truncate(call, schema, table, call.args.get("partNames"))
     return {}
 
 
