@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import AppliedVersion, Catalog
-from strandline.catalog.events import Listeners
+from strandline.catalog import Catalog
+from strandline.catalog.events import AppliedVersion, Listeners
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.requests import Group, Request, Stage, validate
 from strandline.durable import AppliedUpdate, CatalogTransaction, DurableCatalogState

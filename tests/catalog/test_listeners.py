@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from strandline.catalog import AppliedVersion, CatalogManager, events
+from strandline.catalog import CatalogManager, events
 from strandline.catalog.commands import DropSchema
-from strandline.catalog.events import Listeners
+from strandline.catalog.events import AppliedVersion, Listeners
 from strandline.errors import UnknownOutcome
 from tests.catalog import callers
 from tests.catalog.callers import Call, Managers, create, keep_books, leave_after, wait_for

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import AppliedVersion, Catalog, CatalogManager
+from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.catalog.events import AppliedVersion
 from strandline.catalog.history import History
 from strandline.catalog.initial import MAX_DELAY_MS, MAX_SKEW_MS
 from strandline.clock import Timestamp, add_milliseconds, milliseconds, round_up, timestamp

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from strandline.catalog import AppliedVersion, Catalog, CatalogManager, Command, initial_catalog
+from strandline.catalog import Catalog, CatalogManager, Command, initial_catalog
 from strandline.catalog.commands import (
     CreateSchema,
     CreateTable,
@@ -33,6 +33,7 @@ from strandline.catalog.commands import (
     DropTable,
     SetConfiguration,
 )
+from strandline.catalog.events import AppliedVersion
 from strandline.catalog.undo.reading import read_undo
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable import MetastorageLog, ReadOnlyState, Update, durable_state

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from strandline.catalog import AppliedVersion, Catalog, CatalogManager, Command, Relation
+from strandline.catalog import Catalog, CatalogManager, Command, Relation
 from strandline.catalog.configuration import MAX_TABLES
+from strandline.catalog.events import AppliedVersion
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Group

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from strandline.catalog import CatalogFollower, CatalogManager
+from strandline.catalog import CatalogManager
+from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.planning import Planning
 from strandline.catalog.undo import net, reading, rules
 from strandline.catalog.undo.command import Undo, _Step

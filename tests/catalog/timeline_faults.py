@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import AppliedVersion, Catalog, CatalogManager
-from strandline.catalog.events import Listeners
+from strandline.catalog import Catalog, CatalogManager
+from strandline.catalog.events import AppliedVersion, Listeners
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.history import History

@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from strandline.catalog import AppliedVersion, CatalogManager, initial_catalog
+from strandline.catalog import CatalogManager, initial_catalog
+from strandline.catalog.events import AppliedVersion
 from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.durable import MetastorageLog, OpenableState, durable_state
 from strandline.metastorage import SqlMetastorage

@@ -39,7 +39,8 @@ from strandline.metastore.store.rows import (
 )
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import INT
-from strandline.node import DATABASE_FILE, HEAD_FILE, Node
+from strandline.node import DATABASE_FILE, Node
+from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import PARTS
 from strandline.sql import open_sqlite, sqlite_file
 from strandline.wire import registry

@@ -22,7 +22,8 @@ from strandline.errors import (
     IncompatibleFormat,
     StoreMoved,
 )
-from strandline.node import DATABASE_FILE, HEAD_FILE, Node
+from strandline.node import DATABASE_FILE, Node
+from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import (
     accept_loss,
     examine_in_background,

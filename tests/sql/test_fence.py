@@ -7,7 +7,8 @@ import pytest
 
 from strandline.errors import Fenced, InvalidInput, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql import Database, FenceRow, FenceState, open_database, run, value
+from strandline.sql import Database, FenceRow, open_database, run, value
+from strandline.sql.fence import FenceState
 from tests.sql.statements import recorded
 
 FIRST, SECOND = FenceToken(1, 1), FenceToken(1, 2)

@@ -12,12 +12,8 @@ from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Fenced
 from strandline.sql import Query, open_database, stored_time
-from strandline.transactions import (
-    Transaction,
-    TransactionListener,
-    Transactions,
-    records,
-)
+from strandline.transactions import Transaction, Transactions, records
+from strandline.transactions.transaction import TransactionListener
 from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, new_table
 

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from strandline.errors import Fenced
-from strandline.transactions import Component, Heartbeats, LockMode, TransactionState, heartbeats
+from strandline.transactions import Component, LockMode, TransactionState, heartbeats
+from strandline.transactions.heartbeats import Heartbeats
 from tests.sql.statements import recorded
 from tests.transactions.stores import FLIGHTS, START_MS, Store
 

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds, milliseconds, timestamp
 from strandline.errors import HoldExpired, InvalidInput, VersionNotFound
-from strandline.transactions import Hold, Holds
+from strandline.transactions import Hold
+from strandline.transactions.holds import Holds
 from tests.transactions.stores import START_MS, Store
 
 DAY = 86_400_000

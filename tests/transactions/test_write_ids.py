@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
-from strandline.transactions import NO_OPEN, RangeResponse, ValidTxnList, ValidWriteIdList
-from strandline.transactions.id_lists import MAX_OPENED, MAX_TEXT
+from strandline.transactions import NO_OPEN, ValidTxnList, ValidWriteIdList
+from strandline.transactions.id_lists import MAX_OPENED, MAX_TEXT, RangeResponse
 
 NONE, SOME, ALL = RangeResponse.NONE, RangeResponse.SOME, RangeResponse.ALL
 MAX = str(NO_OPEN)

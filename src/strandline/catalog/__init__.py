@@ -2,8 +2,8 @@
 
 from strandline.catalog import declarations  # noqa: F401 - declares the kinds
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog, Relation
-from strandline.catalog.events import AppliedVersion, VersionInfo, read_history
-from strandline.catalog.follower import Behind, CatalogFollower
+from strandline.catalog.events import VersionInfo, read_history
+from strandline.catalog.follower import Behind
 from strandline.catalog.initial import initial_catalog
 from strandline.catalog.manager import Applied, CatalogManager
 from strandline.catalog.planning import Command
@@ -11,10 +11,8 @@ from strandline.catalog.planning import Command
 __all__ = [
     "DEFAULT_DATABASE",
     "Applied",
-    "AppliedVersion",
     "Behind",
     "Catalog",
-    "CatalogFollower",
     "CatalogManager",
     "Command",
     "Relation",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from strandline.node.place import DATABASE_FILE, HEAD_FILE
+from strandline.node.place import DATABASE_FILE
 
 if TYPE_CHECKING:
     from strandline.node.node import Node
@@ -17,4 +17,4 @@ else:
         return Node
 
 
-__all__ = ["DATABASE_FILE", "HEAD_FILE", "Node"]
+__all__ = ["DATABASE_FILE", "Node"]

@@ -11,7 +11,7 @@ from strandline.sql.clock_row import (
     take_time_query,
 )
 from strandline.sql.database import DIALECTS, PATIENCE, Database, open_database
-from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
+from strandline.sql.fence import FENCE_ROW, FenceRow
 from strandline.sql.looking import look_in_order, wait_until
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.statements import (
@@ -42,7 +42,6 @@ __all__ = [
     "Counter",
     "Database",
     "FenceRow",
-    "FenceState",
     "Parameter",
     "Query",
     "Row",

@@ -51,7 +51,8 @@ from strandline.catalog.commands import (
 )
 from strandline.metastore.metastore import Metastore
 from strandline.model.privileges import ObjectKind, Privilege
-from strandline.transactions import Locks, Transactions, TransactionState
+from strandline.transactions import Transactions, TransactionState
+from strandline.transactions.locks import Locks
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
 
 SPECS = GetPartitionsRequest(dbName="sales", tblName="orders")

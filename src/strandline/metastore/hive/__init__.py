@@ -1,5 +1,5 @@
 """The Hive Metastore protocol: names, filters, conversions and the service."""
 
-from strandline.metastore.hive.service import HiveMetastoreService, HiveServiceStatistics
+from strandline.metastore.hive.service import HiveMetastoreService
 
-__all__ = ["HiveMetastoreService", "HiveServiceStatistics"]
+__all__ = ["HiveMetastoreService"]
