@@ -31,7 +31,7 @@ def test_the_log_says_once_that_news_are_lost_and_when_each_follower_works_again
     finally:
         server.remove()
     assert sum("news of strandline are lost" in line for line in caplog.messages) == 1
-    for thread in ("news of strandline", "the catalog applier", "the thread cache-applier"):
+    for thread in ("news of strandline", "the thread catalog-applier", "the thread cache-applier"):
         assert sum(is_back(line) and line.startswith(thread) for line in caplog.messages) == 1
 
 
