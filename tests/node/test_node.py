@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,6 @@ from strandline.catalog.commands import (
 )
 from strandline.clock import Timestamp
 from strandline.config import Settings
-from strandline.durable import DurableCatalogState
 from strandline.errors import (
     Conflict,
     CorruptData,
@@ -37,7 +37,7 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
-from strandline.sql import Database, SqliteDatabase
+from strandline.sql import SqliteDatabase
 from tests.metastore.dml import parameters
 from tests.node.conftest import MemberProcess, create_table, sql
 
@@ -223,9 +223,9 @@ def test_a_node_can_join_while_another_changes_the_catalog(
     with Node.open(folder) as node:
         agree = membership._agree
 
-        def agree_late(database: Database, state: DurableCatalogState) -> None:
+        def agree_late(*of_the_joining: Any) -> None:
             node.session(user="ann").execute(CreateSchema(name="meanwhile"))
-            agree(database, state)
+            agree(*of_the_joining)
 
         monkeypatch.setattr(membership, "_agree", agree_late)
         with Node.open(folder) as joined:
