@@ -50,7 +50,7 @@ def planted_in(kind: str, *, finding: str) -> Callable[[Fault], Fault]:
 @planted_in("metastorage on sqlite", finding=WHICHEVER)
 def an_append_is_not_conditional(patch: pytest.MonkeyPatch) -> None:
     condition = "ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),"
-    plant(patch, MetastorageLog, "append", condition, "")
+    plant(patch, MetastorageLog, "_append", condition, "")
 
 
 @planted_in("persist on sqlite", finding=WHICHEVER)
@@ -64,14 +64,15 @@ def an_append_to_a_shard_is_not_conditional(patch: pytest.MonkeyPatch) -> None:
 @planted_in("metastorage on sqlite", finding=WHICHEVER)
 def who_was_fenced_goes_on(patch: pytest.MonkeyPatch) -> None:
     condition = "ValueIs(FENCE, self._fence_bytes(token)) if token else Absent(FENCE),"
-    plant(patch, MetastorageLog, "append", condition, "")
+    plant(patch, MetastorageLog, "_append", condition, "")
     _let_the_fenced_read(patch)
 
 
 @planted_in("stash on sqlite", finding=WHICHEVER)
 def who_was_fenced_goes_on_in_a_stash(patch: pytest.MonkeyPatch) -> None:
-    condition = "state.upper == expected_upper and state.token == token"
-    plant(patch, StashLog, "append", condition, "state.upper == expected_upper")
+    next_version = "state.upper == append.expected_upper"
+    condition = f"{next_version} and state.token == append.token"
+    plant(patch, StashLog, "_append", condition, next_version)
     _let_the_fenced_read(patch)
 
 
