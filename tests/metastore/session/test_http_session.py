@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 from zlib import crc32
 
 import pytest
@@ -435,6 +436,20 @@ def test_a_node_without_tls_and_a_node_that_is_not_trusted_are_reported_at_once(
         with pytest.raises(ProtocolError, match=r"CERTIFICATE_VERIFY_FAILED.*SSL_CERT_FILE"):
             session.begin()
         serving_once.result()
+
+
+def test_a_commit_without_an_answer_has_an_unknown_outcome_if_the_next_connection_fails_for_good(
+    scene: Scene,
+) -> None:
+    with scene.impatient() as session:
+        txn_id = session.begin().txn_id
+        scene.proxy.cut_answer("commit")
+        # The next connection goes to a node without TLS.
+        session._transport._address = urlsplit(scene.url)
+        session._transport._security = ssl.create_default_context()
+        with pytest.raises(UnknownOutcome, match=r"SSL.*may or may not have happened"):
+            session.commit(txn_id)
+    assert scene.local.transaction(txn_id).state is TransactionState.COMMITTED
 
 
 def test_a_session_that_goes_on_trying_says_so_once(

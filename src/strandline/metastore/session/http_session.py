@@ -39,6 +39,7 @@ from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
 from strandline.config import SettingValue
 from strandline.errors import (
+    ProtocolError,
     StrandlineError,
     TransactionFinished,
     Unavailable,
@@ -427,8 +428,13 @@ class _Attempts:
         return max(seconds_left / 2, min(seconds_left, LEAST_SHARE))
 
     def pause(self, loss: Lost) -> None:
-        """Wait before the next attempt; raise if the deadline has passed."""
+        """Wait before the next attempt; raise if the deadline has passed.
+
+        Raises at once if the next attempt would fail too, unless the outcome is unknown by then.
+        """
         self._unknown = self._unknown or (loss.sent and bool(self._look))
+        if isinstance(loss.answer, ProtocolError) and not self._unknown:
+            raise loss.answer from loss
         self._answer = loss.answer or self._answer  # the last attempt may have no time for one
         seconds_left = self._end - time.monotonic()
         if seconds_left <= 0 or self._closed.is_set():

@@ -47,7 +47,8 @@ class Lost(Exception):
     """The request may have been executed or not, or may still be executed.
 
     ``sent`` says whether the node can have begun to execute it. ``answer`` is the node's error if
-    it is stopping or overloaded. ``wait`` is the number of seconds that it asks the client to wait.
+    it is stopping or overloaded, or a `ProtocolError` if the next attempt would most likely fail
+    too. ``wait`` is the number of seconds that the node asks the client to wait.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class HttpTransport:
             ) from error
 
     def _answer(self, path: str, content_type: str, body: bytes, seconds: float) -> _Answer:
-        """The answer to a POST. Raises `Lost`, `ProtocolError`."""
+        """The answer to a POST. Raises `Lost`."""
         request = (
             f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -196,7 +197,7 @@ class HttpTransport:
         return answer
 
     def _connected(self, seconds: float) -> socket.socket:
-        """A connection that is ready for a request. Raises `Lost`, `ProtocolError`, `Stopping`."""
+        """A connection that is ready for a request. Raises `Lost`, `Stopping`."""
         while True:
             with self._lock:
                 if self._is_closed:
@@ -215,7 +216,7 @@ class HttpTransport:
         return self._connect(min(seconds, CONNECT_TIMEOUT))
 
     def _connect(self, timeout: float) -> socket.socket:
-        """A new connection. Raises `Lost`, `ProtocolError`."""
+        """A new connection. Raises `Lost`."""
         host, security = self._address.hostname or "", self._security
         port = self._address.port or (80 if security is None else 443)
         try:
@@ -228,13 +229,14 @@ class HttpTransport:
                 connection = security.wrap_socket(connection, server_hostname=host)
         except (OSError, UnicodeError) as error:
             connection.close()
+            lasting = None
             if type(error) in (ssl.SSLError, ssl.SSLCertVerificationError):
-                raise ProtocolError(  # and the next attempt would fail too
+                lasting = ProtocolError(
                     f"{self.url} does not speak TLS, or this client does not trust it ({error}); "
                     "write http:// if the node has no certificate, or name the authorities to "
                     "trust in the variable SSL_CERT_FILE"
-                ) from error
-            raise Lost(_why(error), sent=False) from error
+                )
+            raise Lost(_why(error), sent=False, answer=lasting) from error
         return connection
 
     def _keep(self, connection: socket.socket) -> None:
