@@ -26,6 +26,7 @@ from strandline.catalog.commands import (
     SetTableProperties,
     TableDefinition,
     ViewDefinition,
+    views,
 )
 from strandline.errors import (
     AlreadyExists,
@@ -38,6 +39,7 @@ from strandline.errors import (
 )
 from strandline.model import types as t
 from strandline.model.descriptors import StorageFormat
+from strandline.model.identifiers import check_name
 from strandline.model.type_parser import parse_type
 
 
@@ -469,6 +471,20 @@ def test_replacing_a_view_keeps_its_id(manager: CatalogManager) -> None:
     assert first is not None
     assert second is not None
     assert (second.id, second.original_text) == (first.id, "SELECT 2")
+
+
+def test_a_view_that_an_older_release_named_like_a_version_can_be_altered(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = replace(VIEW.definition, name="v@1")
+    with monkeypatch.context() as older:
+        older.setattr(views, "check_versioned_name", check_name)
+        manager.execute([SCHEMA, replace(VIEW, definition=definition)], author="ann")
+    alter = AlterView(schema="s", view="v@1", definition=replace(definition, comment="c"))
+    manager.execute(alter, author="ann")
+    view = manager.latest_catalog().view("s", "v@1")
+    assert view is not None
+    assert view.comment == "c"
 
 
 def test_a_table_may_have_ten_thousand_columns_but_not_one_more(manager: CatalogManager) -> None:

@@ -57,7 +57,8 @@ class CreateView:
 
         IF NOT EXISTS applies only to a view of that name.
         """
-        _check(self.definition)
+        check_versioned_name(self.definition.name, "view")
+        check_columns(self.definition.columns, table=self.definition.name)
         if self.if_not_exists and self.or_replace:
             raise InvalidInput(
                 f"view {self.definition.name} cannot be created both OR REPLACE and IF NOT EXISTS"
@@ -99,7 +100,7 @@ class AlterView:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `UnsupportedOperation`, `InvalidInput`."""
-        _check(self.definition)
+        check_columns(self.definition.columns, table=self.view)
         old = _existing(planning, self.schema, self.view, if_exists=self.if_exists)
         if old is None:
             return
@@ -163,11 +164,6 @@ def _existing(
     if not isinstance(relation, ViewDescriptor):
         raise UnsupportedOperation(f"{schema}.{name} is a table, not a view")
     return relation
-
-
-def _check(definition: ViewDefinition) -> None:
-    check_versioned_name(definition.name, "view")
-    check_columns(definition.columns, table=definition.name)
 
 
 def _describe(
