@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,6 +46,30 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
         ("WARNING", "applier: away"),
         ("ERROR", "applier failed"),
     ]
+
+
+def test_the_time_of_an_outage_is_counted_from_its_first_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds, ended = iter(["waits for hours and fails", "fails", "works"]), threading.Event()
+    now = [0.0]
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def round_() -> None:
+        what = next(rounds, None)
+        now[0] += 7200 if what == "waits for hours and fails" else 1
+        if what is None:
+            ended.set()
+            raise Stopping("closed")
+        if what != "works":
+            raise Unavailable("away")
+
+    caplog.set_level(logging.INFO)
+    follower = Follower(round_, name="projector")
+    follower.start()
+    assert ended.wait(60)
+    follower.stop()
+    assert caplog.messages[-1] == "the thread projector works again, after 2.0 s"
 
 
 def test_a_follower_ends_without_a_failure_if_its_source_is_closed() -> None:

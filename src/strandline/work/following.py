@@ -16,7 +16,7 @@ LONGEST_PAUSE = 5.0
 
 
 class Follower:
-    """Calls ``round_``, which must wait for a bounded time, between `start` and `stop`.
+    """Calls ``round_`` between `start` and `stop`.
 
     Failures of the types ``expected`` are logged in one line, others with their frames. The thread
     ends if a round raises `Stopping`.
@@ -36,6 +36,7 @@ class Follower:
         self._thread: threading.Thread | None = None
         self._round_ended = 0.0
         self._is_failing = False
+        self._failing_since = 0.0
         self.failures = 0
         self.last_failure: str | None = None
         """Text, not the error: its frames would keep a cursor, and so a closed database, open."""
@@ -66,7 +67,8 @@ class Follower:
     def check(self, *, longest: float) -> None:
         """Raise `Unavailable` with the reason if the last round failed or the thread has ended.
 
-        Also if no round has ended within the ``longest`` time, in seconds.
+        Also if no round has ended within the ``longest`` time, in seconds; so every round must
+        wait for a bounded time.
         """
         if not self.running():
             raise Unavailable(f"the thread {self._name} is not running")
@@ -86,7 +88,8 @@ class Follower:
                 self._round()
                 pause = FIRST_PAUSE
                 if self._is_failing:
-                    seconds = time.monotonic() - self._round_ended
+                    # Not since the last round, which may have ended long before the failure.
+                    seconds = time.monotonic() - self._failing_since
                     logger.info("the thread %s works again, after %.1f s", self._name, seconds)
                 self._is_failing = False
                 self._round_ended = time.monotonic()
@@ -95,6 +98,8 @@ class Follower:
             except Exception as error:
                 self.failures += 1
                 self.last_failure = f"{type(error).__name__}: {error}"
+                if not self._is_failing:
+                    self._failing_since = time.monotonic()
                 self._is_failing = True
                 if isinstance(error, self._expected):
                     logger.warning("%s: %s; next attempt in %.1f s", self._name, error, pause)
