@@ -310,9 +310,7 @@ def _remaining(rows: Sequence[Row]) -> Row | None:
     first = next(row for row in rows if row.value == values[0])
     if len(values) > 1 or sums[values[0]] != 1:
         return first._replace(diff=-1)
-    return max(
-        (row for row in rows if row.value == values[0] and row.diff == 1), key=attrgetter("version")
-    )
+    return max((row for row in rows if row.value == values[0] and row.diff == 1), key=_version)
 
 
 def snapshot_of_rows(version: int, time: Timestamp, rows: Iterable[Row]) -> Snapshot:
