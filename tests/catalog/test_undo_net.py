@@ -36,6 +36,7 @@ from strandline.catalog.commands import (
     SetTableProperties,
     StartBuildingIndex,
 )
+from strandline.catalog.undo.reading import read_undrop
 from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound
 from strandline.model.privileges import ObjectKind
 from tests.catalog.scenario import SCHEMA, create_table, create_view, index_id, table_of
@@ -431,6 +432,17 @@ def test_an_object_comes_back_to_the_role_that_owned_it_whatever_its_name_is(
     undrop(manager, "s.t")
     restored = undo(manager, given).catalog
     assert owner_of(restored, "t") == owner_of(restored, "given") == "rob"
+
+
+def test_the_owner_is_renamed_between_the_reading_of_an_undo_and_its_execution(
+    manager: CatalogManager,
+) -> None:
+    run(manager, CreateRole(name="bob"), keyed("t", "bob"))
+    run(manager, DROP_TABLE)
+    read = read_undrop(manager, "table", "s.t")
+    run(manager, RenameRole(name="bob", new_name="rob"))
+    run(manager, read)
+    assert owner_of(manager.present(), "t") == "rob"
 
 
 @pytest.mark.parametrize(("is_name_reused", "owner"), [(False, "bob"), (True, "")])

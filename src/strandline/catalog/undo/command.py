@@ -102,15 +102,14 @@ class Undo:
     Several versions, from ``first`` on, are undone as the one update that `as_one` makes of them.
     ``later`` are the later updates that touched the same objects, or dropped what they refer to.
     ``restored`` is the next number of `RESTORED_TABLES` when these were read. ``owners`` are the
-    present names of roles that owned the objects, by their normalized names of then, if they
-    differ; empty if the role is gone and another one has its name.
+    ids of the roles that owned the objects, by their normalized names of then.
     """
 
     update: Update
     first: int | None = None
     later: tuple[Update, ...] = ()
     restored: int = 1
-    owners: Mapping[str, str] = field(default_factory=dict)
+    owners: Mapping[str, int] = field(default_factory=dict)
     only: frozenset[Target] | None = None
 
     def plan(self, planning: Planning) -> None:
@@ -180,7 +179,7 @@ class Undo:
         return exchanged(self.update.changes(), considered)
 
     def with_later(
-        self, later: Sequence[Update], *, restored: int, owners: Mapping[str, str]
+        self, later: Sequence[Update], *, restored: int, owners: Mapping[str, int]
     ) -> Undo:
         """This undo, with what came later. Reuses the net effect that was already computed."""
         completed = replace(self, later=tuple(later), restored=restored, owners=owners)
@@ -385,13 +384,27 @@ class _Step:
         earlier = net.old_value if change.old == net.old else value_of(change.kind, change.old)
         whole = self._whole(change.kind, earlier)
         value = declared_kind(change.kind).undo.comes_back(earlier, now, net, whole)
-        owner = self.undo.owners.get(normalize(getattr(value, "owner", "")))
-        if owner is not None:
+        then = getattr(value, "owner", "")
+        if (owner := self._present_owner(then)) != then:
             value = replace(value, owner=owner)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
         keeps_present_name = net.old is None or (now is not None and not renames(change))
         return called_as(value, now if keeps_present_name else net.old_value)
+
+    def _present_owner(self, then: str) -> str:
+        """The present name of the owner ``then``: the name of a role may be another's by now.
+
+        Empty if the role is gone and another one has its name.
+        """
+        role_id = self.undo.owners.get(normalize(then))
+        if role_id is None:
+            return then
+        catalog = self.planning.catalog
+        now, holder = catalog.role_by_id(role_id), catalog.role(then)
+        if now is None:
+            return then if holder is None else ""
+        return then if now == holder else now.name
 
     def _put_back(self, transaction: CatalogTransaction, change: Change, value: Any) -> None:
         self._check_name(value)

@@ -277,24 +277,20 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
     return undo.with_later(
         later,
         restored=latest.next_number(RESTORED_TABLES),
-        owners=_present_owners(catalogs, undo, latest),
+        owners=_owners_then(catalogs, undo),
     )
 
 
-def _present_owners(catalogs: CatalogFollower, undo: Undo, latest: Catalog) -> dict[str, str]:
-    """`Undo.owners`: owners are names, and the name of a role may be another's by now."""
+def _owners_then(catalogs: CatalogFollower, undo: Undo) -> dict[str, int]:
+    """`Undo.owners`, without the roles that the undo itself takes back."""
     before = catalogs.catalog((undo.first or undo.update.version) - 1)
-    owners: dict[str, str] = {}
-    for name in {normalize(getattr(net.old_value, "owner", "")) for net in undo.net.values()}:
-        role = before.role(name)
-        if role is None or Target("role", id_key(role.id)) in undo.net:
-            continue
-        now, holder = latest.role_by_id(role.id), latest.role(name)
-        if now is not None and normalize(now.name) != name:
-            owners[name] = now.name
-        elif now is None and holder is not None:
-            owners[name] = ""
-    return owners
+    names = {getattr(net.old_value, "owner", "") for net in undo.net.values()}
+    roles = [role for role in map(before.role, names) if role is not None]
+    return {
+        normalize(role.name): role.id
+        for role in roles
+        if Target("role", id_key(role.id)) not in undo.net
+    }
 
 
 def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
