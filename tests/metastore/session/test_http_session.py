@@ -455,7 +455,7 @@ def test_a_commit_without_an_answer_has_an_unknown_outcome_if_the_next_connectio
 def test_a_session_that_goes_on_trying_says_so_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http_session, "WARN_AFTER", SHORT / 4)
+    monkeypatch.setattr(http_session, "WARN_AFTER", 0.0)
     scene.proxy.stop_listening()
     with scene.impatient() as session, pytest.raises(Unavailable):
         session.history()
