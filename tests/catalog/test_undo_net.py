@@ -470,6 +470,20 @@ def test_a_new_role_is_dropped_after_what_it_owned_by_its_name_is_taken_back(
     assert visible(undo(manager, undone.version).catalog) == after
 
 
+def test_what_a_user_owned_before_a_role_took_its_name_stays_when_the_role_gets_its_own_back(
+    manager: CatalogManager,
+) -> None:
+    run(manager, CreateRole(name="staff"), keyed("t", "staff"), keyed("of_ann", "ann"))
+    before = manager.present()
+    version = run(manager, RenameRole(name="staff", new_name="ann"))
+    run(manager, keyed("later", "ann"))
+    undone = undo(manager, version).catalog
+    owners = {name: owner_of(undone, name) for name in ("t", "of_ann", "later")}
+    assert owners == {"t": "staff", "of_ann": "ann", "later": "staff"}
+    run(manager, DropTable(schema="s", table="later"))
+    assert visible(manager.present()) == visible(before)
+
+
 def test_what_a_role_got_from_one_whose_name_it_took_goes_back(manager: CatalogManager) -> None:
     run(manager, CreateRole(name="a"), CreateRole(name="b"), CreateSchema(name="n", owner="a"))
     before = manager.present()

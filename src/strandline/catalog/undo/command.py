@@ -102,7 +102,8 @@ class Undo:
     Several versions, from ``first`` on, are undone as the one update that `as_one` makes of them.
     ``later`` are the later updates that touched the same objects, or dropped what they refer to.
     ``restored`` is the next number of `RESTORED_TABLES` when these were read. ``owners`` are the
-    ids of the roles that owned the objects, by their normalized names of then.
+    ids of the roles that owned the objects, by their normalized names of then. ``kept`` are objects
+    that do not follow a renamed role back: they had its later name as their owner before it did.
     """
 
     update: Update
@@ -110,6 +111,7 @@ class Undo:
     later: tuple[Update, ...] = ()
     restored: int = 1
     owners: Mapping[str, int] = field(default_factory=dict)
+    kept: frozenset[Target] = frozenset()
     only: frozenset[Target] | None = None
 
     def plan(self, planning: Planning) -> None:
@@ -179,10 +181,15 @@ class Undo:
         return exchanged(self.update.changes(), considered)
 
     def with_later(
-        self, later: Sequence[Update], *, restored: int, owners: Mapping[str, int]
+        self,
+        later: Sequence[Update],
+        *,
+        restored: int,
+        owners: Mapping[str, int],
+        kept: frozenset[Target],
     ) -> Undo:
         """This undo, with what came later. Reuses the net effect that was already computed."""
-        completed = replace(self, later=tuple(later), restored=restored, owners=owners)
+        completed = replace(self, later=tuple(later), restored=restored, owners=owners, kept=kept)
         completed.__dict__["net"] = self.net
         return completed
 
@@ -418,6 +425,8 @@ class _Step:
         for part in following(self.planning.catalog, now, value):
             target = Target(collection_of(part).kind, id_key(part.id))
             net = self.undo.net.get(target)
+            if isinstance(value, RoleDescriptor) and target in self.undo.kept:
+                continue
             if target not in self.undo.touched or (net is not None and net.old is None):
                 self._check_name(
                     part, taken="{} is restored with its table, but its name is used by {}"

@@ -20,7 +20,7 @@ from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.declared_kinds import declared_kind, declared_kinds
 from strandline.catalog.follower import READ_AT_ONCE, CatalogFollower
 from strandline.catalog.kinds import Kind, described, find, kind_named, kind_of, references
-from strandline.catalog.privileges.access import Access
+from strandline.catalog.privileges.access import Access, owned_by
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
 from strandline.catalog.undo.net import Target, as_one, target_of
 from strandline.catalog.verbs import Action, verb_named
@@ -274,16 +274,17 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
         }
         if touched & watched or dropped & needed:
             later.append(update)
+    before = catalogs.catalog((undo.first or undo.update.version) - 1)
     return undo.with_later(
         later,
         restored=latest.next_number(RESTORED_TABLES),
-        owners=_owners_then(catalogs, undo),
+        owners=_owners_then(before, undo),
+        kept=_owned_before(before, undo),
     )
 
 
-def _owners_then(catalogs: CatalogFollower, undo: Undo) -> dict[str, int]:
+def _owners_then(before: Catalog, undo: Undo) -> dict[str, int]:
     """`Undo.owners`, without the roles that the undo itself takes back."""
-    before = catalogs.catalog((undo.first or undo.update.version) - 1)
     names = {getattr(net.old_value, "owner", "") for net in undo.net.values()}
     roles = [role for role in map(before.role, names) if role is not None]
     return {
@@ -291,6 +292,18 @@ def _owners_then(catalogs: CatalogFollower, undo: Undo) -> dict[str, int]:
         for role in roles
         if Target("role", id_key(role.id)) not in undo.net
     }
+
+
+def _owned_before(before: Catalog, undo: Undo) -> frozenset[Target]:
+    """`Undo.kept`."""
+    nets = [net for target, net in undo.net.items() if target.kind == "role"]
+    names = [net.new_value.name for net in nets if net.old is not None and net.new is not None]
+    return frozenset(
+        Target(kind, id_key(stored.id))
+        for name in names
+        if before.role(name) is None
+        for kind, stored in owned_by(before.contents, name)
+    )
 
 
 def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
