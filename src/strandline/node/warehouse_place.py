@@ -202,8 +202,9 @@ def accept_database(database: Database) -> str | None:
     if recorded is None:
         return None
     identity = database.identity()
-    with database.write() as connection:
-        place.put(connection, replace(recorded, inode=identity))
+    if identity != recorded.inode:
+        with database.write() as connection:
+            place.put(connection, replace(recorded, inode=identity))
     return recorded.path
 
 
