@@ -73,6 +73,13 @@ def restored_database(store: EmptyStore) -> str:
     return restored
 
 
+def accept_loss(store: EmptyStore, backup: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accept, with the command, what the database ``backup`` of the store lacks."""
+    monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
+    result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+    assert result.exit_code == 0, result.output
+
+
 def restored_alone(store: EmptyStore) -> EmptyStore:
     """The store with its database as it was before one more commit of rows."""
     backup = restored_database(store)
@@ -115,9 +122,7 @@ def test_a_loss_is_accepted_although_a_newer_epoch_began_since_the_backup(
     backup = restored_database(store)
     append(store._replace(settings=replace(store.settings, deploy_generation=1)))
     restored = store._replace(settings=replace(store.settings, objects=backup))
-    monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
-    result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
-    assert result.exit_code == 0, result.output
+    accept_loss(store, backup, monkeypatch)
     append(restored)
 
 
@@ -133,9 +138,7 @@ def test_a_loss_that_an_earlier_release_accepted_without_a_newer_epoch_is_accept
         take_time(connection, clock, bounded=False)
     with pytest.raises(Fenced, match="older backup than the catalog"):
         Node.open(restored.address, settings=restored.settings)
-    monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
-    result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
-    assert result.exit_code == 0, result.output
+    accept_loss(store, backup, monkeypatch)
     append(restored)
 
 

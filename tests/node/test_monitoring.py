@@ -282,15 +282,21 @@ def test_metrics_have_the_watermarks_and_the_lag_of_the_follower(tmp_path: Path)
         assert read(node)["follower_lag_events"] == 0
 
 
-def test_a_part_that_cannot_be_read_hides_no_other_metrics(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def url_without_transactions(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The pages of a node that cannot read the statistics of its transactions."""
+
     def gone() -> None:
         raise Unavailable("the store is away")
 
     monkeypatch.setattr(node.transactions, "statistics", gone)
     with serving(monitored(node)) as url:
-        values = samples(httpx.get(f"{url}/metrics", trust_env=False).text)
+        yield url
+
+
+def test_a_part_that_cannot_be_read_hides_no_other_metrics(url_without_transactions: str) -> None:
+    page = httpx.get(f"{url_without_transactions}/metrics", trust_env=False)
+    values = samples(page.text)
     assert values["strandline_part_readable", frozenset({"transactions"})] == 0
     assert values["strandline_part_readable", frozenset({"catalog"})] == 1
     assert ("strandline_open_transactions", frozenset()) not in values
@@ -339,14 +345,9 @@ def test_metrics_count_the_watches_of_etcd_and_the_calls_that_share_writes(
 
 
 def test_statistics_have_null_for_a_part_that_cannot_be_read(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, url_without_transactions: str
 ) -> None:
-    def gone() -> None:
-        raise Unavailable("the store is away")
-
-    monkeypatch.setattr(node.transactions, "statistics", gone)
-    with serving(monitored(node)) as url:
-        answer = httpx.get(f"{url}/v1/statistics", trust_env=False)
+    answer = httpx.get(f"{url_without_transactions}/v1/statistics", trust_env=False)
     assert answer.status_code == 200
     counts = answer.json()
     assert counts["transactions"] is None

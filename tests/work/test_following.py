@@ -12,7 +12,7 @@ import pytest
 
 from strandline.errors import Stopping, Unavailable
 from strandline.work import following
-from strandline.work.following import Follower
+from strandline.work.following import FollowingThread
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
         enough.set()
 
     caplog.set_level(logging.WARNING)
-    follower = Follower(round_, name="applier")
+    follower = FollowingThread(round_, name="applier")
     follower.start()
     assert enough.wait(60)
     assert follower.running()
@@ -65,7 +65,7 @@ def test_the_time_of_an_outage_is_counted_from_its_first_failure(
             raise Unavailable("away")
 
     caplog.set_level(logging.INFO)
-    follower = Follower(round_, name="projector")
+    follower = FollowingThread(round_, name="projector")
     follower.start()
     assert ended.wait(60)
     follower.stop()
@@ -79,7 +79,7 @@ def test_a_follower_ends_without_a_failure_if_its_source_is_closed() -> None:
         ended.set()
         raise Stopping("closed")
 
-    follower = Follower(round_, name="applier")
+    follower = FollowingThread(round_, name="applier")
     follower.start()
     assert ended.wait(60)
     follower.stop()
@@ -105,7 +105,7 @@ def test_a_recorded_failure_keeps_no_object_of_its_round_alive(
         cursors.append(weakref.ref(cursor))
         raise Unavailable("away")
 
-    follower = Follower(round_, name="applier")
+    follower = FollowingThread(round_, name="applier")
     gc.disable()
     try:
         follower.start()

@@ -62,7 +62,7 @@ from strandline.durable.state import ExpectedUpdate, TrimmedAway
 from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable
 from strandline.fencing import FenceToken
 from strandline.wire import decode, encode
-from strandline.work.following import Follower
+from strandline.work.following import FollowingThread
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class CatalogApplier:
         self._awaited = AwaitedVersions()
         self._listeners = Listeners()
         self._stop = threading.Event()
-        self._applier = Follower(
+        self._applier = FollowingThread(
             self._follow, name="catalog-applier", expected=(Unavailable, Fenced, SetBack)
         )
         self._quiet = ROUND_SECONDS

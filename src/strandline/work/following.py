@@ -15,7 +15,7 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
 
-class Follower:
+class FollowingThread:
     """Calls ``round_`` between `start` and `stop`.
 
     Failures of the types ``expected`` are logged in one line, others with their frames. The thread

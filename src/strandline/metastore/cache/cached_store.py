@@ -71,7 +71,7 @@ from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
-from strandline.work.following import Follower
+from strandline.work.following import FollowingThread
 
 DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20
@@ -172,7 +172,7 @@ class CachedStore(ObjectStore):
             staleness=staleness,
             monotonic=monotonic,
         )
-        self._follower = Follower(self._applier.follow, name="cache-applier")
+        self._follower = FollowingThread(self._applier.follow, name="cache-applier")
         self._hits = 0
         self._misses = dict.fromkeys(("behind", "not_held", "other_list"), 0)
 
@@ -190,7 +190,7 @@ class CachedStore(ObjectStore):
         self._follower.stop(wake=wake)
 
     def check_following(self, *, longest: float) -> None:
-        """Raise `Unavailable` if the thread does not follow the log; see `Follower.check`."""
+        """Raise `Unavailable` if the thread fails or is late; see `FollowingThread.check`."""
         self._follower.check(longest=longest)
 
     def lag(self) -> int:

@@ -85,7 +85,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places, tables_at_queries
 from strandline.sql import FENCE_ROW, Database
 from strandline.work import keeping_garbage
-from strandline.work.following import Follower
+from strandline.work.following import FollowingThread
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Projector:
         self._batches = 0
         self._news = threading.Event()
         self._stop = threading.Event()
-        self._thread = Follower(self._project_news, name="projector")
+        self._thread = FollowingThread(self._project_news, name="projector")
 
     def projected_version(self) -> int:
         """The highest version of which all entries are projected, as of now."""
