@@ -166,6 +166,71 @@ def test_a_partition_whose_folder_cannot_be_synced_to_disk_is_not_added(
     assert set(shown(call, "few")) == before
 
 
+@pytest.mark.parametrize("external", [False, True])
+def test_partitions_stay_where_they_are_if_their_table_gets_another_location(
+    call: Caller, tmp_path: Path, *, external: bool
+) -> None:
+    table = _partitioned(call, location=f"file:{tmp_path}/first" if external else None)
+    first = table["sd"]["location"]
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    call("add_partition", new_part=partition("t", 2, location=f"{first}/two"))
+    version = call.node.metastore.catalogs.latest_catalog().version
+
+    table["sd"]["location"] = f"file:{tmp_path}/second"
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=table)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["3"])
+
+    places = {values: part["sd"]["location"] for values, part in shown(call, "t").items()}
+    assert places == {"1": f"{first}/p=1", "2": f"{first}/two", "3": f"file:{tmp_path}/second/p=3"}
+    past = call("get_partitions", db_name=f"default@{version}", tbl_name="t", max_parts=-1)
+    assert [part["sd"]["location"] for part in past] == [f"{first}/p=1", f"{first}/two"]
+
+
+def test_partitions_of_an_external_table_stay_also_when_its_location_is_undone(
+    call: Caller, tmp_path: Path
+) -> None:
+    table = _partitioned(call, location=f"file:{tmp_path}/first")
+    table["sd"]["location"] = f"file:{tmp_path}/second"
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=table)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["3"])
+    session = call.node.session(user="ann")
+    session.undo(call.node.metastore.catalogs.latest_catalog().version)
+    assert call("get_table", dbname="default", tbl_name="t")["sd"]["location"].endswith("/first")
+    assert shown(call, "t")["3"]["sd"]["location"] == f"file:{tmp_path}/second/p=3"
+
+
+def test_partitions_follow_a_renamed_table_after_another_location_was_refused(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _partitioned(call)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
+    with monkeypatch.context() as patch, pytest.raises(Unavailable):
+        patch.setattr(call.node.metastore, "execute", _refuse)
+        call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+    call("alter_table", dbname="default", tbl_name="t", new_tbl={**table, "tableName": "u"})
+    place = call("get_table", dbname="default", tbl_name="u")["sd"]["location"]
+    assert shown(call, "u")["1"]["sd"]["location"] == f"{place}/p=1"
+    assert Path(f"{place}/p=1".removeprefix("file:")).is_dir()
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise Unavailable("nothing was done")
+
+
+def _partitioned(call: Caller, *, location: str | None = None) -> Any:
+    """A new table ``t``, external if it has a location."""
+    sent = {
+        "tableName": "t",
+        "dbName": "default",
+        "sd": SD if location is None else {**SD, "location": location},
+        "partitionKeys": [{"name": "p", "type": "int"}],
+        "parameters": {} if location is None else {"EXTERNAL": "TRUE"},
+    }
+    call("create_table", tbl=sent)
+    return call("get_table", dbname="default", tbl_name="t")
+
+
 def test_names_and_filters_of_many_partitions_are_answered_from_memory(call: Caller) -> None:
     """They run in a thread of a serving node, which may not read so many rows from the database."""
     table = call.node.session(user="ann").table("default.few").descriptor

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strandline.catalog import Relation
+from strandline.catalog import Catalog, Relation
 from strandline.catalog.commands import (
     AlterTable,
     AlterView,
@@ -81,7 +81,7 @@ class AlterRelation:
             )
         self._check_expected(old)
         target = self._target(planning, old)
-        next_location = self._next_location(planning, old, target)
+        next_location = self._next_location(planning.catalog, old, target)
         requested = self.wanted(shown=self._shown(old), next_location=next_location)
         if isinstance(old, ViewDescriptor):
             self._alter_view(planning, old, requested)
@@ -105,6 +105,15 @@ class AlterRelation:
             shown=shown,
             next_location=next_location,
         )
+
+    def relocates(self, catalog: Catalog, old: TableDescriptor) -> bool:
+        """Whether the client names another folder, and not the one of a new name."""
+        requested = (self.request.get("sd") or {}).get("location")
+        if requested is None or self.location is None or same_location(requested, self.location):
+            return False
+        target = catalog.schema(present_schema(self.request.get("dbName") or self.schema))
+        following = self._next_location(catalog, old, target)
+        return following is None or not same_location(requested, following)
 
     def _new_name(self) -> str:
         return str(self.request.get("tableName", "")).lower()
@@ -166,14 +175,15 @@ class AlterRelation:
         return target
 
     def _next_location(
-        self, planning: Planning, old: Relation, target: SchemaDescriptor | None
+        self, catalog: Catalog, old: Relation, target: SchemaDescriptor | None
     ) -> str | None:
         """Return the new location of a managed table in its default location; None if it stays."""
-        if target is None or not isinstance(old, TableDescriptor) or self.location is None:
+        home = catalog.schema(self.schema)
+        if target is None or home is None or self.location is None:
             return None
-        if old.kind is not TableKind.MANAGED:
+        if not isinstance(old, TableDescriptor) or old.kind is not TableKind.MANAGED:
             return None
-        default = self.place(planning.schema(self.schema), old.name)
+        default = self.place(home, old.name)
         requested_location = (self.request.get("sd") or {}).get("location")
         following = self.place(target, self._new_name())
         stays = not same_location(self.location, default) or (

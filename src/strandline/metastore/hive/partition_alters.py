@@ -6,8 +6,8 @@ table the folder of a partition moves when the partition is renamed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from strandline.errors import IllegalChange, StrandlineError, UnknownOutcome
@@ -130,6 +130,47 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
             change.replace(without_own(change.visible(RowKind.PARTITION, names).values()))
+
+
+@contextmanager
+def keeping_places(call: Call, partitioned: Partitioned) -> Iterator[None]:
+    """For a block that gives the table another location: its partitions stay where they are.
+
+    Their places are stored before it, so that no reader looks for them below the new location.
+    """
+    rows = call.metastore.store.rows(partitioned.table.id, RowKind.PARTITION, write_ids=None)
+    locations = {row.name: row.as_(PartitionRow).location for row in rows}
+    places = {row.name: partitioned.place(row.as_(PartitionRow)) for row in rows}
+    _relocate(call, partitioned.table, locations, places)
+    try:
+        yield
+    except UnknownOutcome:
+        raise
+    except BaseException:
+        with suppress(StrandlineError):
+            _relocate(call, partitioned.table, places, locations)
+        raise
+
+
+def _relocate(
+    call: Call, table: TableDescriptor, old: Mapping[str, str], new: Mapping[str, str]
+) -> None:
+    """Store the ``new`` locations of partitions, by name, of those that have the ``old`` ones."""
+    names = [name for name in new if new[name] != old[name]]
+    if not names:
+        return
+    with call.metastore.store.change(table.id, author=call.user) as change:
+        rows = [
+            (row, row.as_(PartitionRow))
+            for row in change.visible(RowKind.PARTITION, names).values()
+        ]
+        change.replace(
+            {
+                row.row_id: row.replaced_by(replace(partition, location=new[row.name]))
+                for row, partition in rows
+                if partition.location == old[row.name]
+            }
+        )
 
 
 @changes("rename_partition")

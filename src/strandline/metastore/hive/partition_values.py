@@ -45,7 +45,7 @@ from strandline.metastore.hive.table_structs import partition_columns_of
 from strandline.metastore.store.rows import PartitionRow
 from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.metastore.table_parameters import LAST_DDL_TIME
-from strandline.model.descriptors import StorageFormat, TableDescriptor, properties
+from strandline.model.descriptors import StorageFormat, TableDescriptor, TableKind, properties
 from strandline.model.types import (
     BIGINT,
     BOOLEAN,
@@ -279,10 +279,13 @@ class Partitioned:
         now = system_wall_clock() // 1000
         name = self.name_of(partition.get("values"))
         sd = partition.get("sd")
+        location = (sd or {}).get("location")
         parameters = {LAST_DDL_TIME: str(now)} | dict(partition.get("parameters") or {})
         row = PartitionRow(
             values=tuple(partition["values"]),
-            location=name,
+            location=self._stored(
+                hadoop_location(location) if location else f"{self.location}/{name}"
+            ),
             parameters=properties(parameters),
             created=now,
             last_access=partition.get("lastAccessTime", 0),
@@ -291,16 +294,16 @@ class Partitioned:
             return name, row
         storage = read_storage(sd, locations=[self.location])
         columns = read_fields(sd.get("cols"))
-        if sd.get("location"):
-            row = replace(row, location=self.relative(hadoop_location(sd["location"])))
         return name, replace(
             row,
             storage=None if storage == self._storage else storage,
             columns=None if columns == self._columns else columns,
         )
 
-    def relative(self, location: str) -> str:
-        """Return the location as a row stores it: relative to the table if it is below it."""
+    def _stored(self, location: str) -> str:
+        """Return the location as a row stores it: relative to the folder that it moves with."""
+        if self.table.kind is TableKind.EXTERNAL:
+            return location
         return relative_location(self.location, location)
 
     def place(self, row: PartitionRow) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
-from strandline.catalog import Command
+from strandline.catalog import Command, Relation
 from strandline.catalog.commands import (
     AddConstraints,
     CreateTable,
@@ -41,7 +41,8 @@ from strandline.metastore.hive.parameters import (
     is_counted_table,
     without_time,
 )
-from strandline.metastore.hive.partition_alters import give_table_columns
+from strandline.metastore.hive.partition_alters import give_table_columns, keeping_places
+from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import (
     Call,
     changes,
@@ -270,7 +271,8 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         if location is not None and not same_location(new_table.location or location, location):
             call.reader.access.require_ownership(old)
             call.folders.refuse_former(new_table.location)
-        applied = call.execute(command)
+        with _partitions_staying(call, command, old, location):
+            applied = call.execute(command)
     except WriteConflict as error:
         raise meta_exception(error.message) from None
     except InvalidInput as error:
@@ -287,6 +289,20 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         new_counted = without_accurate(new_counted, changed_columns(old, new))
         if without_time(new_counted) != without_time(counted):
             _set_counted(call, new, new_counted)
+
+
+def _partitions_staying(
+    call: Call, command: AlterRelation, old: Relation, location: str | None
+) -> AbstractContextManager[None]:
+    """As in Hive, another location of a table does not concern the partitions that exist."""
+    if not isinstance(old, TableDescriptor) or old.transactional or location is None:
+        return nullcontext()
+    if not (old.partition_columns and command.relocates(call.reader.catalog, old)):
+        return nullcontext()
+    shown = call.folders.shown
+    return keeping_places(
+        call, Partitioned(old, schema=command.schema, location=location, shown=shown)
+    )
 
 
 def _moved(old: TableDescriptor, new: TableDescriptor) -> bool:
