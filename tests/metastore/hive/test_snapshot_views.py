@@ -268,9 +268,13 @@ def test_a_hidden_name_changes_if_a_file_without_a_version_gets_another_one(
     dml.append(session, "d1.orders", {"id": 1, "item": "x"}, versioned=False)
     dml.append(session, "d1.orders", {"id": 2, "item": "y"})
     (old,) = HIDDEN.findall(text(stub))
+    (hidden_before,) = hidden(stub)
     session.execute(AlterColumn(schema="d1", table="orders", column="id", type=BIGINT))
     assert old not in HIDDEN.findall(text(stub))
     assert len(hidden(stub)) == 2
+    # A reader that had the old text before the change reads both files by it.
+    assert stub.get_table("d1", old) == hidden_before
+    assert len(names(hidden_before)) == 2
 
 
 def test_a_file_with_the_path_of_a_dropped_one_has_its_own_columns(

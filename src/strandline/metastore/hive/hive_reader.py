@@ -203,7 +203,7 @@ class HiveReader(Reader):
             # No commit has a time that was not assigned yet: such a name is forged.
             if not transactions.is_past(scope.part.last_commit):
                 raise ObjectNotFound(f"{scope.name}.{scope.part.table} does not have this part")
-            snapshot = await self._snapshot(table, scope.part.last_commit)
+            snapshot = await self._snapshot(scope.part.table_then(table), scope.part.last_commit)
             return hidden_struct(snapshot, scope.part, schema=scope.name)
         last_commit = transactions.last_commit(table.id, at=scope.point.moment)
         if scope.point.moment is not None:

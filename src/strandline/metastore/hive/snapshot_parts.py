@@ -11,9 +11,9 @@ What must stay true:
 * The name of a hidden table identifies its snapshot, by the table's id and the time of the last
   commit in the snapshot. Spark caches the columns and the file list of a table by its name. The
   name does not change until the next commit, and always means the same files with the same columns.
-  It includes a hash of the location, so it changes when the files move. The hash covers the schema
-  versions of the parts too: that of a file without a recorded version is the newest that fits, so
-  a change of a type may put the file into another part.
+  It includes a hash of the location, so it changes when the files move. It includes the newest
+  version of the schema in the snapshot too: the version of a file without a recorded one is the
+  newest that fits, so a change of a type may put the file into another part.
 * All data files are in one folder, so Spark lists one folder. It must read exactly the files of the
   snapshot, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client put
   into its own folder are listed one by one. Spark would skip a missing file, so the node checks
@@ -76,29 +76,39 @@ DELETE_COLUMNS: dict[DeleteForm, tuple[tuple[str, DataType], ...]] = {
 }
 """The columns of the delete files of each form."""
 
-_NAME = re.compile(r"(.+)@(data|deletes)_([0-9a-f]{1,16})_([0-9]{1,18})_[0-9a-f]{8}_([0-9]{1,9})")
+_NAME = re.compile(
+    r"(.+)@(data|deletes)_([0-9a-f]{1,16})_([0-9]{1,18})_[0-9a-f]{8}_([0-9]{1,9})_([0-9]{1,9})"
+)
 _UNIQUE_NAME = re.compile(r"([0-9]+-[0-9a-f]{8})[0-9a-f]{24}\.parquet")
 _GLOB = re.compile(r"([\[\]{}*?,\\])")
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenName:
-    """The parsed name of a hidden table. ``of`` is "data" or "deletes"."""
+    """The parsed name of a hidden table. ``of`` is "data" or "deletes".
+
+    ``schema_version`` is the newest version of the schema that a file of the snapshot has.
+    """
 
     table: str
     of: str
     last_commit: Timestamp
     table_id: int
+    schema_version: int
     number: int
+
+    def table_then(self, table: TableDescriptor) -> TableDescriptor:
+        """``table``, with the versions of its schema that files of the snapshot may have."""
+        versions = [v for v in table.schema_versions if v.number <= self.schema_version]
+        return replace(table, schema_versions=tuple(versions) or table.schema_versions)
 
 
 def parse_hidden(name: str) -> HiddenName | None:
     match = _NAME.fullmatch(name.lower())
     if match is None:
         return None
-    return HiddenName(
-        match[1], match[2], Timestamp(int(match[3], 16)), int(match[4]), int(match[5])
-    )
+    commit, numbers = Timestamp(int(match[3], 16)), map(int, match.groups()[3:])
+    return HiddenName(match[1], match[2], commit, *numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +201,16 @@ class TableSnapshot:
         )
 
     def hidden_name(self, of: str, number: int) -> str:
-        table, place = self.table, self._place_hash
-        return f"{table.name.lower()}@{of}_{self.last_commit:x}_{table.id}_{place}_{number}"
+        table = f"{self.table.name.lower()}@{of}_{self.last_commit:x}_{self.table.id}"
+        return f"{table}_{self._place_hash}_{self._newest_version}_{number}"
 
     @cached_property
     def _place_hash(self) -> str:
-        versions = [part.schema_version for part in self.data if part.files]
-        return blake2b(f"{self.location} {versions}".encode(), digest_size=4).hexdigest()
+        return blake2b(self.location.encode(), digest_size=4).hexdigest()
+
+    @cached_property
+    def _newest_version(self) -> int:
+        return max((part.schema_version for part in self.data if part.files), default=0)
 
     def columns_of(self, version: int) -> tuple[ColumnDescriptor, ...]:
         """Return the columns of a version of the table's schema.
