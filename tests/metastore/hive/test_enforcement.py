@@ -387,6 +387,7 @@ def test_a_refusal_does_not_tell_a_user_without_usage_whether_a_table_exists(
             lambda name: bob.get_table("sales", name),
             lambda name: bob.drop_table("sales", name, True),
             lambda name: bob.alter_table("sales", name, table(name, schema="sales")),
+            lambda name: bob.alter_table("default", "mine", table(name, schema="sales")),
             lambda name: bob.get_function("sales", name),
             lambda name: bob.drop_function("sales", name),
             lambda name: bob.add_unique_constraint(unique(name)),

@@ -70,6 +70,11 @@ class AlterRelation:
     expected: tuple[str, str | None] | None
     place: Callable[[SchemaDescriptor, str], str]
 
+    @property
+    def new_schema(self) -> str:
+        """The schema that the relation shall be in; the user must reach it, as in `RenameTable`."""
+        return present_schema(self.request.get("dbName") or self.schema)
+
     def plan(self, planning: Planning) -> None:
         """Raises `IllegalChange`, `InvalidInput`, `UnsupportedOperation`, `WriteConflict`."""
         old = planning.catalog.relation(self.schema, self.name)
@@ -111,8 +116,7 @@ class AlterRelation:
         requested = (self.request.get("sd") or {}).get("location")
         if requested is None or self.location is None or same_location(requested, self.location):
             return False
-        target = catalog.schema(present_schema(self.request.get("dbName") or self.schema))
-        following = self._next_location(catalog, old, target)
+        following = self._next_location(catalog, old, catalog.schema(self.new_schema))
         return following is None or not same_location(requested, following)
 
     def _new_name(self) -> str:
@@ -161,7 +165,7 @@ class AlterRelation:
 
     def _target(self, planning: Planning, old: Relation) -> SchemaDescriptor | None:
         """Return the schema into which the relation is renamed, or None if it keeps its name."""
-        schema = present_schema(self.request.get("dbName") or self.schema)
+        schema = self.new_schema
         if schema == self.schema and self._new_name() == old.name.lower():
             return None
         target = planning.catalog.schema(schema)
