@@ -14,8 +14,10 @@ from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
     CreateTable,
+    CreateView,
     DropTable,
     TableDefinition,
+    ViewDefinition,
 )
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import ObjectNotFound, VersionNotFound
@@ -180,6 +182,14 @@ def test_a_name_is_resolved_in_the_catalog_of_its_point(node: Node) -> None:
     assert (resolved.descriptor.id, resolved.catalog_version) == (table.id, version)
     with pytest.raises(VersionNotFound):
         finish(reader(node).point(AsOf(version=version + 100)))
+
+
+def test_the_error_for_a_view_says_that_it_is_one(node: Node) -> None:
+    text, columns = "SELECT 1 AS a", (ColumnDefinition("a", INT),)
+    view = ViewDefinition(name="orders", columns=columns, original_text=text, expanded_text=text)
+    node.session(user="ann").execute(CreateView(schema="sales", definition=view))
+    with pytest.raises(ObjectNotFound, match=r"sales\.orders is a view in version \d"):
+        finish(reader(node).table("sales.orders"))
 
 
 def test_a_reader_keeps_the_catalog_that_it_was_made_with(node: Node) -> None:

@@ -200,6 +200,8 @@ class Reader:
         schema = self.schema(point, qualified.schema)
         table = point.catalog.table(qualified.schema, qualified.name)
         if schema is None or table is None:
+            if point.catalog.relation(qualified.schema, qualified.name) is not None:
+                raise ObjectNotFound(f"{name} is a view in {point.spoken}; read it with SQL")
             raise ObjectNotFound(f"table {name} does not exist in {point.spoken}")
         self.access.at(point.catalog).require(need, table)
         return schema, table
