@@ -69,8 +69,8 @@ READ_ONLY_METHODS = [
 ]
 
 
-def partition(day: str) -> Any:
-    return Partition([day], "sales", "orders", 0, 0, storage(), {})
+def partition(day: str, **parameters: str) -> Any:
+    return Partition([day], "sales", "orders", 0, 0, storage(), parameters)
 
 
 def spec(day: str) -> Any:
@@ -203,7 +203,7 @@ def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: Hi
         (Privilege.INSERT, lambda c: c.add_partition(partition("2"))),
         (Privilege.INSERT, lambda c: c.append_partition("sales", "orders", ["2"])),
         (Privilege.INSERT, lambda c: c.add_partitions_pspec([spec("2")])),
-        (Privilege.UPDATE, lambda c: c.alter_partition("sales", "orders", partition("1"))),
+        (Privilege.UPDATE, lambda c: c.alter_partition("sales", "orders", partition("1", k="v"))),
         (Privilege.DELETE, lambda c: c.truncate_table("sales", "orders", ["day=1"])),
         (Privilege.DELETE, lambda c: c.drop_partition("sales", "orders", ["1"], False)),
         (Privilege.DELETE, lambda c: c.drop_partition_by_name("sales", "orders", "day=1", False)),
@@ -261,8 +261,14 @@ def test_changing_counted_parameters_needs_a_privilege_to_write(guarded: HiveNod
             counted.parameters["numRows"] = "17"
             refused = refusal(lambda: bob.alter_table("sales", "orders", counted))
             assert "lacks INSERT or UPDATE or DELETE on table" in refused[1]
+            counted_partition = partition("1", numRows="17")
+            refused = refusal(lambda: bob.alter_partition("sales", "orders", counted_partition))
+            assert "lacks INSERT or UPDATE or DELETE on table" in refused[1]
         with granted(guarded, USAGE, on_table(Privilege.SELECT | Privilege.INSERT)):
             bob.alter_table("sales", "orders", counted)
+            # Hive's client does so after an INSERT into a partition that exists.
+            bob.alter_partition("sales", "orders", counted_partition)
+            assert bob.get_partition("sales", "orders", ["1"]).parameters["numRows"] == "17"
             assert bob.get_table("sales", "orders").parameters["numRows"] == "17"
 
 

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from strandline.catalog.privileges.rules import WRITING
 from strandline.errors import IllegalChange, StrandlineError, UnknownOutcome
-from strandline.metastore.hive.parameters import QuickStatistics
+from strandline.metastore.hive.parameters import QuickStatistics, split_parameters
 from strandline.metastore.hive.partition_changes import named_table, plain_table, stored_rows
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
@@ -20,7 +21,7 @@ from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
 from strandline.metastore.store.warehouse import FolderRefused, Moved
-from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.descriptors import TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
 
@@ -28,8 +29,7 @@ def _no_table_to_alter(message: str) -> Exception:
     return IllegalChange("Unable to alter partition because table or database does not exist.")
 
 
-async def _altered(call: Call, schema: str, table: str) -> Partitioned:
-    need = Privilege.UPDATE
+async def _altered(call: Call, schema: str, table: str, *, need: Privilege) -> Partitioned:
     return await plain_table(call, schema, table, need=need, missing=_no_table_to_alter)
 
 
@@ -67,8 +67,27 @@ def _alter(
             if not _has_location(partition):
                 altered_row = replace(altered_row, location=old.location)
             altered[name] = altered_row
+        access = call.reader.access
+        if not access.free and any(
+            _redefines(partitioned, rows[name], row) for name, row in altered.items()
+        ):
+            access.require(Privilege.UPDATE, partitioned.table)
         old_ids = [rows[name].row_id for name in altered]
         change.replace(dict(zip(old_ids, stored_rows(call, partitioned, altered), strict=True)))
+
+
+def _redefines(partitioned: Partitioned, row: Row, altered: PartitionRow) -> bool:
+    """Whether ``altered`` changes more than what counts or dates the content of the partition.
+
+    Hive's client changes only that when it has inserted rows into a partition that exists.
+    """
+
+    def defining(partition: PartitionRow) -> PartitionRow:
+        kept, _ = split_parameters(dict(partition.parameters))
+        place = partitioned.place(partition)
+        return replace(partition, location=place, parameters=properties(kept), last_access=0)
+
+    return defining(row.as_(PartitionRow)) != defining(altered)
 
 
 def _has_location(partition: Struct) -> bool:
@@ -90,7 +109,7 @@ def _present(
 async def alter_partition(call: Call) -> None:
     _alter(
         call,
-        await named_table(call, need=Privilege.UPDATE, missing=_no_table_to_alter),
+        await named_table(call, need=WRITING, missing=_no_table_to_alter),
         [call.struct("new_part")],
         call.args.get("environment_context"),
     )
@@ -99,7 +118,7 @@ async def alter_partition(call: Call) -> None:
 @changes("alter_partitions", "alter_partitions_with_environment_context")
 async def alter_partitions(call: Call) -> None:
     partitions = call.structs("new_parts")
-    partitioned = await named_table(call, need=Privilege.UPDATE, missing=_no_tables_to_alter)
+    partitioned = await named_table(call, need=WRITING, missing=_no_tables_to_alter)
     if partitions:
         _alter(call, partitioned, partitions, call.args.get("environment_context"))
 
@@ -107,7 +126,7 @@ async def alter_partitions(call: Call) -> None:
 @changes("alter_partitions_req")
 async def alter_partitions_req(call: Call) -> Struct:
     schema, table = call.text("dbName"), call.text("tableName")
-    partitioned = await _altered(call, schema, table)
+    partitioned = await _altered(call, schema, table, need=WRITING)
     if call.args.get("partitions"):
         _alter(call, partitioned, call.args["partitions"], call.args.get("environmentContext"))
     return {}
@@ -182,7 +201,7 @@ async def rename_partition(call: Call) -> None:
 @changes("rename_partition_req")
 async def rename_partition_req(call: Call) -> Struct:
     schema, table = call.text("dbName"), call.text("tableName")
-    partitioned = await _altered(call, schema, table)
+    partitioned = await _altered(call, schema, table, need=Privilege.UPDATE)
     _rename(call, partitioned, call.texts("partVals"), call.struct("newPart"))
     return {}
 
