@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from strandline import work
+from strandline.config import Settings
 from strandline.errors import Unavailable
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Request
@@ -229,6 +230,40 @@ def _partitioned(call: Caller, *, location: str | None = None) -> Any:
     }
     call("create_table", tbl=sent)
     return call("get_table", dbname="default", tbl_name="t")
+
+
+def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(metadata_staleness_ms=60_000)
+    with (
+        Node.open(tmp_path / "store", settings=settings) as node,
+        Node.open(tmp_path / "store", settings=settings) as other,
+    ):
+        call, call_other = Caller(node), Caller(other)
+        node.store.stop()  # else it follows the other node
+        table = _partitioned(call)
+        first, second = table["sd"]["location"], f"file:{tmp_path}/second"
+
+        def add(number: int, **sd: Any) -> Path:
+            assert len(shown(call, "t")) == number - 1  # from now on, its memory is fresh enough
+            new = partition("t", number, location="")
+            call_other("add_partition", new_part={**new, "sd": {**SD, **sd}})
+            return Path(f"{first}/p={number}".removeprefix("file:"))
+
+        file = add(1) / "a"
+        file.write_bytes(b"x")
+        call("truncate_table", dbName="default", tableName="t")
+        assert not file.exists()
+
+        add(2, cols=[{"name": "b", "type": "string"}])
+        names = {"dbname": "default", "tbl_name": "t"}
+        call("alter_table_with_cascade", **names, new_tbl=table, cascade=True)
+        assert shown(call, "t")["2"]["sd"]["cols"] == SD["cols"]
+
+        add(3)
+        call("alter_table", **names, new_tbl={**table, "sd": {**table["sd"], "location": second}})
+        assert shown(call, "t")["3"]["sd"]["location"] == f"{first}/p=3"
 
 
 def test_names_and_filters_of_many_partitions_are_answered_from_memory(call: Caller) -> None:

@@ -132,7 +132,7 @@ async def alter_partitions_req(call: Call) -> Struct:
     return {}
 
 
-def give_table_columns(call: Call, table: TableDescriptor) -> None:
+async def give_table_columns(call: Call, table: TableDescriptor) -> None:
     """Give every partition the columns of its table, as a cascading alter requires."""
 
     def without_own(rows: Iterable[Row]) -> dict[int, NewRow]:
@@ -144,7 +144,7 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
         }
 
     # Read before the block: while it runs, all other writers wait.
-    rows = call.metastore.store.rows(table.id, RowKind.PARTITION, write_ids=None)
+    rows = await call.reader.rows(call.reader.present, table, RowKind.PARTITION)
     names = [row.name for row in rows if row.as_(PartitionRow).columns is not None]
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
@@ -152,12 +152,12 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
 
 
 @contextmanager
-def keeping_places(call: Call, partitioned: Partitioned) -> Iterator[None]:
+def keeping_places(call: Call, partitioned: Partitioned, rows: Sequence[Row]) -> Iterator[None]:
     """For a block that gives the table another location: its partitions stay where they are.
 
-    Their places are stored before it, so that no reader looks for them below the new location.
+    ``rows`` are those of all partitions. Their places are stored before the block, so that no
+    reader looks for them below the new location.
     """
-    rows = call.metastore.store.rows(partitioned.table.id, RowKind.PARTITION, write_ids=None)
     locations = {row.name: row.as_(PartitionRow).location for row in rows}
     places = {row.name: partitioned.place(row.as_(PartitionRow)) for row in rows}
     _relocate(call, partitioned.table, locations, places)

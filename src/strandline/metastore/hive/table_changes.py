@@ -59,6 +59,7 @@ from strandline.metastore.hive.transactional_tables import (
     refuse_transactional,
 )
 from strandline.metastore.metastore import completing
+from strandline.metastore.store.rows import RowKind
 from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
@@ -271,7 +272,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         if location is not None and not same_location(new_table.location or location, location):
             call.reader.access.require_ownership(old)
             call.folders.refuse_former(new_table.location)
-        with _partitions_staying(call, command, old, location):
+        with await _partitions_staying(call, command, old, location):
             applied = call.execute(command)
     except WriteConflict as error:
         raise meta_exception(error.message) from None
@@ -282,7 +283,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         return
     with completing(applied, _UNCOUNTED):
         if options.get(CASCADE, "").lower() == "true":
-            give_table_columns(call, new)
+            await give_table_columns(call, new)
         new_counted = new_table.counted
         if is_counted_table(new) and not _moved(old, new):
             new_counted = statistics.of_altered(new_counted, call.metastore.location(new))
@@ -291,7 +292,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
             _set_counted(call, new, new_counted)
 
 
-def _partitions_staying(
+async def _partitions_staying(
     call: Call, command: AlterRelation, old: Relation, location: str | None
 ) -> AbstractContextManager[None]:
     """As in Hive, another location of a table does not concern the partitions that exist."""
@@ -299,10 +300,10 @@ def _partitions_staying(
         return nullcontext()
     if not (old.partition_columns and command.relocates(call.reader.catalog, old)):
         return nullcontext()
+    rows = await call.reader.rows(call.reader.present, old, RowKind.PARTITION)
     shown = call.folders.shown
-    return keeping_places(
-        call, Partitioned(old, schema=command.schema, location=location, shown=shown)
-    )
+    partitioned = Partitioned(old, schema=command.schema, location=location, shown=shown)
+    return keeping_places(call, partitioned, rows)
 
 
 def _moved(old: TableDescriptor, new: TableDescriptor) -> bool:

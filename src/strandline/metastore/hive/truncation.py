@@ -83,7 +83,7 @@ async def _truncate(call: Call, schema: str, name: str, names: Collection[str] |
             f"{schema}.{name} is an Iceberg table; delete its rows with an Iceberg client"
         )
     if partitioned.keys:
-        _truncate_partitions(call, partitioned, names)
+        await _truncate_partitions(call, partitioned, names)
     elif names:
         raise IllegalChange(f"{schema}.{name} has no partitions to truncate")
     else:
@@ -103,11 +103,11 @@ def _truncate_all(call: Call, partitioned: Partitioned) -> None:
         emptying.empty(partitioned.location)
 
 
-def _truncate_partitions(
+async def _truncate_partitions(
     call: Call, partitioned: Partitioned, names: Collection[str] | None
 ) -> None:
-    store, table_id = call.metastore.store, partitioned.table.id
-    rows = store.rows(table_id, RowKind.PARTITION, write_ids=None, names=names)
+    reader = call.reader
+    rows = await reader.rows(reader.present, partitioned.table, RowKind.PARTITION, names)
     missing = set(names or ()) - {row.name for row in rows}
     if missing:
         raise ObjectNotFound(f"partition {min(missing)} does not exist")
