@@ -43,6 +43,9 @@ def test_a_client_that_sends_back_what_it_was_shown_makes_no_version(
     made = hive.node.session(user="ann").execute(command)
     shown = stub.get_table("d1", "t")
     assert "spark.sql.sources.schema" in shown.parameters
+    if isinstance(command, CreateTable):
+        # Spark's MSCK REPAIR TABLE writes it, whatever it was shown.
+        shown.sd.serdeInfo.parameters["serialization.format"] = "1"
     stub.alter_table("d1", "t", shown)
     assert hive.node.metastore.catalogs.present().version == made.version
     shown.parameters["k"] = "v"

@@ -63,6 +63,7 @@ _NAMESPACE = {
     "view.catalogAndNamespace.numParts": "2",
     "view.catalogAndNamespace.part.0": "spark_catalog",
 }
+_SERDE_PROPERTIES = {PATH: DERIVED, "serialization.format": "1"}
 _PARTITION_PROVIDER = ("spark.sql.partitionProvider", "catalog")
 
 
@@ -97,7 +98,7 @@ def completed(table: TableDescriptor) -> TableDescriptor:
             output_format=written.output_format,
             serde=written.serde,
             hive_columns=declared,
-            serde_properties=properties({PATH: DERIVED} | dict(storage.serde_properties)),
+            serde_properties=properties(_SERDE_PROPERTIES | dict(storage.serde_properties)),
         ),
     )
 
