@@ -22,7 +22,7 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
-from strandline.errors import InvalidInput, InvalidName
+from strandline.errors import InvalidInput, InvalidName, UnsupportedOperation
 from strandline.metastore.session import LocalSession
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
@@ -127,6 +127,22 @@ def test_the_location_of_a_transactional_table_may_be_spelled_in_another_way(
     session.execute(AlterTable(schema="s", table="t", definition=sent))
     assert session.table("s.t").descriptor.comment == "c"
     assert session.table("s.t").location == f"{tmp_path}/t"
+
+
+@pytest.mark.parametrize("location", [None, "s3://bucket/t"])
+def test_a_session_cannot_move_a_table_away_from_its_partitions(
+    session: LocalSession, location: str | None
+) -> None:
+    kind = TableKind.MANAGED if location is None else TableKind.EXTERNAL
+    day = ColumnDefinition("day", BIGINT)
+    definition = replace(DEFINITION, columns=(*DEFINITION.columns, day), partition_columns=("day",))
+    definition = replace(definition, kind=kind, location=location)
+    session.execute(CreateTable(schema="s", definition=definition))
+    sent = replace(definition, location="s3://bucket/elsewhere")
+    with pytest.raises(UnsupportedOperation, match="SET LOCATION of Spark"):
+        session.execute(AlterTable(schema="s", table="t", definition=sent))
+    session.execute(AlterTable(schema="s", table="t", definition=replace(definition, comment="c")))
+    assert session.table("s.t").descriptor.comment == "c"
 
 
 @pytest.mark.parametrize("in_one_batch", [False, True])

@@ -143,7 +143,12 @@ class RequestedPlaces:
             definition = replace(definition, location=None)
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
-        named = definition.location
+        named, present = definition.location, place or old.location
+        if old.partition_columns and named and present and not self._folders.same(named, present):
+            raise UnsupportedOperation(
+                f"{command.schema}.{command.table} has partitions, whose places this command does "
+                "not keep; use ALTER TABLE … SET LOCATION of Spark"
+            )
         if old.transactional and old.location and named and self._folders.same(named, old.location):
             definition = replace(definition, location=old.location)  # the same in other words
         return replace(command, definition=definition)
