@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,16 @@ from hive_metastore.ttypes import (
     PartitionValuesRequest,
 )
 
+from strandline import work
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
+from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.off_loop import finish
+from strandline.metastore.reader import present_catalog
 from strandline.metastore.thrift import ThriftException
+from strandline.model.descriptors import TableKind
+from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, plain, refusal, storage, table
 
 KEYS = [FieldSchema("year", "int", None), FieldSchema("day", "string", None)]
@@ -225,3 +235,30 @@ def test_requests_of_hive_4_for_partitions_are_answered_as_the_older_calls_are(
     found = flights.get_partitions_by_names_req(by_name).partitions
     assert found == flights.get_partitions_by_names("d1", "flights", names)
     assert [partition.values for partition in found] == [["2014", "c"]]
+
+
+def test_a_request_for_many_tables_exceeds_the_budget_of_a_thread(
+    hive: HiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the node gives up the request before it makes the structs of the tables."""
+    names = [f"t{n}" for n in range(work.IN_THREAD // 10)]
+    definition = TableDefinition(
+        name="t",
+        columns=(ColumnDefinition("a", INT),),
+        kind=TableKind.EXTERNAL,
+        location="s3://bucket/t",  # no folder
+    )
+    hive.node.session(user="ann").execute(
+        [CreateTable(schema="d1", definition=replace(definition, name=name)) for name in names]
+    )
+    monkeypatch.delattr(HiveReader, "struct")
+    metastore = hive.node.metastore
+    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
+    for method, args in (
+        ("get_table_names_by_filter", {"dbname": "d1", "filter": "", "max_tables": 1}),
+        ("get_table_objects_by_name", {"dbname": "d1", "tbl_names": names}),
+        ("get_table_objects_by_name_req", {"req": {"dbName": "d1"}}),
+    ):
+        call = Call(args, "ann", metastore, hive.node.notifications, reader, NOTHING_BEFORE)
+        with work.budget(work.IN_THREAD), pytest.raises(work.TooLong):
+            finish(METHODS[method].handler(call))

@@ -444,7 +444,7 @@ async def list_privileges(call: Call) -> list[Struct]:
 def _subjects(call: Call) -> Iterator[Subject]:
     """All schemas that the user reaches, and their tables and views."""
     catalog = call.reader.catalog
-    for schema in catalog.schemas():
+    for schema in work.spending(catalog.schemas()):
         if not is_shown(schema) or not call.reader.access.reaches(schema):
             continue
         yield schema

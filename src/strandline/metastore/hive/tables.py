@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from strandline import work
 from strandline.catalog import Relation
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope
@@ -36,8 +37,8 @@ from strandline.metastore.off_loop import off_loop
 from strandline.model.descriptors import TableKind, ViewDescriptor
 from strandline.model.types import INT, STRING, DataType
 
-_TABLES_AT_ONCE = 10
-"""The most tables that are answered on the event loop; each costs as much as many names."""
+_THINGS_OF_A_TABLE = 20
+"""The cost of a ``Table``, in things of `strandline.work`."""
 
 
 def shown_type(scope: Scope, relation: Relation) -> str:
@@ -53,7 +54,8 @@ async def _names(call: Call, scope: Scope, pattern: str | None) -> list[str]:
     return await call.reader.matching_names(names, pattern)
 
 
-def _relations(scope: Scope, names: Iterable[str]) -> list[Relation]:
+def _relations(scope: Scope, names: Collection[str]) -> list[Relation]:
+    work.spend(len(names))
     relations = (scope.catalog.relation(scope.schema.name, name) for name in names)
     return [relation for relation in relations if relation is not None]
 
@@ -128,7 +130,7 @@ async def get_table_meta(call: Call) -> list[Struct]:
     types = call.args.get("tbl_types") or TABLE_TYPES
     rows: list[Struct] = []
     shown = {schema.name.lower(): schema for schema in point.catalog.schemas() if is_shown(schema)}
-    for name in await call.reader.matching_names(list(shown), pattern):
+    for name in work.spending(await call.reader.matching_names(list(shown), pattern)):
         schema = shown[name]
         if not call.reader.access.reaches(schema):
             continue
@@ -172,14 +174,12 @@ async def get_table_objects_by_name_req(call: Call) -> Struct:
 
 async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     distinct_names = dict.fromkeys(name.lower() for name in names)
-    if len(distinct_names) > _TABLES_AT_ONCE:
+    if len(distinct_names) * _THINGS_OF_A_TABLE > work.AT_ONCE:
         await off_loop()
-    relations = (call.reader.find_relation(scope, name) for name in distinct_names)
-    return [
-        await call.reader.struct(*relation)
-        for relation in relations
-        if relation is not None and call.reader.may_read(*relation)
-    ]
+    relations = [call.reader.find_relation(scope, name) for name in work.spending(distinct_names)]
+    known = [known for known in relations if known is not None and call.reader.may_read(*known)]
+    work.spend(len(known) * _THINGS_OF_A_TABLE)
+    return [await call.reader.struct(*relation) for relation in known]
 
 
 @reads("get_fields", "get_fields_with_environment_context")
