@@ -29,6 +29,8 @@ from strandline.catalog.undo.command import Undo
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.partition_places import Placed
 from strandline.metastore.store.projection import Projector
+from strandline.metastore.store.rows import PartitionRow, RowKind
+from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.model.descriptors import TableKind
 from strandline.model.places import Place, place_of_table, places_of_schema
 
@@ -69,6 +71,7 @@ class RequestedPlaces:
                 return self._alter_table(command)
             case Undo():
                 self._refuse_lost_files(command)
+                self._refuse_stranded_partitions(command)
         return command
 
     @cached_property
@@ -181,6 +184,31 @@ class RequestedPlaces:
             return
         if self._folders.may_make(place):
             self._folders.refuse_unmakeable(place)
+
+    def _refuse_stranded_partitions(self, undo: Undo) -> None:
+        """Raise `IllegalChange` if the undo moves a table, and a partition would lose its files.
+
+        The place of a partition is stored relative to the folder of a managed table, which it then
+        follows, or in full.
+        """
+        for target, net in undo.net.items():
+            if target.kind != "table" or net.old is None or net.new is None:
+                continue
+            back, now = net.old_value, net.new_value
+            place = self._metastore.store.location(back.id)
+            is_moved = (back.kind, back.location) != (now.kind, now.location)
+            if not back.partition_columns or not is_moved or place is None:
+                continue
+            for row in self._metastore.store.rows(back.id, RowKind.PARTITION, write_ids=None):
+                location = row.as_(PartitionRow).location
+                is_relative = resolve_location(place, location) != location
+                is_below = relative_location(place, location) != location
+                if is_below if back.kind is TableKind.MANAGED else is_relative:
+                    raise IllegalChange(
+                        f"{undo.purpose} cannot be undone: partition {row.name} of {back.name}, now"
+                        f" in {resolve_location(place, location)}, would lose its files; name the"
+                        " old location with ALTER TABLE … SET LOCATION instead"
+                    )
 
     def _refuse_lost_files(self, undo: Undo) -> None:
         """Raise `ObjectNotFound` if the files of a table to be restored are gone."""

@@ -11,7 +11,7 @@ import pytest
 
 from strandline import work
 from strandline.config import Settings
-from strandline.errors import Unavailable
+from strandline.errors import IllegalChange, Unavailable
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.store import warehouse
@@ -198,6 +198,25 @@ def test_partitions_of_an_external_table_stay_also_when_its_location_is_undone(
     session.undo(call.node.metastore.catalogs.latest_catalog().version)
     assert call("get_table", dbname="default", tbl_name="t")["sd"]["location"].endswith("/first")
     assert shown(call, "t")["3"]["sd"]["location"] == f"file:{tmp_path}/second/p=3"
+
+
+def test_a_table_is_not_managed_again_while_partitions_would_not_follow_its_folder(
+    call: Caller, tmp_path: Path
+) -> None:
+    table = _partitioned(call)
+    first, second = table["sd"]["location"], f"file:{tmp_path}/second"
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    moved = {**table, "sd": {**table["sd"], "location": second}}
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+    session, version = call.node.session(user="ann"), call.node.catalogs.present().version
+    with pytest.raises(IllegalChange, match=r"partition p=1 of t, now in file:.*SET LOCATION"):
+        session.undo(version)
+    call("drop_partition", db_name="default", tbl_name="t", part_vals=["1"], deleteData=False)
+    version = session.undo(version).version
+    assert call("get_table", dbname="default", tbl_name="t")["sd"]["location"] == first
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["2"])
+    with pytest.raises(IllegalChange, match=r"partition p=2 of t, now in file:.*SET LOCATION"):
+        session.undo(version)
 
 
 def test_partitions_follow_a_renamed_table_after_another_location_was_refused(
