@@ -172,9 +172,9 @@ def test_a_store_whose_original_still_exists_is_not_taken_for_moved(
 
 
 def test_a_restored_database_is_distinguished_from_the_previous_one(
-    lake: Path, copied: Path
+    lake: Path, copied: Path, tmp_path: Path
 ) -> None:
-    shutil.rmtree(lake)
+    lake.rename(tmp_path / "previous")  # not removed: its inode could be that of the restored one
     shutil.copytree(copied, lake)
     with pytest.raises(StoreMoved, match="is not the one that was here before"):
         Node.open(lake)

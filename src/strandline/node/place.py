@@ -16,8 +16,10 @@ moved it. A copy gets its own environment id.
 
 The device number is not recorded: on many file systems it changes when the machine restarts. A
 clone of a whole disk or machine has the same path and inode as the original, so it is not
-recognized as a copy; relocate it by hand. If the same folder is refused because it is mounted at
-another path (in a container), one command accepts it.
+recognized as a copy; relocate it by hand. A database that was removed first and then restored may
+get the inode of the removed one, and is then not recognized: it replaced that one, so there is
+nothing to relocate. If the same folder is refused because it is mounted at another path (in a
+container), one command accepts it.
 
 ``names`` are all absolute paths that this folder had. If older versions of the catalog record a
 place below one of them, that place is inside the folder; see
