@@ -219,6 +219,7 @@ class Node:
             self.catalogs,
             guard=self._guard,
             folders=self.folders,
+            store=self.store,
             on_rows_gone=self.store.forget,
             notification_retention_ms=self.settings.notification_retention_ms,
             snapshot_hold_ms=self.settings.snapshot_hold_ms,

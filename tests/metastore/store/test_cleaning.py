@@ -23,6 +23,8 @@ from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
 from strandline.metastore.store.rows import (
     FILE_NUMBER_BITS,
+    DataFile,
+    DeleteFile,
     RowKind,
 )
 from strandline.model.descriptors import TableKind
@@ -47,6 +49,41 @@ def test_removed_files_are_cleaned_when_their_history_is_no_longer_kept(lake: La
             store.rows(table, RowKind.DATA_FILE, write_ids=before)
     later = lake.write(table)
     assert lake.paths(table) == sorted([kept, later])
+
+
+def test_a_delete_file_goes_before_a_client_may_use_the_ids_of_its_data_files_again(
+    lake: Lake,
+) -> None:
+    table = lake.create()
+
+    def commit(*add: DataFile | DeleteFile, remove: tuple[str, ...] = ()) -> None:
+        for file in add:
+            lake.put("t", file.path)
+        txn_id = lake.session.begin().txn_id
+        lake.session.stage(txn_id, table, add=add, remove=remove)
+        lake.session.commit(txn_id)
+
+    numbered = [DataFile(file_id=n, path=f"{n}.parquet", rows=9, bytes=4) for n in range(1, 4)]
+    commit(*numbered)
+    commit(DeleteFile(path="of-1-and-2.parquet", file_ids=(1, 2), counts=(5, 5)))
+    commit(DeleteFile(path="of-3.parquet", file_ids=(3,), counts=(5,)))
+    commit(remove=("1.parquet",))
+    before = lake.write_ids(table)
+    commit(remove=("2.parquet",))
+    hold = lake.session.hold("reader", at=None, ttl_ms=2 * RETENTION)
+    lake.wait()
+    assert lake.clean() == [("removed rows", 2, 2)]
+    commit(DataFile(file_id=2, path="again.parquet", rows=9, bytes=4))
+    now = lake.session.files(table, lake.write_ids(table))
+    assert [file.path for file in now.data_files] == ["3.parquet", "again.parquet"]
+    assert [file.path for file in now.delete_files] == ["of-3.parquet"]
+    with pytest.raises(VersionNotFound):
+        lake.session.files(table, before)
+    assert "of-1-and-2.parquet" in lake.on_disk()  # a reader with the hold may have listed it
+    lake.session.release_hold(hold.hold_id)
+    lake.wait()
+    assert lake.clean() == [("removed rows", 1, 1)]
+    assert lake.on_disk() == {"3.parquet", "again.parquet", "of-3.parquet"}
 
 
 def test_files_removed_just_now_are_kept_even_if_their_history_is_trimmed(in_folder: Lake) -> None:

@@ -23,6 +23,8 @@ What must stay true:
 
 * rows are deleted first, and files after that SQL transaction: a crash in between leaves leftovers.
   A file that a row still names stays, even if another row of that name was removed;
+* a delete file is removed by a commit, like that of a client, once all its data files are removed,
+  and before their rows are deleted: then a client may give their ids to other data files;
 * rows of a table are deleted in the order of their ids. So the row of an altered partition goes
   before the row that replaced it, without which it would look dropped;
 * the folder of a dropped partition is listed before the rows are read, and only its row can bring
@@ -52,10 +54,11 @@ from sqlalchemy import Connection
 from strandline.catalog import CatalogManager
 from strandline.clock import HybridClock, Timestamp, milliseconds, milliseconds_before
 from strandline.durable.transaction import OBJECT_IDS
-from strandline.errors import VersionNotFound
+from strandline.errors import CorruptData, VersionNotFound, WriteConflict
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
+from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.own_files import (
     Times,
     own_files,
@@ -63,6 +66,7 @@ from strandline.metastore.store.own_files import (
 )
 from strandline.metastore.store.removed_rows import (
     RemovedRow,
+    delete_files_of_none,
     forget,
     is_recorded,
     named_for_good,
@@ -109,6 +113,9 @@ That a truncation still runs cannot be seen: others do not see its transaction, 
 have lost the connection to the database.
 """
 
+_AUTHOR = "system"
+"""The author of the commits that remove delete files."""
+
 _ROW_ID = re.compile("[0-9]{1,18}")
 """The name of the folder of a dropped partition."""
 
@@ -149,7 +156,7 @@ class Cleaner:
 
     ``guard`` is called inside every write transaction and raises if this process may no longer
     write. ``on_rows_gone`` is called with the id of a table after its rows and before its files are
-    deleted. What was removed less than ``snapshot_hold_ms`` ago stays.
+    deleted. ``store`` commits removals. What was removed less than ``snapshot_hold_ms`` ago stays.
     """
 
     def __init__(
@@ -162,6 +169,7 @@ class Cleaner:
         *,
         guard: Callable[[Connection], None],
         folders: StoreFolders,
+        store: ObjectStore,
         on_rows_gone: Callable[[int], None],
         snapshot_hold_ms: int,
         notification_retention_ms: int,
@@ -174,6 +182,7 @@ class Cleaner:
         self._guard = guard
         self._folders = folders
         self._files = CleanedFiles(folders)
+        self._store = store
         self._on_rows_gone = on_rows_gone
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
@@ -274,6 +283,8 @@ class Cleaner:
                 cleaned.rows = len(removed)
                 self._count(cleaned, table, table_id, unnamed_files)
             else:
+                if not self._remove_delete_files_of_none(table):
+                    continue
                 for removed in self._forget_removed(table_id, limit, this_pass):
                     cleaned.rows += len(removed)
                     if is_recorded(removed):
@@ -283,6 +294,24 @@ class Cleaner:
                     self._count(cleaned, table, table_id, unnamed_files, delete=True)
             if cleaned.rows:
                 yield cleaned
+
+    def _remove_delete_files_of_none(self, table: TableDescriptor | None) -> bool:
+        """Commit their removal; return False if that fails, and the rows of data files must stay.
+
+        Another node may do the same, or the table may be dropped meanwhile.
+        """
+        if table is None or not table.transactional:
+            return True
+        try:
+            with self._database.read() as connection:  # no writer waits for it
+                row_ids = delete_files_of_none(connection, table.id)
+            if row_ids:
+                with self._store.change(table.id, author=_AUTHOR) as change:
+                    change.stage(remove=row_ids)
+        except (CorruptData, WriteConflict) as error:
+            logger.warning("the removed rows of table %s stay for now: %s", table.name, error)
+            return False
+        return True
 
     def _forget_removed(
         self, table_id: int, limit: Timestamp, this_pass: _Pass

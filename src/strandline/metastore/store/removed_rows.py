@@ -6,6 +6,7 @@ A row goes when its removal is committed up to a limit and no folder is to be mo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,10 +14,11 @@ from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
 from strandline.metastore.store import partition_moves
-from strandline.metastore.store.row_queries import delete_rows
-from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.row_queries import delete_rows, visible_rows
+from strandline.metastore.store.rows import DeleteFile, RowKind
 from strandline.sql import change, in_lists, run
 from strandline.transactions import TransactionState
+from strandline.transactions.list_records import write_ids_at
 
 _FILES = RowKind.DATA_FILE, RowKind.DELETE_FILE
 _RECORDED = (*_FILES, RowKind.PARTITION)
@@ -86,6 +88,22 @@ def forget(
     row_ids = [row.row_id for row in rows]
     delete_rows(connection, row_ids)
     partition_moves.forget_rows(connection, table_id, row_ids)
+
+
+def delete_files_of_none(connection: Connection, table_id: int) -> list[int]:
+    """The row ids of the present delete files whose data files are all removed."""
+    present = partial(
+        visible_rows, connection, table_id, write_ids=write_ids_at(connection, table_id, at=None)
+    )
+    delete_files = present(RowKind.DELETE_FILE).values()
+    if not delete_files:
+        return []
+    # Imports pyarrow, which a program that embeds a node may not need.
+    from strandline.metastore.store.file_columns import StoredDataFiles
+
+    columns = StoredDataFiles(list(present(RowKind.DATA_FILE).values())).columns()
+    file_ids = {file_id for part in columns for file_id in part.file_ids.to_pylist()}
+    return [row.row_id for row in delete_files if file_ids.isdisjoint(row.as_(DeleteFile).file_ids)]
 
 
 def named_for_good(connection: Connection, table_id: int) -> set[str]:
