@@ -218,10 +218,11 @@ class PastPlaces(PartitionPlaces):
         location = row.as_(PartitionRow).location
         return self._moves.follow(location, row.row_id)[0] != location
 
-    def bring_back(self, row: Row) -> tuple[str, str] | None:
+    def bring_back(self, row: Row, *, unsynced: Unsynced) -> tuple[str, str] | None:
         """Move the folder of a dropped partition back; return source and target, or None if not.
 
-        Raises `ObjectNotFound` if its files are gone, `IllegalChange` if other files are there.
+        The caller syncs it. Raises `ObjectNotFound` if its files are gone, `IllegalChange` if other
+        files are there.
         """
         location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
         place = resolve_location(self._location, location)
@@ -244,7 +245,7 @@ class PastPlaces(PartitionPlaces):
         else:
             try:
                 self._folders.verify_below(place, table=self._location)
-                if self._folders.move(aside, place) is Moved.MOVED:
+                if self._folders.move(aside, place, unsynced=unsynced) is Moved.MOVED:
                     moved = (aside, place)
             except FolderRefused as refused:
                 raise IllegalChange(
@@ -348,29 +349,29 @@ def undrop_partitions(
             places.require_present(change)
             rows, statistics = _to_restore(change, places, names, shown_name)
             places.refuse_shared(rows, change)
-            try:
-                for row in rows:
-                    move = places.bring_back(row)
-                    if move is not None:
-                        moved.append(move)
-                staged = change.stage(
-                    add=[row.replaced_by(row.content) for row in (*rows, *statistics)]
-                )
-                new_row_ids = staged.row_ids[: len(rows)]  # those of the statistics follow
-                for row, new_row_id in zip(rows, new_row_ids, strict=True):
-                    places.record_return(change, row, new_row_id)
-            except BaseException:  # while no other writer can take their places
-                _move_back(metastore.folders, moved)
-                raise
+            change.if_undone(lambda: _move_back(metastore.folders, moved))
+            unsynced = Unsynced()
+            for row in rows:
+                move = places.bring_back(row, unsynced=unsynced)
+                if move is not None:
+                    moved.append(move)
+            unsynced.sync()
+            staged = change.stage(
+                add=[row.replaced_by(row.content) for row in (*rows, *statistics)]
+            )
+            new_row_ids = staged.row_ids[: len(rows)]  # those of the statistics follow
+            for row, new_row_id in zip(rows, new_row_ids, strict=True):
+                places.record_return(change, row, new_row_id)
     except UnknownOutcome:
         # Without an answer the folders stay: readers find them there, restored or not.
-        with suppress(StrandlineError), metastore.store.change(table.id, author=author) as change:
-            places.require_present(change)
-            if not change.visible(rows[0].kind, [row.name for row in rows]):
-                _move_back(metastore.folders, moved)
-        raise
-    except BaseException:
-        _move_back(metastore.folders, moved)
+        if moved:
+            with (
+                suppress(StrandlineError),
+                metastore.store.change(table.id, author=author) as change,
+            ):
+                places.require_present(change)
+                if not change.visible(rows[0].kind, [row.name for row in rows]):
+                    _move_back(metastore.folders, moved)
         raise
     return sorted(row.name for row in rows)
 

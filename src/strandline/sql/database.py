@@ -32,7 +32,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +48,7 @@ from strandline.errors import (
     InvalidInput,
     Stopping,
     StrandlineError,
+    UnknownOutcome,
     UnsupportedOperation,
 )
 from strandline.sql import schema_versions
@@ -107,6 +108,7 @@ class Database(ABC):
         self._patience = patience
         self._process_lock = FairLock()
         self._nobody_waits = False
+        self._undos: list[Callable[[], object]] = []  # of the write that is open
         self._process = os.getpid()
         self._state = threading.Condition()
         self._active = 0
@@ -166,6 +168,14 @@ class Database(ABC):
         """
         synced = not (is_provisional and self.may_lose_provisional)
         return self._write(deadline, synced=synced, first=first, is_news=is_news)
+
+    def if_undone(self, undo: Callable[[], object]) -> None:
+        """Call ``undo`` if the write of this thread fails, before any other thread can write.
+
+        For what the write has changed outside of the database, which a rollback does not change
+        back. An unknown outcome is no failure. Other processes wait too, unless the commit fails.
+        """
+        self._undos.append(undo)
 
     def write_unsynced(
         self, *, deadline: float | None = None
@@ -439,6 +449,19 @@ class Database(ABC):
             yield
         finally:
             self._process_lock.release()
+
+    @contextmanager
+    def _undoing(self) -> Iterator[None]:
+        """The part of a write up to its commit: if it fails, what `if_undone` noted is called."""
+        self._undos = []
+        try:
+            yield
+        except UnknownOutcome:
+            raise
+        except BaseException:
+            for undo in reversed(self._undos):
+                undo()
+            raise
 
     def _refuse_to_wait(self) -> None:
         if self._nobody_waits:

@@ -217,9 +217,8 @@ class PostgresDatabase(Database):
         count = "writes" if synced else "unsynced_writes"
         with self._in_use(count), self._turn(began, deadline):
             try:
-                with _returned(
-                    self._locked(began, deadline, synced=synced, first=first)
-                ) as connection:
+                locked = self._locked(began, deadline, synced=synced, first=first)
+                with _returned(locked) as connection, self._undoing():
                     yield connection
                     self._commit(connection, is_news=is_news)
             except BaseException:

@@ -334,13 +334,14 @@ class SqliteDatabase(Database):
                 self._begin(connection, began, deadline)
                 driver = sqlite_file.driver_of(connection)
                 changes = driver.total_changes
-                yield connection
-                self.check_place()
-                self.check_damage()
-                # A commit without changes writes and syncs nothing.
-                has_changes = driver.total_changes > changes
-                marks = self._marks(connection) if synced and has_changes else None
-                self._commit(connection)
+                with self._undoing():
+                    yield connection
+                    self.check_place()
+                    self.check_damage()
+                    # A commit without changes writes and syncs nothing.
+                    has_changes = driver.total_changes > changes
+                    marks = self._marks(connection) if synced and has_changes else None
+                    self._commit(connection)
                 if has_changes:
                     self._synced = synced
             except BaseException:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pytest
 from hive_metastore import ThriftHiveMetastore
 from hive_metastore.ttypes import FieldSchema, SerDeInfo, StorageDescriptor, Table
+from sqlalchemy import Connection
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
@@ -20,11 +22,15 @@ from thrift.transport.TTransport import TBufferedTransport
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
+from strandline.errors import StrandlineError
 from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.metastore.store.staging import Staging
 from strandline.metastore.thrift import ThriftException, ThriftServer
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.type_parser import parse_type
 from strandline.node import Node
+from strandline.sql import Database
 from tests.servers.thrift_client import ThriftClient
 
 WAIT = 60.0
@@ -96,6 +102,34 @@ class HiveNode:
         session = self.node.session(user="ann")
         session.execute(CreateTable(schema=schema, definition=definition))
         return session.table(f"{schema}.{name}").descriptor
+
+
+def fail_a_commit(
+    hive: HiveNode, patch: pytest.MonkeyPatch, error: StrandlineError, *, committed: bool = False
+) -> None:
+    """Let the commit of the next change of a table end with ``error``."""
+    change, kind = SqlObjectStore.change, type(hive.node.database)
+    commit = kind._commit  # type: ignore[attr-defined]  # of both kinds
+    changing: list[int] = []
+
+    @contextmanager
+    def noted(store: SqlObjectStore, table_id: int, *, author: str) -> Iterator[Staging]:
+        with change(store, table_id, author=author) as staging:
+            yield staging
+            if not changing:
+                changing.append(threading.get_ident())
+
+    def fail(database: Database, connection: Connection, **named: bool) -> None:
+        if changing != [threading.get_ident()]:
+            commit(database, connection, **named)
+            return
+        changing.append(0)  # the next commits succeed
+        if committed:
+            commit(database, connection, **named)
+        raise error
+
+    patch.setattr(SqlObjectStore, "change", noted)
+    patch.setattr(kind, "_commit", fail)
 
 
 @contextmanager

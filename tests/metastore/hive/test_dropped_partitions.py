@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
+from hive_metastore.ttypes import (
+    Database,
+    EnvironmentContext,
+    FieldSchema,
+    MetaException,
+    Partition,
+)
 
 from strandline.config import Settings
 from strandline.errors import (
@@ -16,6 +22,7 @@ from strandline.errors import (
     IllegalChange,
     InvalidInput,
     ObjectNotFound,
+    Unavailable,
     UnknownOutcome,
 )
 from strandline.metastore import partition_places
@@ -24,7 +31,16 @@ from strandline.metastore.interface import AsOf
 from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.staging import Staging
-from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.warehouse import Moved, Unsynced
+from tests.metastore.hive.hive_node import (
+    HiveNode,
+    fail_a_commit,
+    hive_node,
+    refusal,
+    storage,
+    table,
+)
 from tests.times import exact_text
 
 STORES = ("folder", "postgresql")
@@ -133,20 +149,26 @@ def test_a_lost_change_is_not_undone_in_a_table_that_got_the_folder_meanwhile(
 ) -> None:
     if change == "undrop":
         stub.drop_partition("d1", "t1", ["b"], True)
-    lost = unheard(committed=False)
+    fail_a_commit(hive, monkeypatch, UnknownOutcome("the line was cut"))
+    lost, begun = SqlObjectStore.change, list[None]()
+
+    def replace_it() -> None:
+        with hive.stub() as other:
+            replaced(hive, other)
+            if change == "rename":
+                add(hive, other, "z", text="new")
+                other.drop_partition("d1", "t1", ["b"], True)
 
     @contextmanager
     def later(*arguments: Any, **named: Any) -> Iterator[Any]:
-        monkeypatch.undo()
+        begun.append(None)
+        is_first = len(begun) == 1
         try:
             with lost(*arguments, **named) as staging:
                 yield staging
         finally:
-            with hive.stub() as other:
-                replaced(hive, other)
-                if change == "rename":
-                    add(hive, other, "z", text="new")
-                    other.drop_partition("d1", "t1", ["b"], True)
+            if is_first:
+                replace_it()
 
     monkeypatch.setattr(SqlObjectStore, "change", later)
     with pytest.raises(Exception, match="the line was cut"):
@@ -348,21 +370,6 @@ def test_a_restored_partition_is_read_in_the_past_whatever_happens_to_its_name_l
     assert texts(stub, second) == FIRST | {"b": "second b"}
 
 
-def unheard(*, committed: bool) -> Callable[..., Any]:
-    """Replaces `SqlObjectStore.change`: the database does not answer the commit."""
-    change = SqlObjectStore.change
-
-    @contextmanager
-    def change_unheard(*arguments: Any, **named: Any) -> Iterator[Any]:
-        with suppress(ZeroDivisionError), change(*arguments, **named) as staging:
-            yield staging
-            if not committed:
-                raise ZeroDivisionError
-        raise UnknownOutcome("the line was cut")
-
-    return change_unheard
-
-
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_renamed_partition_has_its_files_if_the_database_does_not_answer_the_commit(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, committed: bool
@@ -370,7 +377,7 @@ def test_a_renamed_partition_has_its_files_if_the_database_does_not_answer_the_c
     before = moment(hive)
     renamed = Partition(["z"], "d1", "t1", sd=storage())
     with monkeypatch.context() as patch:
-        patch.setattr(SqlObjectStore, "change", unheard(committed=committed))
+        fail_a_commit(hive, patch, UnknownOutcome("the line was cut"), committed=committed)
         refusal(lambda: stub.rename_partition("d1", "t1", ["b"], renamed))
     assert texts(stub, before) == FIRST
     now = texts(stub, "d1")
@@ -385,7 +392,7 @@ def test_a_restored_partition_keeps_its_files_if_the_database_does_not_answer_th
     stub.drop_partition("d1", "t1", ["b"], True)
     session = hive.node.session(user="ann")
     with monkeypatch.context() as patch:
-        patch.setattr(SqlObjectStore, "change", unheard(committed=committed))
+        fail_a_commit(hive, patch, UnknownOutcome("the line was cut"), committed=committed)
         with pytest.raises(UnknownOutcome):
             session.undrop_partitions("d1.t1", partitions=["p=b"])
     assert texts(stub, before) == FIRST
@@ -393,6 +400,43 @@ def test_a_restored_partition_keeps_its_files_if_the_database_does_not_answer_th
     if not committed:
         assert session.undrop_partitions("d1.t1", partitions=["p=b"]) == ["p=b"]
     assert texts(stub, "d1") == FIRST
+
+
+@pytest.mark.parametrize("fails", ["commit", "sync"])
+def test_folders_move_back_before_another_thread_can_take_their_place(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    stub.drop_partition("d1", "t1", ["a"], True)
+    database, move = hive.node.database, StoreFolders.move
+    in_turn: list[bool] = []
+
+    def noted(folders: StoreFolders, source: str, target: str, **named: Any) -> Moved:
+        in_turn.append(database._process_lock.held_by_this_thread())
+        return move(folders, source, target, **named)
+
+    def full(unsynced: Unsynced) -> None:
+        monkeypatch.setattr(Unsynced, "sync", sync)  # only the first one fails
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(StoreFolders, "move", noted)
+    sync = Unsynced.sync
+    renamed = Partition(["z"], "d1", "t1", sd=storage())
+    for change in (
+        lambda: hive.node.session(user="ann").undrop_partitions("d1.t1", partitions=["p=a"]),
+        lambda: stub.rename_partition("d1", "t1", ["b"], renamed),
+        lambda: stub.truncate_table("d1", "t1", ["p=c"]),
+    ):
+        in_turn.clear()
+        before = sorted(folder(hive).parent.rglob("*"))
+        if fails == "sync":
+            monkeypatch.setattr(Unsynced, "sync", full)
+        else:
+            fail_a_commit(hive, monkeypatch, Unavailable("the disk is full"))
+        with pytest.raises((MetaException, Unavailable), match="the disk is full"):
+            change()
+        assert in_turn == [True, True]
+        assert sorted(folder(hive).parent.rglob("*")) == before
+    assert texts(stub, "d1") == {"b": "first b", "c": "first c"}
 
 
 def test_a_partition_that_is_dropped_while_a_restore_begins_is_restored_with_its_files(

@@ -20,7 +20,7 @@ from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
-from strandline.metastore.store.warehouse import FolderRefused, Moved
+from strandline.metastore.store.warehouse import FolderRefused, Moved, Unsynced
 from strandline.model.descriptors import TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
@@ -241,34 +241,44 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 change.record_moves(
                     PartitionMove(old.location, rows[old_name].row_id, renamed_row.location, row_id)
                 )
-                moved = _move_folder(call, partitioned, old, renamed_row)
+                unsynced = Unsynced()
+                moved = _move_folder(call, partitioned, old, renamed_row, unsynced=unsynced)
+                change.if_undone(lambda: _move_back(call, moved))
+                unsynced.sync()
     except UnknownOutcome:
         # Without an answer, the folder stays where it is.
         with suppress(StrandlineError), call.metastore.store.change(
             partitioned.table.id, author=call.user
         ) as change:  # fmt: skip
             places.require_present(change)
-            if moved is not None and not change.visible(RowKind.PARTITION, [new_name]):
-                call.folders.move(moved[1], moved[0])
-        raise
-    except BaseException:
-        if moved is not None:
-            with suppress(StrandlineError):
-                call.folders.move(moved[1], moved[0])
+            if not change.visible(RowKind.PARTITION, [new_name]):
+                _move_back(call, moved)
         raise
 
 
 def _move_folder(
-    call: Call, partitioned: Partitioned, before: PartitionRow, after: PartitionRow
+    call: Call,
+    partitioned: Partitioned,
+    before: PartitionRow,
+    after: PartitionRow,
+    *,
+    unsynced: Unsynced,
 ) -> tuple[str, str] | None:
     """Move the folder of a partition. Return its old and new place, or None if none existed."""
     old, new = partitioned.place(before), partitioned.place(after)
     try:
         call.folders.verify_below(old, table=partitioned.location)
         call.folders.verify_below(new, table=partitioned.location)
-        outcome = call.folders.move(old, new)
+        outcome = call.folders.move(old, new, unsynced=unsynced)
     except FolderRefused as refused:
         raise IllegalChange(f"the partition cannot be renamed: {refused.message}") from refused
     if outcome is Moved.MISSING:
-        call.folders.make(new)
+        call.folders.make(new, unsynced=unsynced)
     return (old, new) if outcome is Moved.MOVED else None
+
+
+def _move_back(call: Call, moved: tuple[str, str] | None) -> None:
+    """Undo `_move_folder`, as far as the system allows."""
+    if moved is not None:
+        with suppress(StrandlineError):
+            call.folders.move(moved[1], moved[0])

@@ -6,9 +6,9 @@ the folders is not such a one, nothing is deleted.
 
 The transaction that sets the counts to 0 also moves the folders aside, because only a transaction
 keeps the table from being dropped and another from being created in its folder. The files are
-deleted after it. If the request fails, the folders are moved back, except if the transaction may
-have been committed: by then, their place may belong to another table. After that, or if a process
-dies in between, the request can be repeated, and cleaning deletes what was moved aside after a day.
+deleted after it. If it fails, the folders are moved back, except if the transaction may have been
+committed: by then, their place may belong to another table. After that, or if a process dies in
+between, the request can be repeated, and cleaning deletes what was moved aside after a day.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from strandline.errors import (
     IllegalChange,
     ObjectNotFound,
     StrandlineError,
-    UnknownOutcome,
     UnsupportedOperation,
 )
 from strandline.metastore.hive.partition_changes import plain_table
@@ -142,6 +141,7 @@ class _Emptying:
         call.folders.verify(self._dropped)
         self._unsynced = Unsynced()
         self._moved: list[tuple[str, str]] = []
+        change.if_undone(self.undo)
 
     def empty(self, location: str) -> None:
         # Not an id of a row or write: a request that died may have left a folder of that name.
@@ -182,25 +182,13 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
     While the block runs, nothing drops or renames the table, or creates another in its folder.
     Raises `WriteConflict` if that has happened since the request was read.
     """
-    emptying: _Emptying | None = None
     table = partitioned.table
-    try:
-        with call.metastore.store.change(table.id, author=call.user) as change:
-            places = partition_places(call.metastore, table, location=partitioned.location)
-            places.require_present(change)
-            emptying = _Emptying(call, partitioned, change)
-            try:
-                yield emptying
-                emptying.sync()
-            except BaseException:
-                emptying.undo()  # while no other writer can take the place
-                raise
-    except UnknownOutcome:
-        raise
-    except BaseException:
-        if emptying is not None:  # the commit failed, or nothing is left to undo
-            emptying.undo()
-        raise
+    with call.metastore.store.change(table.id, author=call.user) as change:
+        places = partition_places(call.metastore, table, location=partitioned.location)
+        places.require_present(change)
+        emptying = _Emptying(call, partitioned, change)
+        yield emptying
+        emptying.sync()
     # After the transaction: this may take long, and others may write.
     emptying.finish()
 

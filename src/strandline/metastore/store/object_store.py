@@ -387,13 +387,13 @@ class SqlObjectStore(ObjectStore):
             first += queries.visible_queries(table_id, RowKind.DATA_FILE, paths)
         first += [NUMBERS.query, queries.ROW_IDS.query]
         with self._transactions.writing(txn_id, table_id, owner=owner, first=first) as step:
-            yield Staging(step, self._notifications)
+            yield self._staging(step)
         faults.reached("rows-staged")
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
         with suppress(_NothingStaged), ExitStack() as opened:
-            staging = Staging(self._begin_change(opened, table_id, author), self._notifications)
+            staging = self._staging(self._begin_change(opened, table_id, author))
             yield staging
             if not staging.has_staged:
                 raise _NothingStaged
@@ -416,6 +416,9 @@ class SqlObjectStore(ObjectStore):
                 connection, since=since, until=until, table_ids=table_ids, user=user
             )
             return list(islice(commits, limit))
+
+    def _staging(self, step: Step) -> Staging:
+        return Staging(step, self._notifications, if_undone=self._database.if_undone)
 
     def _begin_change(self, opened: ExitStack, table_id: int, author: str) -> Step:
         """Enter a transaction on the table in which all DDL up to its catalog is projected."""

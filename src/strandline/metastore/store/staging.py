@@ -49,11 +49,18 @@ class Staging:
     """Rows of one transaction on one table, inside one SQL transaction.
 
     ``seen`` is what the transaction sees of the table, its own write id included. ``has_staged``
-    says whether this object has staged anything.
+    says whether this object has staged anything. ``if_undone`` is `Database.if_undone`.
     """
 
-    def __init__(self, step: Step, notifications: NotificationLog) -> None:
+    def __init__(
+        self,
+        step: Step,
+        notifications: NotificationLog,
+        *,
+        if_undone: Callable[[Callable[[], object]], None],
+    ) -> None:
         self._connection = step.connection
+        self.if_undone = if_undone
         self._notifications = notifications
         self._may_have_rows = not step.is_first
         self.has_staged = False
