@@ -401,6 +401,12 @@ def test_the_tables_of_a_0_2_0_store_are_upgraded(dml: Dml) -> None:
     assert dml.store.partition_moves(FLIGHTS).follow("p=a", 1) == ("p=a", None)
 
 
+@pytest.mark.parametrize("kind", [RowKind.DATA_FILE, RowKind.PARTITION])
+def test_no_row_has_a_name_that_no_database_can_store(dml: Dml, kind: RowKind) -> None:
+    names = ["a\0b", "a\ud800b"]
+    assert dml.store.rows(FLIGHTS, kind, write_ids=None, names=names) == []
+
+
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("name", ["a\0b", random.Random(1).randbytes(3_000).hex()])
 def test_a_name_that_a_server_cannot_store_is_refused_and_changes_nothing(

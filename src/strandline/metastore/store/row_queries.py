@@ -6,6 +6,7 @@ filtered here, since they are few and the parameters of a statement are limited.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -86,6 +87,7 @@ _ID, _NAME, _WRITE_ID, _REMOVER = 0, 4, 5, 7
 """The indexes of columns in a row of `_VISIBLE`."""
 ROW_IDS = Counter("store_sequence", "row_id")
 _KINDS = {kind.value: kind for kind in RowKind}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def visible_rows(
@@ -248,8 +250,12 @@ def _narrowed(
 
 
 def _storable(names: Iterable[str]) -> Iterator[str]:
-    """The names that a row may have: PostgreSQL refuses a question about a text with a NUL."""
-    return (name for name in names if "\0" not in name)
+    """The names that a row may have: databases refuse a question about any other text."""
+    return (
+        name
+        for name in names
+        if "\0" not in name and (name.isascii() or not _SURROGATE.search(name))
+    )
 
 
 def rows_of_dropped_partitions(
