@@ -34,6 +34,7 @@ from strandline.transactions import Transactions, TransactionState, ValidWriteId
 from strandline.transactions.tables import NEXT_WRITE_ID, TXN_WRITE_ID
 from tests.metastore.session.served import serving
 from tests.metastore.snapshots import paths_of
+from tests.servers import stores
 
 NO_IDS = [-(1 << 63) - 1, -(1 << 63), -5, -1, 0, 10**12, (1 << 63) - 1, 1 << 63, 1 << 200]
 REFUSED = (ObjectNotFound, InvalidInput)
@@ -49,10 +50,13 @@ class Scene:
     view: int
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
+@pytest.fixture(scope="module", params=["folder", "postgresql"])
+def node(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Node, str]]:
+    store = stores.new_store(request.param, tmp_path_factory.mktemp("store"))
     with (
-        Node.open(tmp_path_factory.mktemp("store")) as opened,
+        Node.open(store.address, settings=store.settings) as opened,
         serving(HttpApplication(opened.metastore)) as url,
     ):
         session = opened.session(user="ann")

@@ -251,7 +251,7 @@ class Transactions(TransactionEnds):
                 opened,
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
-                first=lambda: (*self._step_queries(txn_id, table_id), *first),
+                first=lambda: self._step_queries(txn_id, table_id, first),
                 is_news=False,
             )
 
@@ -412,14 +412,17 @@ class Transactions(TransactionEnds):
         with self._counting:
             self._uncounted = room // 16 - count
 
-    def _step_queries(self, txn_id: int, table_id: int) -> tuple[Query, ...]:
-        """The queries that `_write_on` runs first; none if no row can have these ids."""
+    def _step_queries(
+        self, txn_id: int, table_id: int, following: Sequence[Query]
+    ) -> tuple[Query, ...]:
+        """The queries of `_write_on` and the ``following``; none if no row can have these ids."""
         find_queries = records.find_for_table_queries(txn_id, table_id)
         return find_queries and (
             *find_queries,
             take_time_query(self._clock),
             seen_by_query(table_id, txn_id),
             *records.allocate_one_queries(txn_id, table_id),
+            *following,
         )
 
     def _write_on(
