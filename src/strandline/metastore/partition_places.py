@@ -11,7 +11,7 @@ table. `strandline.metastore.store.partition_moves` records each move.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,6 @@ from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
     StrandlineError,
-    UnknownOutcome,
     WriteConflict,
 )
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
@@ -87,20 +86,21 @@ class PartitionPlaces:
     def finish_moves(self, store: ObjectStore) -> None:
         """Move the folders of dropped partitions aside, and delete those that were purged.
 
-        A move that the system refuses is logged and stays unfinished. So do all moves if the table
-        was dropped meanwhile: its partitions are aside with it.
+        The folder of a rename or return that was not committed goes back. A move that the system
+        refuses is logged and stays unfinished. So do all moves if the table was dropped meanwhile:
+        its partitions are aside with it.
         """
         purged: list[Path] = []
 
         def carry_out(
-            moves: Sequence[PartitionMove], place: Place | None
+            moves: Sequence[PartitionMove], place: Place | None, present: Container[int]
         ) -> Sequence[PartitionMove]:
             if place is None or place == place.aside(self._table.id):
                 return ()
             # The table may have been renamed, and another one may have got its folder.
             location = self._folders.location(place)
             here = PartitionPlaces(self._table, location=location, folders=self._folders)
-            return here._carry_out(moves, purged)
+            return here._carry_out(moves, purged, present)
 
         store.finish_moves(self._table.id, carry_out)
         for path in purged:  # after the transaction: this may take long, and others may write
@@ -129,15 +129,18 @@ class PartitionPlaces:
             if move.location in locations and self._folders.exists(place):
                 raise IllegalChange(
                     f"partition {move.location} of {self._table.name} cannot be created: the files"
-                    f" of a dropped partition are still in {place}, because they could not be moved"
+                    f" of another partition are still in {place}, because they could not be moved"
                     " away. Move them away or delete them, write the new files, and try again"
                 )
 
     def _carry_out(
-        self, moves: Sequence[PartitionMove], purged: list[Path]
+        self, moves: Sequence[PartitionMove], purged: list[Path], present: Container[int]
     ) -> Sequence[PartitionMove]:
         unsynced, finished = Unsynced(), []
         for move in moves:
+            if move.undoes_rename and move.up_to_row not in present:
+                finished.append(move)  # another client has changed the partition since
+                continue
             place = resolve_location(self._location, move.location)
             aside = self._aside_of(move)
             if aside is None:
@@ -152,7 +155,7 @@ class PartitionPlaces:
                 finished.append(move)
             except StrandlineError:
                 logger.warning(
-                    "the folder %s of a dropped partition could not be moved away; move it "
+                    "the folder %s of another partition could not be moved away; move it "
                     "before a partition of that name is created again",
                     place,
                     exc_info=True,
@@ -172,6 +175,8 @@ class PartitionPlaces:
         return self._folders.place(self._location).aside(self._table.id)
 
     def _aside_of(self, move: PartitionMove) -> str | None:
+        if move.undoes_rename:
+            return resolve_location(self._location, move.target)
         return None if move.target == PURGED else self._folders.shown(move.target)
 
 
@@ -217,6 +222,11 @@ class PastPlaces(PartitionPlaces):
         """Whether the folder of the partition went to another one, by a rename."""
         location = row.as_(PartitionRow).location
         return self._moves.follow(location, row.row_id)[0] != location
+
+    def moves_aside(self, rows: Iterable[Row]) -> list[PartitionMove]:
+        """The moves aside of those of these dropped partitions whose files are kept."""
+        moves = (self._moves.follow(row.as_(PartitionRow).location, row.row_id)[1] for row in rows)
+        return [move for move in moves if move is not None and move.target != PURGED]
 
     def bring_back(self, row: Row, *, unsynced: Unsynced) -> tuple[str, str] | None:
         """Move the folder of a dropped partition back; return source and target, or None if not.
@@ -341,14 +351,22 @@ def undrop_partitions(
         raise InvalidInput(f"{shown_name} has no partitions that could be dropped")
     location = metastore.location(table)
     moved: list[tuple[str, str]] = []
+
+    def read(change: Staging) -> tuple[PastPlaces, list[Row], list[Row]]:
+        # Read under the write lock: a drop or a rename would add moves meanwhile.
+        moves = change.partition_moves()
+        places = PastPlaces(table, location=location, folders=metastore.folders, moves=moves)
+        places.require_present(change)
+        rows, statistics = _to_restore(change, places, names, shown_name)
+        places.refuse_shared(rows, change)
+        return places, rows, statistics
+
+    with metastore.store.change(table.id, author=author) as change:
+        places, rows, _ = read(change)
+    metastore.store.begin_moves(table.id, places.moves_aside(rows))
     try:
         with metastore.store.change(table.id, author=author) as change:
-            # Read under the write lock: a drop or a rename would add moves meanwhile.
-            moves = change.partition_moves()
-            places = PastPlaces(table, location=location, folders=metastore.folders, moves=moves)
-            places.require_present(change)
-            rows, statistics = _to_restore(change, places, names, shown_name)
-            places.refuse_shared(rows, change)
+            places, rows, statistics = read(change)
             change.if_undone(lambda: _move_back(metastore.folders, moved))
             unsynced = Unsynced()
             for row in rows:
@@ -362,16 +380,9 @@ def undrop_partitions(
             new_row_ids = staged.row_ids[: len(rows)]  # those of the statistics follow
             for row, new_row_id in zip(rows, new_row_ids, strict=True):
                 places.record_return(change, row, new_row_id)
-    except UnknownOutcome:
-        # Without an answer the folders stay: readers find them there, restored or not.
-        if moved:
-            with (
-                suppress(StrandlineError),
-                metastore.store.change(table.id, author=author) as change,
-            ):
-                places.require_present(change)
-                if not change.visible(rows[0].kind, [row.name for row in rows]):
-                    _move_back(metastore.folders, moved)
+    except BaseException:
+        with suppress(StrandlineError):  # if that fails, the next node that starts does it
+            places.finish_moves(metastore.store)
         raise
     return sorted(row.name for row in rows)
 

@@ -116,7 +116,7 @@ def fail_a_commit(
     def noted(store: SqlObjectStore, table_id: int, *, author: str) -> Iterator[Staging]:
         with change(store, table_id, author=author) as staging:
             yield staging
-            if not changing:
+            if staging.has_staged and not changing:
                 changing.append(threading.get_ident())
 
     def fail(database: Database, connection: Connection, **named: bool) -> None:

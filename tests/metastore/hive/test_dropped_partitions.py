@@ -150,7 +150,7 @@ def test_a_lost_change_is_not_undone_in_a_table_that_got_the_folder_meanwhile(
     if change == "undrop":
         stub.drop_partition("d1", "t1", ["b"], True)
     fail_a_commit(hive, monkeypatch, UnknownOutcome("the line was cut"))
-    lost, begun = SqlObjectStore.change, list[None]()
+    lost, staged = SqlObjectStore.change, list[Staging]()
 
     def replace_it() -> None:
         with hive.stub() as other:
@@ -161,21 +161,21 @@ def test_a_lost_change_is_not_undone_in_a_table_that_got_the_folder_meanwhile(
 
     @contextmanager
     def later(*arguments: Any, **named: Any) -> Iterator[Any]:
-        begun.append(None)
-        is_first = len(begun) == 1
         try:
             with lost(*arguments, **named) as staging:
                 yield staging
         finally:
-            if is_first:
+            if staging.has_staged and not staged:
+                staged.append(staging)
                 replace_it()
 
     monkeypatch.setattr(SqlObjectStore, "change", later)
     with pytest.raises(Exception, match="the line was cut"):
         CHANGES[change](hive, stub)
-    names = "abc" if change == "undrop" else "acz"  # without an answer, the folder stays
+    names = "abc" if change == "undrop" else "acz"
     assert files(hive, "t1") == {f"p={value}": f"new {value}" for value in names}
-    assert files(hive, "t2").keys() == {f"p={value}" for value in names}
+    names = "ac" if change == "undrop" else "abc"
+    assert files(hive, "t2") == {f"p={value}": f"first {value}" for value in names}
 
 
 def test_the_folder_of_a_dropped_partition_is_moved_from_where_its_table_is_by_then(
@@ -402,6 +402,33 @@ def test_a_restored_partition_keeps_its_files_if_the_database_does_not_answer_th
     assert texts(stub, "d1") == FIRST
 
 
+@pytest.mark.parametrize("change", ["rename", "undrop"])
+def test_the_folder_of_a_change_whose_process_died_goes_back(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    if change == "undrop":
+        stub.drop_partition("d1", "t1", ["b"], True)
+    value = "z" if change == "rename" else "b"
+    before, move = sorted(folder(hive).parent.rglob("*")), StoreFolders.move
+
+    def move_and_die(folders: StoreFolders, *places: str, **named: Any) -> Moved:
+        if not (folder(hive) / f"p={value}").exists():
+            move(folders, *places, **named)
+        raise Unavailable("the process died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreFolders, "move", move_and_die)
+        with pytest.raises((MetaException, Unavailable), match="the process died"):
+            CHANGES[change](hive, stub)
+    assert (folder(hive) / f"p={value}" / "f").read_text() == "first b"
+    another = Partition([value], "d1", "t1", sd=storage())
+    assert "are still in" in refusal(lambda: stub.add_partition(another))[1]
+    with hive.another_node():  # finishes the moves when it starts
+        assert sorted(folder(hive).parent.rglob("*")) == before
+    CHANGES[change](hive, stub)
+    assert texts(stub, "d1") == {"a": "first a", value: "first b", "c": "first c"}
+
+
 @pytest.mark.parametrize("fails", ["commit", "sync"])
 def test_folders_move_back_before_another_thread_can_take_their_place(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, fails: str
@@ -443,11 +470,11 @@ def test_a_partition_that_is_dropped_while_a_restore_begins_is_restored_with_its
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub.drop_partition("d1", "t1", ["a"], True)
-    change = SqlObjectStore.change
+    change, values = SqlObjectStore.change, ["b"]
 
     def change_later(store: Any, table_id: int, *, author: str) -> Any:
-        if author == "ann":
-            stub.drop_partition("d1", "t1", ["b"], True)
+        if author == "ann" and values:
+            stub.drop_partition("d1", "t1", [values.pop()], True)
         return change(store, table_id, author=author)
 
     monkeypatch.setattr(SqlObjectStore, "change", change_later)
@@ -567,7 +594,7 @@ def test_a_crash_between_commit_and_move_is_repaired_before_the_name_is_used_aga
         stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, context)
     assert (folder(hive) / "p=b" / "f").exists()
     assert (
-        "files of a dropped partition are still in"
+        "files of another partition are still in"
         in refusal(lambda: stub.add_partition(Partition(["b"], "d1", "t1", sd=storage())))[1]
     )
     finish_partition_moves(hive.node.metastore)  # as a starting node does

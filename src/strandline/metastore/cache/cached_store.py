@@ -42,7 +42,7 @@ such a flag with the set of open writes beside it (older readers would never hit
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -66,7 +66,7 @@ from strandline.metastore.store.object_store import (
     PartitionFilter,
     SqlObjectStore,
 )
-from strandline.metastore.store.partition_moves import PartitionMoves
+from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.model.places import Place
@@ -308,6 +308,9 @@ class CachedStore(ObjectStore):
 
     def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
         self._store.finish_moves(table_id, carry_out)
+
+    def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:
+        self._store.begin_moves(table_id, moves)
 
     def partition_moves(
         self, table_id: int, *, seen: ValidWriteIdList | None = None

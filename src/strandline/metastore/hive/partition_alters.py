@@ -209,16 +209,25 @@ async def rename_partition_req(call: Call) -> Struct:
 def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partition: Struct) -> None:
     old_name = partitioned.name_of(values)
     new_name, new = partitioned.read(partition)
-    present = _present(call, partitioned, [old_name]).get(old_name)
-    if present is not None and partitioned.table.kind is TableKind.MANAGED:
-        # Where the files are before they move.
-        quick, place = QuickStatistics(call.folders, None), partitioned.place(present)
-        counted = quick.of_altered(new.parameters, place, old=present.parameters)
-        new = replace(new, parameters=counted)
-    moved: tuple[str, str] | None = None
+    store, table_id = call.metastore.store, partitioned.table.id
+    present = {
+        row.name: row
+        for row in store.rows(
+            table_id, RowKind.PARTITION, write_ids=None, names=[old_name, new_name]
+        )
+    }
     places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
+    if old_name in present and partitioned.table.kind is TableKind.MANAGED:
+        # Where the files are before they move.
+        old = present[old_name].as_(PartitionRow)
+        quick, place = QuickStatistics(call.folders, None), partitioned.place(old)
+        counted = quick.of_altered(new.parameters, place, old=old.parameters)
+        new = replace(new, parameters=counted)
+        if new_name not in present and places.is_own(present[old_name]):
+            undo = PartitionMove(new_name, present[old_name].row_id, old.location)
+            store.begin_moves(table_id, [undo])
     try:
-        with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
+        with store.change(table_id, author=call.user) as change:
             places.require_present(change)
             rows = change.visible(RowKind.PARTITION, [old_name, new_name])
             if old_name not in rows:
@@ -245,14 +254,9 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 moved = _move_folder(call, partitioned, old, renamed_row, unsynced=unsynced)
                 change.if_undone(lambda: _move_back(call, moved))
                 unsynced.sync()
-    except UnknownOutcome:
-        # Without an answer, the folder stays where it is.
-        with suppress(StrandlineError), call.metastore.store.change(
-            partitioned.table.id, author=call.user
-        ) as change:  # fmt: skip
-            places.require_present(change)
-            if not change.visible(RowKind.PARTITION, [new_name]):
-                _move_back(call, moved)
+    except BaseException:
+        with suppress(StrandlineError):  # if that fails, the next node that starts does it
+            places.finish_moves(store)
         raise
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import chain, islice
 from typing import Protocol
@@ -60,7 +60,7 @@ _PATHS_AHEAD = 4
 """The most paths to look up ahead: a server keeps a prepared statement for each number of them."""
 
 
-CarriesOut = Callable[[list[PartitionMove], Place | None], Sequence[PartitionMove]]
+CarriesOut = Callable[[list[PartitionMove], Place | None, Container[int]], Sequence[PartitionMove]]
 
 
 class PartitionFilter(Protocol):
@@ -188,9 +188,13 @@ class ObjectStore(ABC):
     def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
         """Carry out the unfinished moves of a table while all other writers wait.
 
-        ``carry_out`` gets them and the place of the table, and returns the moves that it has
-        finished.
+        ``carry_out`` gets them, the place of the table, and the ids of those among their rows that
+        are present. It returns the moves that it has finished.
         """
+
+    @abstractmethod
+    def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:
+        """Mark moves of a table as unfinished; see `partition_moves`."""
 
     @abstractmethod
     def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
@@ -332,8 +336,15 @@ class SqlObjectStore(ObjectStore):
             self._guard(connection)
             moves = partition_moves.unfinished(connection, table_id)
             if moves:
-                finished = carry_out(moves, table_places.place_of(connection, table_id))
+                place = table_places.place_of(connection, table_id)
+                present = queries.present_ids(connection, table_id, [m.up_to_row for m in moves])
+                finished = carry_out(moves, place, present)
                 partition_moves.finish(connection, table_id, finished)
+
+    def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:
+        with self._database.write() as connection:
+            self._guard(connection)
+            partition_moves.begin(connection, table_id, moves)
 
     def partition_moves(
         self, table_id: int, *, seen: ValidWriteIdList | None = None

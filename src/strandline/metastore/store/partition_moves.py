@@ -16,17 +16,22 @@ partition is moved after that, and may stay where it was if the process dies or 
 So a reader looks for the folder aside first, and then at its old place. Until the folder is moved,
 a row marks the move as *unfinished*: the next node that starts finishes it, and until then no
 partition is created at that location, because it would show the files of the dropped one.
+
+A rename, and the return of a dropped partition, move the folder before they commit. So before that,
+they mark the opposite move as unfinished (`begin`), and their commit removes the mark. If the
+process dies in between, the folder goes back.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from strandline.metastore.store.tables import PARTITION_MOVE, UNFINISHED_MOVE
+from strandline.model.places import DROPPED
 from strandline.sql import chunks
 
 _MOVE = tuple(PARTITION_MOVE.c[name] for name in ("location", "up_to_row", "target", "target_row"))
@@ -39,7 +44,8 @@ class PartitionMove:
     """One move. It applies to rows with this ``location`` and ids up to ``up_to_row``.
 
     With ``target_row``, the partition was renamed or brought back: that row has the location
-    ``target``. Without it, ``target`` is a place aside, relative to the warehouse, or `PURGED`.
+    ``target``. Without it, ``target`` is a place aside, relative to the warehouse, or `PURGED`; or,
+    if the move is unfinished and `undoes_rename`, the location of the row ``up_to_row``.
     """
 
     location: str
@@ -51,6 +57,11 @@ class PartitionMove:
     def aside(self) -> bool:
         """Whether the folder was moved aside or deleted, and not just renamed."""
         return self.target_row is None
+
+    @property
+    def undoes_rename(self) -> bool:
+        """Whether this is the unfinished move back of a partition that was to be renamed."""
+        return self.target != PURGED and DROPPED not in self.target.split("/")
 
 
 class PartitionMoves:
@@ -76,7 +87,7 @@ class PartitionMoves:
 
 
 def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None:
-    """Record moves of partitions of a table; moves aside are unfinished."""
+    """Record moves of partitions of a table; moves aside are unfinished, renames are finished."""
     if moves:
         connection.execute(
             insert(PARTITION_MOVE),
@@ -91,8 +102,15 @@ def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None
                 for move in moves
             ],
         )
-    asides = [move for move in moves if move.aside]
-    if asides:
+    begin(connection, table_id, [move for move in moves if move.aside])
+    renames = [move for move in moves if not move.aside]
+    finish(connection, table_id, [PartitionMove(m.target, m.up_to_row, "") for m in renames])
+
+
+def begin(connection: Connection, table_id: int, moves: Sequence[PartitionMove]) -> None:
+    """Mark moves as unfinished."""
+    finish(connection, table_id, moves)  # an undo that another process began, and did not end
+    if moves:
         connection.execute(
             insert(UNFINISHED_MOVE),
             [
@@ -102,7 +120,7 @@ def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None
                     "up_to_row": move.up_to_row,
                     "target": move.target,
                 }
-                for move in asides
+                for move in moves
             ],
         )
 
