@@ -93,7 +93,7 @@ class PartitionPlaces:
         purged: list[Path] = []
 
         def carry_out(
-            moves: Sequence[PartitionMove], place: Place | None, present: Container[int]
+            moves: Sequence[PartitionMove], place: Place | None, present: Container[str]
         ) -> Sequence[PartitionMove]:
             if place is None or place == place.aside(self._table.id):
                 return ()
@@ -134,12 +134,14 @@ class PartitionPlaces:
                 )
 
     def _carry_out(
-        self, moves: Sequence[PartitionMove], purged: list[Path], present: Container[int]
+        self, moves: Sequence[PartitionMove], purged: list[Path], present: Container[str]
     ) -> Sequence[PartitionMove]:
         unsynced, finished = Unsynced(), []
-        for move in moves:
-            if move.undoes_rename and move.up_to_row not in present:
-                finished.append(move)  # another client has changed the partition since
+        # The newest first: it has the folder if several partitions had one location.
+        for move in sorted(moves, key=lambda move: -move.up_to_row):
+            was_changed = move.undoes_rename and move.target not in present
+            if move.location in present or was_changed:
+                finished.append(move)  # what is there now belongs to a later partition
                 continue
             place = resolve_location(self._location, move.location)
             aside = self._aside_of(move)

@@ -429,6 +429,23 @@ def test_the_folder_of_a_change_whose_process_died_goes_back(
     assert texts(stub, "d1") == {"a": "first a", value: "first b", "c": "first c"}
 
 
+@pytest.mark.parametrize("dropped_too", [False, True])
+def test_a_new_partition_keeps_its_folder_if_the_dropped_one_had_none(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, dropped_too: bool
+) -> None:
+    (folder(hive) / "p=b" / "f").unlink()
+    (folder(hive) / "p=b").rmdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)  # the process dies
+        stub.drop_partition("d1", "t1", ["b"], True)
+    add(hive, stub, "b", text="second")
+    if dropped_too:
+        stub.drop_partition("d1", "t1", ["b"], True)
+        assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=b"]
+    finish_partition_moves(hive.node.metastore)
+    assert texts(stub, "d1") == FIRST | {"b": "second b"}
+
+
 @pytest.mark.parametrize("fails", ["commit", "sync"])
 def test_folders_move_back_before_another_thread_can_take_their_place(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, fails: str

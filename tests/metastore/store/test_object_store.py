@@ -392,13 +392,26 @@ def test_a_list_that_hides_everything_shows_nothing(dml: Dml) -> None:
 
 
 def test_the_tables_of_a_0_2_0_store_are_upgraded(dml: Dml) -> None:
+    dml.put_place(FLIGHTS, "s.db/flights")
+    partitions = [PartitionRow(values=(value,), location=f"p={value}") for value in "ab"]
+    with dml.store.change(FLIGHTS, author="ann") as change:
+        change.stage(add=[NewRow.of(row, name=row.location) for row in partitions])
+    with dml.store.change(FLIGHTS, author="ann") as change:
+        dropped = change.visible(RowKind.PARTITION)["p=b"].row_id
+        change.stage(remove=[dropped])
     with dml.database.write() as connection:
-        connection.exec_driver_sql("DROP TABLE partition_move")
+        for name in ("partition_move", "unfinished_move", "cleaned_table"):
+            connection.exec_driver_sql(f"DROP TABLE {name}")
         connection.exec_driver_sql(
             "UPDATE strandline_schema SET version = 1 WHERE part = 'metastore'"
         )
     dml.database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
-    assert dml.store.partition_moves(FLIGHTS).follow("p=a", 1) == ("p=a", None)
+    moves = dml.store.partition_moves(FLIGHTS)
+    assert moves.follow("p=a", 1) == ("p=a", None)
+    (move,) = moves.follow("p=b", dropped)[1:]
+    assert move is not None
+    assert move.target == f"s.db/.dropped/{FLIGHTS}.partitions/{dropped}"
+    assert dml.store.tables_with_unfinished_moves() == []
 
 
 @pytest.mark.parametrize("kind", [RowKind.DATA_FILE, RowKind.PARTITION])

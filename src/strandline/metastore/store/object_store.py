@@ -39,6 +39,7 @@ from strandline.metastore.store.notifications import NUMBERS, NotificationLog, W
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import (
     DataFile,
+    PartitionRow,
     Row,
     RowKind,
 )
@@ -60,7 +61,7 @@ _PATHS_AHEAD = 4
 """The most paths to look up ahead: a server keeps a prepared statement for each number of them."""
 
 
-CarriesOut = Callable[[list[PartitionMove], Place | None, Container[int]], Sequence[PartitionMove]]
+CarriesOut = Callable[[list[PartitionMove], Place | None, Container[str]], Sequence[PartitionMove]]
 
 
 class PartitionFilter(Protocol):
@@ -188,8 +189,8 @@ class ObjectStore(ABC):
     def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
         """Carry out the unfinished moves of a table while all other writers wait.
 
-        ``carry_out`` gets them, the place of the table, and the ids of those among their rows that
-        are present. It returns the moves that it has finished.
+        ``carry_out`` gets them, the place of the table, and those among their locations that
+        present partitions have. It returns the moves that it has finished.
         """
 
     @abstractmethod
@@ -337,8 +338,16 @@ class SqlObjectStore(ObjectStore):
             moves = partition_moves.unfinished(connection, table_id)
             if moves:
                 place = table_places.place_of(connection, table_id)
-                present = queries.present_ids(connection, table_id, [m.up_to_row for m in moves])
-                finished = carry_out(moves, place, present)
+                names = {name for move in moves for name in (move.location, move.target)}
+                present = queries.visible_rows(
+                    connection,
+                    table_id,
+                    RowKind.PARTITION,
+                    write_ids=write_ids_at(connection, table_id, at=None),
+                    names=names,
+                )
+                locations = {row.as_(PartitionRow).location for row in present.values()}
+                finished = carry_out(moves, place, locations)
                 partition_moves.finish(connection, table_id, finished)
 
     def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:

@@ -25,7 +25,7 @@ process dies in between, the folder goes back.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -88,6 +88,14 @@ class PartitionMoves:
 
 def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None:
     """Record moves of partitions of a table; moves aside are unfinished, renames are finished."""
+    note(connection, table_id, moves)
+    begin(connection, table_id, [move for move in moves if move.aside])
+    renames = [move for move in moves if not move.aside]
+    finish(connection, table_id, [PartitionMove(m.target, m.up_to_row, "") for m in renames])
+
+
+def note(connection: Connection, table_id: int, moves: Collection[PartitionMove]) -> None:
+    """Record moves of partitions of a table whose folders have been moved."""
     if moves:
         connection.execute(
             insert(PARTITION_MOVE),
@@ -102,9 +110,6 @@ def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None
                 for move in moves
             ],
         )
-    begin(connection, table_id, [move for move in moves if move.aside])
-    renames = [move for move in moves if not move.aside]
-    finish(connection, table_id, [PartitionMove(m.target, m.up_to_row, "") for m in renames])
 
 
 def begin(connection: Connection, table_id: int, moves: Sequence[PartitionMove]) -> None:

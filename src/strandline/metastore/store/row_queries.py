@@ -39,7 +39,6 @@ from strandline.sql import (
     value,
 )
 from strandline.transactions import TransactionState, ValidWriteIdList
-from strandline.transactions.list_records import write_ids_at
 from strandline.transactions.tables import LAST_ID
 from strandline.wire.registry import seal
 
@@ -310,17 +309,6 @@ def rows_with_removers(
         for row_id, write_id in run(connection, removers, ids):
             rows[row_id][1].append(write_id)
     return rows
-
-
-def present_ids(connection: Connection, table_id: int, row_ids: Collection[int]) -> set[int]:
-    """The ids of those of these rows of the table that are visible now."""
-    seen = write_ids_at(connection, table_id, at=None)
-    rows = rows_with_removers(connection, row_ids)
-    return {
-        row_id
-        for row_id, (row, removers) in rows.items()
-        if seen.valid(row.write_id) and not any(map(seen.valid, removers))
-    }
 
 
 def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Row]:
