@@ -19,10 +19,10 @@ from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound, StrandlineError, UnknownOutcome
 from strandline.logs import kept
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.inspection import Inspection
 from strandline.metastore.requested_places import WHY_FILES_ARE_GONE, RequestedPlaces
 from strandline.metastore.snapshot_holds import SnapshotHolds
-from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
@@ -61,7 +61,7 @@ class Metastore:
         *,
         catalogs: CatalogManager,
         transactions: Transactions,
-        store: ObjectStore,
+        store: CachedStore,
         projector: Projector,
         warehouse: str,
         folders: StoreFolders,
@@ -92,8 +92,9 @@ class Metastore:
         """
         batch = commands if isinstance(commands, Sequence) else [commands]
         deadline = time.monotonic() + timeout
+        places = RequestedPlaces(self.catalogs, self.store.sql_store, self.projector, self.folders)
         applied = self.catalogs.execute(
-            RequestedPlaces(self).resolve(batch), author=author, identity=identity, timeout=timeout
+            places.resolve(batch), author=author, identity=identity, timeout=timeout
         )
         if applied.actions and logger.isEnabledFor(logging.INFO):
             logger.info(
@@ -125,7 +126,7 @@ class Metastore:
                     raise
 
     def mark(self) -> tuple[int, int] | None:
-        """A value that changes whenever present answers may change; see `ObjectStore.mark`."""
+        """A value that changes whenever present answers may change; see `CachedStore.mark`."""
         mark, version = self.store.mark(), 0
         if self.catalogs.delay or self.transactions.has_own_times:
             catalog = self.catalogs.known_present()

@@ -14,9 +14,7 @@ import logging
 from collections.abc import Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
-from strandline.catalog import CatalogManager
 from strandline.errors import (
     AlreadyExists,
     IllegalChange,
@@ -25,8 +23,9 @@ from strandline.errors import (
     StrandlineError,
     WriteConflict,
 )
+from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
-from strandline.metastore.store.object_store import ObjectStore
+from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
@@ -83,7 +82,7 @@ class PartitionPlaces:
             if self.is_own(row)
         ]
 
-    def finish_moves(self, store: ObjectStore) -> None:
+    def finish_moves(self, store: SqlObjectStore) -> None:
         """Move the folders of dropped partitions aside, and delete those that were purged.
 
         The folder of a rename or return that was not committed goes back. A move that the system
@@ -288,27 +287,15 @@ class PastPlaces(PartitionPlaces):
             change.return_move(move, new_row_id)
 
 
-class Placed(Protocol):
-    """The parts of a metastore that know tables and their places."""
-
-    @property
-    def catalogs(self) -> CatalogManager: ...
-    @property
-    def store(self) -> ObjectStore: ...
-    @property
-    def folders(self) -> StoreFolders: ...
-    def location(self, table: TableDescriptor) -> str: ...
-
-
 def partition_places(
-    metastore: Placed, table: TableDescriptor, *, location: str
+    metastore: Metastore, table: TableDescriptor, *, location: str
 ) -> PartitionPlaces:
     """The folders of a table's present partitions."""
     return PartitionPlaces(table, location=location, folders=metastore.folders)
 
 
 def past_places(
-    metastore: Placed, table: TableDescriptor, *, location: str, seen: ValidWriteIdList
+    metastore: Metastore, table: TableDescriptor, *, location: str, seen: ValidWriteIdList
 ) -> PastPlaces:
     """The places of a table's past partitions, by the present moves of the store.
 
@@ -319,22 +306,22 @@ def past_places(
         table,
         location=location,
         folders=metastore.folders,
-        moves=metastore.store.partition_moves(table.id, seen=seen),
+        moves=metastore.store.sql_store.partition_moves(table.id, seen=seen),
     )
 
 
-def finish_partition_moves(metastore: Placed) -> None:
+def finish_partition_moves(metastore: Metastore) -> None:
     """Finish the moves that a killed process left unfinished, for all present tables."""
     catalog = metastore.catalogs.latest_catalog()
-    for table_id in metastore.store.tables_with_unfinished_moves():
+    for table_id in metastore.store.sql_store.tables_with_unfinished_moves():
         table = catalog.table_by_id(table_id)
         if table is not None:
             places = partition_places(metastore, table, location=metastore.location(table))
-            places.finish_moves(metastore.store)
+            places.finish_moves(metastore.store.sql_store)
 
 
 def undrop_partitions(
-    metastore: Placed,
+    metastore: Metastore,
     table: TableDescriptor,
     names: Collection[str],
     *,
@@ -365,7 +352,7 @@ def undrop_partitions(
 
     with metastore.store.change(table.id, author=author) as change:
         places, rows, _ = read(change)
-    metastore.store.begin_moves(table.id, places.moves_aside(rows))
+    metastore.store.sql_store.begin_moves(table.id, places.moves_aside(rows))
     try:
         with metastore.store.change(table.id, author=author) as change:
             places, rows, statistics = read(change)
@@ -384,7 +371,7 @@ def undrop_partitions(
                 places.record_return(change, row, new_row_id)
     except BaseException:
         with suppress(StrandlineError):  # if that fails, the next node that starts does it
-            places.finish_moves(metastore.store)
+            places.finish_moves(metastore.store.sql_store)
         raise
     return sorted(row.name for row in rows)
 

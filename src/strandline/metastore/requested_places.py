@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol
 
-from strandline.catalog import Catalog, Command
+from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import AlterTable, CreateSchema, CreateTable
 from strandline.catalog.undo.command import Undo
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
-from strandline.metastore.partition_places import Placed
+from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.rows import PartitionRow, RowKind
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.model.descriptors import TableKind
 from strandline.model.places import Place, place_of_table, places_of_schema
@@ -39,17 +39,20 @@ WHY_FILES_ARE_GONE = (
 )
 
 
-class _Projected(Placed, Protocol):
-    @property
-    def projector(self) -> Projector: ...
-
-
 class RequestedPlaces:
     """Resolves the places that one batch of commands names; see the module."""
 
-    def __init__(self, metastore: _Projected) -> None:
-        self._metastore = metastore
-        self._folders = metastore.folders
+    def __init__(
+        self,
+        catalogs: CatalogManager,
+        store: SqlObjectStore,
+        projector: Projector,
+        folders: StoreFolders,
+    ) -> None:
+        self._catalogs = catalogs
+        self._store = store
+        self._projector = projector
+        self._folders = folders
         self._makeable_in: set[str] = set()
 
     def resolve(self, commands: Sequence[Command]) -> list[Command]:
@@ -76,7 +79,7 @@ class RequestedPlaces:
 
     @cached_property
     def _catalog(self) -> Catalog:
-        return self._metastore.catalogs.present()
+        return self._catalogs.present()
 
     def _create_schema(self, command: CreateSchema) -> CreateSchema:
         location = command.location
@@ -103,9 +106,7 @@ class RequestedPlaces:
         if definition.kind is TableKind.MANAGED:
             requested_location = definition.location
             # An older catalog is enough, unless a named place must be compared with the default.
-            catalog = (
-                self._catalog if requested_location else self._metastore.catalogs.latest_catalog()
-            )
+            catalog = self._catalog if requested_location else self._catalogs.latest_catalog()
             default = self._default(catalog, command.schema, definition.name)
             if requested_location and (
                 default is None or self._folders.place(requested_location) != default
@@ -128,8 +129,8 @@ class RequestedPlaces:
             return command
         place = None
         if old.kind is TableKind.MANAGED:
-            self._metastore.projector.project_up_to(self._catalog.version)
-            place = self._metastore.store.location(old.id)
+            self._projector.project_up_to(self._catalog.version)
+            place = self._store.location(old.id)
         requested_location = definition.location
         if definition.kind is TableKind.EXTERNAL:
             definition = replace(definition, location=requested_location or place)
@@ -195,11 +196,11 @@ class RequestedPlaces:
             if target.kind != "table" or net.old is None or net.new is None:
                 continue
             back, now = net.old_value, net.new_value
-            place = self._metastore.store.location(back.id)
+            place = self._store.location(back.id)
             is_moved = (back.kind, back.location) != (now.kind, now.location)
             if not back.partition_columns or not is_moved or place is None:
                 continue
-            for row in self._metastore.store.rows(back.id, RowKind.PARTITION, write_ids=None):
+            for row in self._store.rows(back.id, RowKind.PARTITION, write_ids=None):
                 location = row.as_(PartitionRow).location
                 is_relative = resolve_location(place, location) != location
                 is_below = relative_location(place, location) != location
@@ -212,7 +213,7 @@ class RequestedPlaces:
 
     def _refuse_lost_files(self, undo: Undo) -> None:
         """Raise `ObjectNotFound` if the files of a table to be restored are gone."""
-        latest_catalog = self._metastore.catalogs.latest_catalog()
+        latest_catalog = self._catalogs.latest_catalog()
         tables = {
             table.id: table
             for table in undo.restored_tables()
@@ -220,9 +221,9 @@ class RequestedPlaces:
         }
         if not tables:
             return
-        self._metastore.projector.project_up_to(latest_catalog.version)
-        places = self._metastore.store.places_by_id(tables)
-        shared = self._metastore.store.tables_at(places.values())
+        self._projector.project_up_to(latest_catalog.version)
+        places = self._store.places_by_id(tables)
+        shared = self._store.tables_at(places.values())
         for table in tables.values():
             place = places.get(table.id)
             if place is None or (self._folders.reaches(place) and not self._folders.exists(place)):

@@ -148,7 +148,6 @@ class Node:
         self.notifications = NotificationLog(store.database, store.clock)
         self.projector = self._new_projector()
         self.transactions = self._new_transactions()
-        self._rows = self._new_rows()
         self.aborted_rows = AbortedRows(store.database, guard=self._guard)
         self._cleaned_aborts = -1  # an earlier process may have left some
         self.store = self._new_cache(memory_bytes=settings.cache_bytes if caches else 0)
@@ -190,8 +189,8 @@ class Node:
             has_own_times=upper_within is None,
         )
 
-    def _new_rows(self) -> SqlObjectStore:
-        return SqlObjectStore(
+    def _new_cache(self, *, memory_bytes: int) -> CachedStore:
+        rows = SqlObjectStore(
             self.database,
             self.transactions,
             self.notifications,
@@ -199,10 +198,8 @@ class Node:
             folders=self.folders,
             projector=self.projector,
         )
-
-    def _new_cache(self, *, memory_bytes: int) -> CachedStore:
         return CachedStore(
-            self._rows,
+            rows,
             self.notifications,
             self.transactions,
             memory_bytes=memory_bytes,
@@ -392,7 +389,6 @@ class Node:
         file = StateFile(
             path,
             self.store,
-            rows=self._rows,
             notifications=self.notifications,
             environment=environment,
             token=lambda: self.catalogs.token,

@@ -181,15 +181,15 @@ def test_a_lost_change_is_not_undone_in_a_table_that_got_the_folder_meanwhile(
 def test_the_folder_of_a_dropped_partition_is_moved_from_where_its_table_is_by_then(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = CachedStore.finish_moves
+    finish = SqlObjectStore.finish_moves
 
-    def later(store: CachedStore, *args: Any) -> None:
+    def later(store: SqlObjectStore, *args: Any) -> None:
         monkeypatch.undo()
         with hive.stub() as other:
             replaced(hive, other)
         finish(store, *args)
 
-    monkeypatch.setattr(CachedStore, "finish_moves", later)
+    monkeypatch.setattr(SqlObjectStore, "finish_moves", later)
     stub.drop_partition("d1", "t1", ["b"], True)
     assert files(hive, "t1") == {f"p={value}": f"new {value}" for value in "abc"}
     assert files(hive, "t2") == {"p=a": "first a", "p=c": "first c"}

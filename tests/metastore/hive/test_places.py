@@ -186,13 +186,13 @@ def test_a_create_asks_who_has_its_place_only_if_a_client_may_have_written_there
     stub: Any, hive: HiveNode, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    tables_at = hive.node.metastore.store.tables_at
+    tables_at = hive.node.store.sql_store.tables_at
 
     def spied(places: Any) -> Any:
         asked.append(places)
         return tables_at(places)
 
-    monkeypatch.setattr(hive.node.metastore.store, "tables_at", spied)
+    monkeypatch.setattr(hive.node.store.sql_store, "tables_at", spied)
     stub.create_table(table("fresh"))
     assert not asked
     (lake / "warehouse/d1.db/written").mkdir()

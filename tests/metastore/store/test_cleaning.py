@@ -44,7 +44,7 @@ def test_removed_files_are_cleaned_when_their_history_is_no_longer_kept(lake: La
     assert lake.clean() == [("removed rows", 1, 1)]
     assert lake.on_disk() == {kept}
     assert lake.paths(table) == [kept]
-    for store in (lake.node.store, lake.node.store._store):
+    for store in (lake.node.store, lake.node.store.sql_store):
         with pytest.raises(VersionNotFound, match="have been cleaned, and this snapshot is older"):
             store.rows(table, RowKind.DATA_FILE, write_ids=before)
     later = lake.write(table)
@@ -143,7 +143,7 @@ def test_the_files_of_a_held_snapshot_are_kept_after_an_aborted_id_was_purged(
     lake.wait()
     assert ("removed rows", 1, 1) in lake.clean()
     assert lake.node.transactions.get(aborted)
-    for store in (lake.node.store, lake.node.store._store):
+    for store in (lake.node.store, lake.node.store.sql_store):
         rows = store.rows(table, RowKind.DATA_FILE, write_ids=opened.write_ids[table])
         assert [row.name for row in rows] == sorted([first, last])
 
@@ -244,7 +244,7 @@ def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> N
     assert aside.is_dir()
     assert lake.clean() == [("dropped table", 1, 1)]
     assert not aside.exists()
-    assert lake.node.store.rows_by_id(range(1, 100)) == {}
+    assert lake.node.store.sql_store.rows_by_id(range(1, 100)) == {}
     assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
 
 

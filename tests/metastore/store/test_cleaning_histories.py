@@ -68,7 +68,7 @@ class History:
         store = self.lake.node.store
         seen = [
             [row.name for row in each.rows(self.table, RowKind.DATA_FILE, write_ids=write_ids)]
-            for each in (store, store._store)
+            for each in (store, store.sql_store)
         ]
         assert seen[0] == seen[1]
         return seen[0]

@@ -77,7 +77,7 @@ class Parted:
             change.record_moves(*self.places.drop([partition], purge=False))
             change.stage(remove=[row.row_id for row in (partition, *statistics)])
         if finish:
-            self.places.finish_moves(self.lake.node.store)
+            self.places.finish_moves(self.lake.node.store.sql_store)
         return partition.row_id
 
     def aside(self) -> set[str]:
@@ -101,7 +101,7 @@ def test_replaced_rows_of_a_plain_table_are_cleaned(lake: Lake) -> None:
     assert parameters(lake.node.store, parted.table.id, write_ids=None) == (("numRows", "1"),)
     with pytest.raises(ObjectNotFound, match=r"no dropped partition k=1 of default\.p is kept"):
         lake.session.undrop_partitions("default.p", partitions=["k=1"])
-    for store in (lake.node.store, lake.node.store._store):
+    for store in (lake.node.store, lake.node.store.sql_store):
         with pytest.raises(VersionNotFound, match="have been cleaned, and this snapshot is older"):
             store.rows(parted.table.id, RowKind.PARTITION, write_ids=before)
 
@@ -113,7 +113,7 @@ def test_replaced_statistics_are_cleaned_and_a_reader_of_the_past_gets_none(lake
     parted.stage(new_statistics((), name="k=1"), remove=[first])
     lake.wait()
     assert lake.clean() == [("removed rows", 1, 0)]
-    for store in (lake.node.store, lake.node.store._store):
+    for store in (lake.node.store, lake.node.store.sql_store):
         assert store.rows(parted.table.id, RowKind.STATISTICS, write_ids=before) == []
 
 
@@ -150,11 +150,11 @@ def test_a_drop_that_is_partly_cleaned_is_not_undone_partly(
     with lake.node.store.change(parted.table.id, author="ann") as change:
         change.record_moves(*parted.places.drop(rows, purge=False))
         change.stage(remove=row_ids)
-    parted.places.finish_moves(lake.node.store)
+    parted.places.finish_moves(lake.node.store.sql_store)
     lake.wait()
     monkeypatch.setattr(cleaning, "MOST_ROWS", 1)
     lake.node.cleaner.clean_new(stopped=iter([False] * 3 + [True] * 9).__next__)
-    assert 0 < len(lake.node.store.rows_by_id(row_ids)) < 3
+    assert 0 < len(lake.node.store.sql_store.rows_by_id(row_ids)) < 3
     for partitions in ([], ["k=2"]):
         with pytest.raises(ObjectNotFound, match="no dropped partition"):
             lake.session.undrop_partitions("default.p", partitions=partitions)
@@ -167,7 +167,7 @@ def test_a_dropped_partition_whose_folder_was_not_moved_yet_is_kept(lake: Lake) 
     lake.wait()
     assert ("dropped partitions", 0, 1) not in lake.clean()
     assert lake.on_disk("p") == {"k=1/f"}
-    parted.places.finish_moves(lake.node.store)
+    parted.places.finish_moves(lake.node.store.sql_store)
     assert parted.aside() == {str(row_id)}
     assert ("dropped partitions", 0, 1) in lake.clean()
     assert parted.aside() == set()

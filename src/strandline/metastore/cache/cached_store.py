@@ -42,14 +42,14 @@ such a flag with the set of open writes beside it (older readers would never hit
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from types import MappingProxyType
 
 from strandline import work
-from strandline.clock import Timestamp, elapsed_seconds
+from strandline.clock import elapsed_seconds
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.cache.replica_set import (
     MAX_ROWS,
@@ -58,18 +58,14 @@ from strandline.metastore.cache.replica_set import (
     ReplicaSetStatistics,
 )
 from strandline.metastore.cache.replicas import Replica, VisibleRows
-from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import (
-    CarriesOut,
     ObjectStore,
     PartitionFilter,
     SqlObjectStore,
 )
-from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
-from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
 from strandline.work.following import FollowingThread
 
@@ -157,7 +153,7 @@ class CachedStore(ObjectStore):
         on_set_back: Callable[[], object] = lambda: None,
         monotonic: Callable[[], float] = elapsed_seconds,
     ) -> None:
-        self._store = store
+        self.sql_store = store
         self._notifications = notifications
         self._zone_partitions = zone_partitions
         self._replicas = ReplicaSet(applied_event=notifications.head(), memory_bytes=memory_bytes)
@@ -230,7 +226,7 @@ class CachedStore(ObjectStore):
     ) -> list[Row]:
         answer = self._answer(table_id, kind, write_ids, names)
         if answer is None:
-            return self._store.rows(table_id, kind, write_ids=write_ids, names=names, like=like)
+            return self.sql_store.rows(table_id, kind, write_ids=write_ids, names=names, like=like)
         work.spend(len(answer if names is None else names) // _ROWS_OF_A_THING)
         return _picked(answer, names)
 
@@ -245,7 +241,7 @@ class CachedStore(ObjectStore):
             return self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         answer = self._answer(table_id, RowKind.DATA_FILE, write_ids)
         if answer is None:
-            return self._store.data_files(table_id, write_ids=write_ids, partitions=partitions)
+            return self.sql_store.data_files(table_id, write_ids=write_ids, partitions=partitions)
         by_partition = answer.by_partition
         listed = partitions.listed(most=len(by_partition) // _TESTS_OF_A_LOOKUP)
         if listed is None:
@@ -258,6 +254,7 @@ class CachedStore(ObjectStore):
         return sorted(chain.from_iterable(matching_rows), key=lambda row: row.name)
 
     def is_level(self) -> bool:
+        """Whether memory is known to have every commit. Does not wait."""
         return self._applier.is_at_head()
 
     def known_rows(
@@ -268,6 +265,7 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row] | None:
+        """`rows`, or None if memory cannot answer without waiting or reading many rows."""
         if kind is RowKind.STATISTICS:
             return None
         if write_ids is None and not self._applier.is_known_level():
@@ -285,40 +283,30 @@ class CachedStore(ObjectStore):
 
     def locations(self, table_ids: Collection[int]) -> dict[int, str]:
         moves = self._locations.moves
-        locations = self._store.locations(table_ids)
+        locations = self.sql_store.locations(table_ids)
         for table_id, location in locations.items():
             self._locations.put(table_id, location, moves=moves)
         return locations
 
     def mark(self) -> int | None:
+        """A number that changes whenever answers about the present may change.
+
+        None if this cannot be known without waiting. The number does not cover a catalog in another
+        database or with a delay.
+        """
         return self._applier.mark()
 
     def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
+        """`location`, or None if memory cannot prove it without waiting.
+
+        ``version`` is the catalog version that the caller reads: its DDL may have moved the table.
+        ``is_last`` says that it was the log's last version when the caller's request began.
+        """
         moves, place = self._locations.moves, self._locations.get(table_id)
         if place is None or not self._applier.has_projected(version, is_last=is_last):
             return None
         # No table moved up to the last look at the head; a later move is after this read.
         return place if moves == self._locations.moves else None
-
-    def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
-        return self._store.places_by_id(table_ids)
-
-    def tables_with_unfinished_moves(self) -> list[int]:
-        return self._store.tables_with_unfinished_moves()
-
-    def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
-        self._store.finish_moves(table_id, carry_out)
-
-    def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:
-        self._store.begin_moves(table_id, moves)
-
-    def partition_moves(
-        self, table_id: int, *, seen: ValidWriteIdList | None = None
-    ) -> PartitionMoves:
-        return self._store.partition_moves(table_id, seen=seen)
-
-    def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
-        return self._store.rows_by_id(row_ids)
 
     def _answer(
         self,
@@ -372,7 +360,7 @@ class CachedStore(ObjectStore):
         replica = None
         try:
             with work.budget(None):  # a load is bounded, and serves other readers too
-                contents = self._store.contents(
+                contents = self.sql_store.contents(
                     table_id, max_bytes=self._replicas.memory_bytes, max_rows=MAX_ROWS
                 )
             if contents is not None:
@@ -399,30 +387,14 @@ class CachedStore(ObjectStore):
         paths: Collection[str] = (),
     ) -> Iterator[Staging]:
         # The event is applied with that of the end: until then the rows are visible to no reader.
-        with self._store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
+        with self.sql_store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
             yield staging
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
-        with self._store.change(table_id, author=author) as change:
+        with self.sql_store.change(table_id, author=author) as change:
             yield change
         self._applier.apply_own()
-
-    def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
-        return self._store.tables_at(places)
-
-    def data_commits(
-        self,
-        *,
-        since: Timestamp,
-        until: Timestamp,
-        table_ids: Collection[int] | None,
-        user: str | None,
-        limit: int,
-    ) -> list[DataCommit]:
-        return self._store.data_commits(
-            since=since, until=until, table_ids=table_ids, user=user, limit=limit
-        )
 
     def forget(self, table_id: int) -> None:
         """Evict a table whose rows were cleaned: the next read loads it again."""
@@ -448,9 +420,11 @@ class CachedStore(ObjectStore):
         self._applier.restore(applied_event, replicas)
 
     def look(self) -> bool:
+        """Bring memory level with what is committed now; False if that would take long."""
         return self._applier.look()
 
     def look_again(self) -> None:
+        """Memory may lack a write: do not answer for the present from it before the next look."""
         self._applier.look_again()
 
     def catch_up(self) -> None:

@@ -52,7 +52,6 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.packed_replicas import Group, PackedReplica, pack
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.store.notifications import Notification, NotificationLog
-from strandline.metastore.store.object_store import SqlObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class _Ignored(Exception):
 class StateFile:
     """The state of ``cache`` in the file ``path``, which is made with the permission bits ``mode``.
 
-    ``rows`` is the store behind the cache. ``token`` returns the present fence token of this node.
+    ``token`` returns the present fence token of this node.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class StateFile:
         path: Path,
         cache: CachedStore,
         *,
-        rows: SqlObjectStore,
         notifications: NotificationLog,
         environment: str,
         token: Callable[[], FenceToken],
@@ -91,7 +89,6 @@ class StateFile:
     ) -> None:
         self.path = path
         self._cache = cache
-        self._rows = rows
         self._notifications = notifications
         self._environment = environment
         self._token = token
@@ -149,7 +146,7 @@ class StateFile:
         frames = _frames(file)
         event_id = self._accepted(next(frames, b""))
         replicas = [packed for frame in frames for packed in Group.read(frame).replicas()]
-        cleaned = self._rows.cleaned_tables()
+        cleaned = self._cache.sql_store.cleaned_tables()
         return event_id, [
             replica
             for replica in replicas

@@ -136,7 +136,7 @@ class HiveEvents:
         for first in range(0, len(events), PAGE):
             page = events[first : first + PAGE]
             bodies = [_body(event) for event in page]
-            store = self._metastore.store
+            store = self._metastore.store.sql_store
             self._rows = store.rows_by_id(_row_ids(bodies))
             self._places = store.places_by_id(_table_ids(page, bodies))
             yield from map(self._render, page, bodies)

@@ -225,7 +225,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
         new = replace(new, parameters=counted)
         if new_name not in present and places.is_own(present[old_name]):
             undo = PartitionMove(new_name, present[old_name].row_id, old.location)
-            store.begin_moves(table_id, [undo])
+            store.sql_store.begin_moves(table_id, [undo])
     try:
         with store.change(table_id, author=call.user) as change:
             places.require_present(change)
@@ -256,7 +256,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 unsynced.sync()
     except BaseException:
         with suppress(StrandlineError):  # if that fails, the next node that starts does it
-            places.finish_moves(store)
+            places.finish_moves(store.sql_store)
         raise
 
 

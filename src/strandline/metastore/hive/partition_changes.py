@@ -275,7 +275,7 @@ def _drop(
             statistics = change.visible(RowKind.STATISTICS, names).values()
             change.stage(remove=[row.row_id for row in (*rows, *statistics)])
     if rows and delete_data:
-        places.finish_moves(call.metastore.store)
+        places.finish_moves(call.metastore.store.sql_store)
     return [row.as_(PartitionRow) for row in rows]
 
 

@@ -153,7 +153,7 @@ def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
         return None
     catalog = call.metastore.catalogs.latest_catalog()
     call.metastore.projector.project_up_to(catalog.version)
-    holders = call.metastore.store.tables_at([at]).get(at, set())
+    holders = call.metastore.store.sql_store.tables_at([at]).get(at, set())
     for holder in map(catalog.table_by_id, holders):
         if holder is not None and holder.name.lower() != table.lower():
             raise InvalidInput(

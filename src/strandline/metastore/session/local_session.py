@@ -180,7 +180,7 @@ class LocalSession(Session):
             if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
                 raise InvalidInput(f"{at} is not a time")
         table_ids = None if table is None else {self.table(table).descriptor.id}
-        return self._metastore.store.data_commits(
+        return self._metastore.store.sql_store.data_commits(
             since=since,
             until=until,
             table_ids=table_ids,

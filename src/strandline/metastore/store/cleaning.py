@@ -16,8 +16,8 @@ the limit for the table, and a reader with an older list is refused (`row_querie
 The cache of this node drops the table, and learns the limit when it loads the table again. The
 cache of another node may still show the rows to such a reader. Its read then fails because the file
 is missing or, for a partition, because the store refuses its place to an older list
-(`ObjectStore.partition_moves`). Replaced statistics and parameters are not recorded: without them,
-a reader of the past gets none, which is never wrong.
+(`SqlObjectStore.partition_moves`). Replaced statistics and parameters are not recorded: without
+them, a reader of the past gets none, which is never wrong.
 
 What must stay true:
 

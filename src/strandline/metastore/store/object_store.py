@@ -88,7 +88,7 @@ class _NothingStaged(Exception):
 
 
 class ObjectStore(ABC):
-    """See the module. Safe to use from several threads."""
+    """What a node's memory serves as the store does. Safe to use from several threads."""
 
     @abstractmethod
     def rows(
@@ -151,97 +151,6 @@ class ObjectStore(ABC):
     def locations(self, table_ids: Collection[int]) -> dict[int, str]:
         """`location` of each of these tables that has a place, read together."""
 
-    @abstractmethod
-    def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
-        """The places of those among ``table_ids`` that have one."""
-
-    @abstractmethod
-    def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
-        """The ids of the managed tables, including dropped ones, at each of these places."""
-
-    @abstractmethod
-    def data_commits(
-        self,
-        *,
-        since: Timestamp,
-        until: Timestamp,
-        table_ids: Collection[int] | None,
-        user: str | None,
-        limit: int,
-    ) -> list[DataCommit]:
-        """The first ``limit`` commits of `data_history.data_commits`."""
-
-    @abstractmethod
-    def partition_moves(
-        self, table_id: int, *, seen: ValidWriteIdList | None = None
-    ) -> PartitionMoves:
-        """The moves of those partition folders of a table that are not where their rows say.
-
-        With the list ``seen``, raises `VersionNotFound` if partitions that it sees may have been
-        cleaned: their moves are gone too, even if memory still has the partitions.
-        """
-
-    @abstractmethod
-    def tables_with_unfinished_moves(self) -> list[int]:
-        """The tables with dropped partitions whose folders may not have been moved yet."""
-
-    @abstractmethod
-    def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
-        """Carry out the unfinished moves of a table while all other writers wait.
-
-        ``carry_out`` gets them, the place of the table, and those among their locations that
-        present partitions have. It returns the moves that it has finished.
-        """
-
-    @abstractmethod
-    def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:
-        """Mark moves of a table as unfinished; see `partition_moves`."""
-
-    @abstractmethod
-    def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
-        """The rows that exist among ``row_ids``, committed or not, removed or not."""
-
-    # -- what memory can answer, for callers that must not wait
-
-    @abstractmethod
-    def is_level(self) -> bool:
-        """Whether memory is known to have every commit. Does not wait."""
-
-    @abstractmethod
-    def known_rows(
-        self,
-        table_id: int,
-        kind: RowKind,
-        *,
-        write_ids: ValidWriteIdList | None,
-        names: Collection[str] | None = None,
-    ) -> list[Row] | None:
-        """`rows`, or None if memory cannot answer without waiting or reading many rows."""
-
-    @abstractmethod
-    def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
-        """`location`, or None if memory cannot prove it without waiting.
-
-        ``version`` is the catalog version that the caller reads: its DDL may have moved the table.
-        ``is_last`` says that it was the log's last version when the caller's request began.
-        """
-
-    @abstractmethod
-    def mark(self) -> int | None:
-        """A number that changes whenever answers about the present may change.
-
-        None if this cannot be known without waiting. The number does not cover a catalog in another
-        database or with a delay.
-        """
-
-    @abstractmethod
-    def look(self) -> bool:
-        """Bring memory level with what is committed now; False if that would take long."""
-
-    @abstractmethod
-    def look_again(self) -> None:
-        """Memory may lack a write: do not answer for the present from it before the next look."""
-
     def set_parameters(self, table_id: int, parameters: Properties, *, author: str) -> None:
         """Replace the parameters of a table that count or date its content, in a plain change."""
         with self.change(table_id, author=author) as change:
@@ -298,40 +207,22 @@ class SqlObjectStore(ObjectStore):
         places = self.places_by_id(table_ids)
         return {table_id: self._folders.location(place) for table_id, place in places.items()}
 
-    def is_level(self) -> bool:
-        return True
-
-    def known_rows(
-        self,
-        table_id: int,
-        kind: RowKind,
-        *,
-        write_ids: ValidWriteIdList | None,
-        names: Collection[str] | None = None,
-    ) -> list[Row] | None:
-        return None
-
-    def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
-        return None
-
-    def mark(self) -> int | None:
-        return self._notifications.mark() if self._notifications.mark_is_proof else None
-
-    def look(self) -> bool:
-        return True
-
-    def look_again(self) -> None:
-        """Do nothing: this store has no memory."""
-
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
+        """The places of those among ``table_ids`` that have one."""
         answers = self._database.answers(table_places.places_queries(table_ids))
         return table_places.by_id(chain.from_iterable(answers))
 
     def tables_with_unfinished_moves(self) -> list[int]:
+        """The tables with dropped partitions whose folders may not have been moved yet."""
         with self._database.read() as connection:
             return partition_moves.tables_with_unfinished(connection)
 
     def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
+        """Carry out the unfinished moves of a table while all other writers wait.
+
+        ``carry_out`` gets them, the place of the table, and those among their locations that
+        present partitions have. It returns the moves that it has finished.
+        """
         # If a power cut loses this, the moves are repeated and found done.
         with self._database.write_unsynced() as connection:
             self._guard(connection)
@@ -351,6 +242,7 @@ class SqlObjectStore(ObjectStore):
                 partition_moves.finish(connection, table_id, finished)
 
     def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:
+        """Mark moves of a table as unfinished; see `partition_moves`."""
         with self._database.write() as connection:
             self._guard(connection)
             partition_moves.begin(connection, table_id, moves)
@@ -358,12 +250,18 @@ class SqlObjectStore(ObjectStore):
     def partition_moves(
         self, table_id: int, *, seen: ValidWriteIdList | None = None
     ) -> PartitionMoves:
+        """The moves of those partition folders of a table that are not where their rows say.
+
+        With the list ``seen``, raises `VersionNotFound` if partitions that it sees may have been
+        cleaned: their moves are gone too, even if memory still has the partitions.
+        """
         with self._database.read() as connection:
             if seen is not None:
                 queries.require_kept(connection, table_id, seen)
             return partition_moves.of_table(connection, table_id)
 
     def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
+        """The rows that exist among ``row_ids``, committed or not, removed or not."""
         with self._database.read() as connection:
             return queries.rows_by_id(connection, row_ids)
 
@@ -419,6 +317,7 @@ class SqlObjectStore(ObjectStore):
                 raise _NothingStaged
 
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
+        """The ids of the managed tables, including dropped ones, at each of these places."""
         answers = self._database.answers(table_places.tables_at_queries(places))
         return table_places.by_place(chain.from_iterable(answers))
 
@@ -431,6 +330,7 @@ class SqlObjectStore(ObjectStore):
         user: str | None,
         limit: int,
     ) -> list[DataCommit]:
+        """The first ``limit`` commits of `data_history.data_commits`."""
         with self._database.read() as connection:
             commits = data_commits(
                 connection, since=since, until=until, table_ids=table_ids, user=user
