@@ -163,7 +163,7 @@ def test_rows_are_read_as_of_the_time_of_the_point(node: Node) -> None:
 def test_rows_are_as_recent_as_the_request_even_if_memory_lags(node: Node) -> None:
     table = create(node, "orders")
     assert names(node, table) == []
-    node.store.stop()
+    node.store.follower.stop()
     with Node.open(node.folder) as other:
         add_partition(other, table, "1")
     assert names(node, table) == ["p=1"]

@@ -145,7 +145,7 @@ def test_a_node_whose_follower_hangs_or_fails_is_not_ready_until_it_continues(
                 pass
         while problem(node, "notification follower"):
             pass
-        node.store.stop(wake=node.database.wake)
+        node.store.follower.stop(wake=node.database.wake)
         assert problem(node, "notification follower") == "the thread cache-applier is not running"
 
 
@@ -268,7 +268,7 @@ def test_metrics_have_the_watermarks_and_the_lag_of_the_follower(tmp_path: Path)
         assert read(node)["min_open_transaction"] == 0
         session = node.session(user="ann")
         opened = [session.begin() for _ in range(2)]
-        node.store.stop(wake=node.database.wake)
+        node.store.follower.stop(wake=node.database.wake)
         node.store.catch_up()
         before = node.store.applied_event
         session.execute(CreateSchema(name="new"))

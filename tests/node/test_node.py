@@ -33,11 +33,11 @@ from strandline.errors import (
     Unavailable,
     VersionNotFound,
 )
-from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
 from strandline.sql import SqliteDatabase
+from strandline.work.following import FollowingThread
 from tests.metastore.dml import parameters
 from tests.node.conftest import MemberProcess, create_table, sql
 
@@ -242,10 +242,14 @@ def test_rows_older_than_their_catalog_are_refused(folder: Path) -> None:
 def test_a_node_that_fails_to_start_leaves_no_thread(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: CachedStore) -> None:
-        raise Unavailable("no more threads")
+    start = FollowingThread.start
 
-    monkeypatch.setattr(CachedStore, "start", fail)
+    def fail(thread: FollowingThread) -> None:
+        if thread._name == "cache-applier":  # after those of the catalog and the projector
+            raise Unavailable("no more threads")
+        start(thread)
+
+    monkeypatch.setattr(FollowingThread, "start", fail)
     before = set(threading.enumerate())
     with pytest.raises(Unavailable, match="no more threads"):
         Node.open(folder)

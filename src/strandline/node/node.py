@@ -329,10 +329,10 @@ class Node:
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.projector.start()
         self.health.add("folders and events", self.projector.check)
-        self.store.start()
+        self.store.follower.start()
         self.health.add(
             "notification follower",
-            lambda: self.store.check_following(longest=self._longest_lag()),
+            lambda: self.store.follower.check(longest=self._longest_lag()),
         )
         finish_partition_moves(self.metastore)
         self.transactions.reserved_ids.skip_lost()
@@ -478,7 +478,7 @@ class Node:
         self._chores.stopping.set()
         self.catalogs.stop(wake=self.database.wake)
         self.projector.stop()
-        self.store.stop(wake=self.database.wake)
+        self.store.follower.stop(wake=self.database.wake)
         self._chores.join()
         if self._cache_file is not None:
             self._chores.do(WRITING_CACHE, self._cache_file.write)

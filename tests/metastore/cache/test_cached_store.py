@@ -595,8 +595,8 @@ def test_a_started_cache_follows_the_log(dml: Dml) -> None:
 
     cache = dml.cached(kind=type("Announced", (CachedStore,), {"applier": Announcing}))
     files(cache)
-    cache.start()
-    cache.start()
+    cache.follower.start()
+    cache.follower.start()
     try:
         dml.append("a")
         while cache.applied_event < dml.log.head():
@@ -607,16 +607,16 @@ def test_a_started_cache_follows_the_log(dml: Dml) -> None:
         assert names(known) == ["a"]
         assert cache.statistics().following
     finally:
-        cache.stop()
+        cache.follower.stop()
     assert not cache.statistics().following
-    cache.stop()
+    cache.follower.stop()
 
 
 @ONLY_PROOF
 def test_readers_and_writers_in_parallel_never_see_half_a_transaction(dml: Dml) -> None:
     """Each transaction adds one file to both tables; a reader's two lists are of one moment."""
     cache = dml.cached()
-    cache.start()
+    cache.follower.start()
     wrong: list[object] = []
     finished = threading.Event()
 
@@ -647,6 +647,6 @@ def test_readers_and_writers_in_parallel_never_see_half_a_transaction(dml: Dml) 
     finished.set()
     for reader in readers:
         reader.join()
-    cache.stop()
+    cache.follower.stop()
     assert wrong == []
     assert cache.statistics().poisoned == 0

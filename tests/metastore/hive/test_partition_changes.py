@@ -260,7 +260,7 @@ def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
         Node.open(tmp_path / "store", settings=settings) as other,
     ):
         call, call_other = Caller(node), Caller(other)
-        node.store.stop()  # else it follows the other node
+        node.store.follower.stop()  # else it follows the other node
         table = _partitioned(call)
         first, second = table["sd"]["location"], f"file:{tmp_path}/second"
 

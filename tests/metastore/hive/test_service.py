@@ -103,7 +103,7 @@ def test_rows_of_another_node_are_seen_at_once_even_if_metadata_may_be_stale_for
     with hive_node(store, settings=settings) as running, running.stub() as client:
         client.create_database(Database(name="d1"))
         client.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
-        running.node.store.stop()
+        running.node.store.follower.stop()
         assert client.get_partition_names("d1", "t1", -1) == []
         with running.another_node() as other:
             table_id = other.session(user="ann").table("d1.t1").descriptor.id

@@ -168,26 +168,10 @@ class CachedStore(ObjectStore):
             staleness=staleness,
             monotonic=monotonic,
         )
-        self._follower = FollowingThread(self._applier.follow, name="cache-applier")
+        self.follower = FollowingThread(self._applier.follow, name="cache-applier")
+        """Follows the notification log. Reads and writes also work without it."""
         self._hits = 0
         self._misses = dict.fromkeys(("behind", "not_held", "other_list"), 0)
-
-    # -- life
-
-    def start(self) -> None:
-        """Follow the notification log in a background thread until `stop`."""
-        self._follower.start()
-
-    def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
-        """Stop the thread that follows. Reads and writes still work, and apply what they need.
-
-        ``wake`` must end the thread's wait for commits.
-        """
-        self._follower.stop(wake=wake)
-
-    def check_following(self, *, longest: float) -> None:
-        """Raise `Unavailable` if the thread fails or is late; see `FollowingThread.check`."""
-        self._follower.check(longest=longest)
 
     def lag(self) -> int:
         """The number of events of the notification log that are not applied here.
@@ -208,9 +192,9 @@ class CachedStore(ObjectStore):
             **asdict(self._replicas.statistics()),
             hits=self._hits,
             misses_by_cause=MappingProxyType(self._misses.copy()),
-            following=self._follower.running(),
-            failures=self._follower.failures,
-            last_failure=self._follower.last_failure,
+            following=self.follower.running(),
+            failures=self.follower.failures,
+            last_failure=self.follower.last_failure,
         )
 
     # -- reading
