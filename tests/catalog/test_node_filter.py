@@ -1,6 +1,8 @@
-"""Node filters: which nodes match, which texts are invalid, and that no filter fails on a node."""
+"""Node filters: which texts are conditions, which are not, and what an error says."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -9,19 +11,9 @@ from hypothesis import strategies as st
 from strandline.catalog.node_filter import (
     MAX_DEPTH,
     MAX_FILTER_LENGTH,
-    Attributes,
-    compile_node_filter,
+    check_node_filter,
 )
 from strandline.errors import InvalidInput
-
-NODE: Attributes = {
-    "region": "eu",
-    "Disk": "ssd",
-    "cores": 8,
-    "memory": "64",
-    "gpu": True,
-    "load": 0.5,
-}
 
 
 @pytest.mark.parametrize(
@@ -48,15 +40,6 @@ NODE: Attributes = {
         "`region` = 'eu'",
         "NOT missing = 'x'",
         "disk > 'a'",
-    ],
-)
-def test_a_filter_matches_the_node(text: str) -> None:
-    assert compile_node_filter(text)(NODE)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
         "region = 'us'",
         "region = 'EU'",
         "missing = 'x'",
@@ -71,8 +54,8 @@ def test_a_filter_matches_the_node(text: str) -> None:
         "(cores > 99 OR region = 'eu') AND disk = 'hdd'",
     ],
 )
-def test_a_filter_does_not_match_the_node(text: str) -> None:
-    assert not compile_node_filter(text)(NODE)
+def test_a_condition_on_attributes_is_a_filter(text: str) -> None:
+    check_node_filter(text)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +84,18 @@ def test_a_filter_does_not_match_the_node(text: str) -> None:
 )
 def test_an_invalid_filter_is_refused_with_the_position_of_the_error(text: str, says: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        compile_node_filter(text)
+        check_node_filter(text)
     assert says in caught.value.message
 
 
 def test_quotes_are_escaped_by_doubling_them() -> None:
-    assert compile_node_filter("`a``b` = 'it''s'")({"a`b": "it's"})
+    check_node_filter("`a``b` = 'it''s'")
 
 
 def test_a_filter_may_be_nested_up_to_the_maximum_depth() -> None:
-    assert compile_node_filter("(" * MAX_DEPTH + "a = 1" + ")" * MAX_DEPTH)({"a": 1})
+    check_node_filter("(" * MAX_DEPTH + "a = 1" + ")" * MAX_DEPTH)
 
 
-VALUES = st.one_of(st.text(max_size=5), st.integers(), st.floats(), st.booleans())
 WORDS = st.sampled_from(
     [
         "a",
@@ -139,12 +121,7 @@ WORDS = st.sampled_from(
 )
 
 
-@given(st.lists(WORDS, max_size=12), st.dictionaries(st.sampled_from("abAB"), VALUES))
-def test_any_text_is_refused_or_is_a_filter_that_evaluates_on_every_node(
-    words: list[str], attributes: dict[str, str | int | float | bool]
-) -> None:
-    try:
-        condition = compile_node_filter(" ".join(words))
-    except InvalidInput:
-        return
-    assert condition(attributes) in (True, False)
+@given(st.lists(WORDS, max_size=12))
+def test_any_text_is_a_filter_or_is_refused(words: list[str]) -> None:
+    with suppress(InvalidInput):
+        check_node_filter(" ".join(words))

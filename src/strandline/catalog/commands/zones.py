@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG
 from strandline.catalog.kinds import delete_with_comment
-from strandline.catalog.node_filter import compile_node_filter
+from strandline.catalog.node_filter import check_node_filter
 from strandline.catalog.planning import Planning, altered, refuse_holder, required
 from strandline.errors import IllegalChange, InvalidInput
 from strandline.model.descriptors import (
@@ -271,7 +271,7 @@ def _check_settings(command: CreateZone | AlterZone) -> None:
                 f"{least} to {EVERY_NODE} are possible"
             )
     if command.node_filter is not None:
-        compile_node_filter(command.node_filter)
+        check_node_filter(command.node_filter)
     if command.storage_profiles is not None:
         _check_profiles(command.name, command.storage_profiles)
     if command.storage_location:
