@@ -89,7 +89,7 @@ def test_a_table_that_memory_holds_is_read_without_waiting(
     table = create(node, "orders", location=location)
     names(node, table)
     finish(reader(node).location(table))
-    node.store.catch_up()
+    node.store.log_applier.catch_up()
     own = reader(node)
     point = finish(own.point(PRESENT))
     questions: list[Callable[[], Coroutine[Any, Any, object]]] = [
@@ -105,7 +105,7 @@ def test_a_table_that_memory_holds_is_read_without_waiting(
         for _ in range(5):
             if not waits(question()):
                 break
-            node.store.catch_up()
+            node.store.log_applier.catch_up()
         else:
             pytest.fail("it waits each time")
 

@@ -269,15 +269,15 @@ def test_metrics_have_the_watermarks_and_the_lag_of_the_follower(tmp_path: Path)
         session = node.session(user="ann")
         opened = [session.begin() for _ in range(2)]
         node.store.follower.stop(wake=node.database.wake)
-        node.store.catch_up()
-        before = node.store.applied_event
+        node.store.log_applier.catch_up()
+        before = node.store.statistics().applied_event
         session.execute(CreateSchema(name="new"))
         metrics = read(node)
         assert metrics["low_watermark_seconds"] == milliseconds(opened[0].begin_time) / 1000
         assert metrics["min_open_transaction"] == opened[0].txn_id
         assert metrics["follower_lag_events"] == node.notifications.head() - before > 0
         session.abort(opened[0].txn_id)
-        node.store.catch_up()
+        node.store.log_applier.catch_up()
         assert read(node)["min_open_transaction"] == opened[1].txn_id
         assert read(node)["follower_lag_events"] == 0
 

@@ -121,11 +121,11 @@ class Levers:
 
     def apply(self, limit: int) -> int:
         """Apply the next events of the notification log to the cache; returns how many."""
-        return self._node.store.apply(limit)
+        return self._node.store.log_applier.apply(limit)
 
     def catch_up(self) -> None:
         """Apply all of them."""
-        self._node.store.catch_up()
+        self._node.store.log_applier.catch_up()
 
     def list_in_memory(self, table_id: int) -> str | None:
         """The write ids that are committed in the cache, as text; None if the table is not held."""
@@ -138,7 +138,7 @@ class Levers:
 
     def set_monotonic(self, seconds: float) -> None:
         """Set the clock that measures the age of the cache to ``seconds``, and stop it."""
-        self._node.store._applier._monotonic = lambda: seconds
+        self._node.store.log_applier._monotonic = lambda: seconds
 
     def set_back(self) -> None:
         """Let the node notice that its catalog was set back."""

@@ -114,7 +114,7 @@ class SkipsWhatCameSince(CachedStore):
     """A restored state is treated as if it were up to date at the start."""
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
-        super().restore(max(applied_event, self.applied_event), replicas)
+        super().restore(max(applied_event, self.statistics().applied_event), replicas)
 
 
 class LoadsCommittedRowsOnly(SqlObjectStore):

@@ -173,7 +173,7 @@ class CacheMachine(RuleBasedStateMachine):
                 self._stage(end[0], here, adds=1, removed=[], own=False)
                 (self._commit if end[1] else self._abort)(end[0])
             if apply:
-                self.cache.catch_up()
+                self.cache.log_applier.catch_up()
             for table_id in (here, there):
                 self._take_list(table_id, None)
                 if not by_list:
@@ -257,14 +257,14 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def apply(self, limit: int) -> None:
-        before = self.cache.applied_event
-        applied = self.cache.apply(limit)
-        assert self.cache.applied_event == before + applied
+        before = self.cache.statistics().applied_event
+        applied = self.cache.log_applier.apply(limit)
+        assert self.cache.statistics().applied_event == before + applied
 
     @rule()
     def catch_up(self) -> None:
-        self.cache.catch_up()
-        assert self.cache.applied_event == self.dml.log.head()
+        self.cache.log_applier.catch_up()
+        assert self.cache.statistics().applied_event == self.dml.log.head()
         if self.memory < 1 << 20:
             return
         kept = [
@@ -286,12 +286,12 @@ class CacheMachine(RuleBasedStateMachine):
     def restart(self, used: list[int]) -> None:
         """Restart the node with the state that it held, and read the tables ``used``."""
         groups = [group.write() for group in pack(self.cache.snapshot()[1])]
-        applied, known = self.cache.applied_event, self.cache.statistics().replicas
+        applied, known = self.cache.statistics().applied_event, self.cache.statistics().replicas
         self.cache = self.new_cache()
         self.cache.restore(
             applied, [packed for data in groups for packed in Group.read(data).replicas()]
         )
-        assert self.cache.applied_event == self.dml.log.head()
+        assert self.cache.statistics().applied_event == self.dml.log.head()
         if self.partitions is None and self.memory >= 1 << 20:
             assert self.cache.statistics().replicas == known
         else:

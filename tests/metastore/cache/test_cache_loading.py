@@ -9,6 +9,7 @@ from sqlalchemy import delete, update
 
 from strandline.errors import Unavailable
 from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.cache.log_applier import BATCH
 from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.store_folders import StoreFolders
@@ -52,13 +53,13 @@ def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
         elif ends == "abort":
             dml.transactions.abort(opened)
         if applied:
-            cache.apply()
+            cache.log_applier.apply(BATCH)
 
     setattr(store, when, meanwhile)
     before = dml.transactions.write_ids(FLIGHTS)
     assert files(cache, write_ids=before) == ["there"]
     store.before = store.after = lambda: None
-    cache.catch_up()
+    cache.log_applier.catch_up()
     expected = ["later", "staged", "there"] if ends == "commit" else ["there"]
     assert files(cache) == files(dml.store) == expected
     statistics = cache.statistics()
@@ -125,7 +126,7 @@ def test_an_event_that_cannot_be_decoded_evicts_only_its_table(dml: Dml, positio
     dml.append("a")
     damage(dml, dml.events(head)[position], body=b"\xff\xff")
     dml.append("b", table_id=CANCELLATIONS)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     statistics = cache.statistics()
     assert (statistics.poisoned, statistics.replicas, statistics.applied_event) == (
         1,
@@ -143,7 +144,7 @@ def test_an_event_whose_tables_are_unknown_evicts_all_tables(dml: Dml) -> None:
     head = dml.log.head()
     dml.append("a")
     damage(dml, dml.events(head)[1], body=b"\xff\xff", txn_id=None)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     statistics = cache.statistics()
     assert (statistics.poisoned, statistics.replicas) == (1, 0)
     assert files(cache) == ["a"]
@@ -156,7 +157,7 @@ def test_an_event_that_contradicts_the_list_evicts_its_table(dml: Dml) -> None:
     head = dml.log.head()
     dml.append("b")
     damage(dml, dml.events(head)[0], write_id=1)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert cache.statistics().poisoned == 1
     assert files(cache) == ["a", "b"]
 
@@ -168,7 +169,7 @@ def test_a_cache_whose_next_events_were_cleaned_starts_over(dml: Dml) -> None:
         dml.append(name)
     with dml.database.write() as connection:
         connection.execute(delete(NOTIFICATION_LOG).where(NOTIFICATION_LOG.c.event_id <= 2))
-    cache.catch_up()
-    assert cache.applied_event == dml.log.head() == 4
+    cache.log_applier.catch_up()
+    assert cache.statistics().applied_event == dml.log.head() == 4
     assert files(cache) == ["a", "b"]
     assert cache.statistics().poisoned == 0

@@ -14,7 +14,7 @@ from strandline.clock import system_elapsed
 from strandline.errors import Unavailable
 from strandline.metastore.cache import cached_store, log_applier, replica_set
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.cache.log_applier import LogApplier
+from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.store.notifications import LogPosition, Notification
 from strandline.metastore.store.row_queries import delete_rows
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
@@ -49,7 +49,7 @@ def test_a_list_that_is_applied_is_a_hit_even_if_it_is_old(dml: Dml) -> None:
     dml.append("a")
     old = dml.transactions.write_ids(FLIGHTS)
     dml.append("b")
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert files(cache, write_ids=dml.transactions.write_ids(FLIGHTS)) == ["a", "b"]
     assert files(cache, write_ids=old) == ["a"]
     assert hits(cache) == (2, 0)
@@ -65,7 +65,7 @@ def test_a_list_beyond_the_applied_events_is_answered_by_the_store(dml: Dml) -> 
     assert files(cache, write_ids=newer) == ["a", "b"]
     assert hits(cache) == (1, 1)
     assert cache.statistics().misses_by_cause == {"behind": 0, "not_held": 0, "other_list": 1}
-    cache.apply()
+    cache.log_applier.apply(BATCH)
     known = cache.known_rows(FLIGHTS, FILES, write_ids=newer)
     assert known is not None
     assert names(known) == ["a", "b"]
@@ -76,7 +76,7 @@ def test_a_reader_of_a_large_table_applies_the_commits_of_its_list_first(dml: Dm
     dml.append(*(f"{number:04d}" for number in range(work.AT_ONCE)))
     files(cache)
     dml.append("b")  # now the table is large
-    cache.catch_up()
+    cache.log_applier.catch_up()
     dml.append("c")
     newer = dml.transactions.write_ids(FLIGHTS)
     assert files(cache, write_ids=newer)[-2:] == ["b", "c"]
@@ -100,7 +100,7 @@ def test_reading_a_partition_of_a_large_table_costs_only_its_own_files(dml: Dml)
     txn = dml.begin()
     stage(dml.store, txn, FLIGHTS, add=[new_file(file) for file in added])
     dml.transactions.commit(txn)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     write_ids = dml.transactions.write_ids(FLIGHTS)
     wanted = Partitions({in_part(7), in_part(5), in_part(-1)})
     with work.budget(206):  # 6 files, and 1,000 partitions that are checked
@@ -132,7 +132,7 @@ def test_staged_rows_are_in_memory_and_become_visible_with_the_commit(dml: Dml) 
     files(cache)
     txn = dml.begin()
     stage(dml.store, txn, FLIGHTS, add=[data_file("a"), data_file("b")])
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert cache.statistics().rows == 2
     assert files(cache) == []
     dml.transactions.commit(txn)
@@ -145,9 +145,9 @@ def test_an_abort_drops_the_rows_of_its_transaction(dml: Dml) -> None:
     files(cache)
     txn = dml.begin()
     stage(dml.store, txn, FLIGHTS, add=[data_file("a")])
-    cache.catch_up()
+    cache.log_applier.catch_up()
     dml.transactions.abort(txn)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert cache.statistics().rows == 0
     dml.append("b")
     assert files(dml.cached()) == files(cache) == ["b"]
@@ -167,7 +167,7 @@ def test_a_change_through_the_cache_is_in_memory_when_the_call_returns(dml: Dml)
     assert files(cache) == []
     with cache.change(FLIGHTS, author="ann") as change:
         change.stage(add=[data_file("a")])
-    assert cache.applied_event == dml.log.head()
+    assert cache.statistics().applied_event == dml.log.head()
     assert files(cache) == ["a"]
     cache.set_parameters(FLIGHTS, (("numRows", "3"),), author="ann")
     assert parameters(cache, FLIGHTS, write_ids=None) == (("numRows", "3"),)
@@ -262,7 +262,7 @@ def test_catching_up_ends_if_the_log_is_set_back_meanwhile(
             return read_next(applied, limit=limit)
 
         monkeypatch.setattr(dml.log, "read_next", meanwhile)
-        cache.catch_up()
+        cache.log_applier.catch_up()
     assert files(cache) == ["kept"]
 
 
@@ -357,7 +357,7 @@ def test_a_node_holds_only_its_zone_partitions_and_answers_only_for_names_in_the
         txn = dml.begin()
         stage(dml.store, txn, FLIGHTS, add=[data_file(name, bucket=bucket)])
         dml.transactions.commit(txn)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     before = cache.statistics()
     assert before.rows == 2
     write_ids = dml.transactions.write_ids(FLIGHTS)
@@ -380,18 +380,18 @@ def test_on_a_server_memory_is_level_until_a_notification_arrives_or_it_is_stale
     now = 0.0
     cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: now)
     location = dml.put_place(FLIGHTS, "s.db/a")
-    cache.catch_up()
+    cache.log_applier.catch_up()
     cache.location(FLIGHTS)
     while cache.mark() is None:  # the notification of the own write arrives later
         dml.log.wait(dml.log.mark(), timeout=0.01)
-        cache.catch_up()
+        cache.log_applier.catch_up()
     mark = cache.mark()
     assert cache.known_location(FLIGHTS, version=0) == location
     assert cache.known_location(FLIGHTS, version=1) is None  # not projected yet
     now = 1.5
     assert cache.mark() is None
     assert cache.known_location(FLIGHTS, version=0) is None
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert cache.mark() == mark
     dml.append("a")
     assert cache.mark() is None
@@ -416,11 +416,11 @@ def test_memory_is_not_fresh_after_the_machine_slept(
 ) -> None:
     cache = dml.cached(staleness=600.0)
     assert cache.look()
-    assert cache._applier.is_known_level()
+    assert cache.log_applier.is_known_level()
     woken = system_elapsed() + 601_000
     monkeypatch.setattr(clock, "system_elapsed", lambda: woken)
     monkeypatch.setattr(dml.log, "mark", lambda: -1)  # a notification is on its way
-    assert not cache._applier.is_known_level()
+    assert not cache.log_applier.is_known_level()
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
@@ -428,9 +428,9 @@ def test_a_look_in_progress_does_not_count_for_a_look_that_is_requested_later(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: 0.0)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     while not cache.is_level():  # the notification of the own tables arrives later
-        cache.catch_up()
+        cache.log_applier.catch_up()
     read_next = dml.log.read_next
 
     def overtaken(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
@@ -439,10 +439,10 @@ def test_a_look_in_progress_does_not_count_for_a_look_that_is_requested_later(
         return position_and_events
 
     monkeypatch.setattr(dml.log, "read_next", overtaken)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert not cache.is_level()
     monkeypatch.undo()
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert cache.is_level()
 
 
@@ -451,7 +451,7 @@ def test_readers_share_a_look_that_began_after_they_arrived(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = dml.cached()
-    applier, read_next = cache._applier, dml.log.read_next
+    applier, read_next = cache.log_applier, dml.log.read_next
     looks: list[int] = []
 
     def counted(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
@@ -489,12 +489,12 @@ def test_a_mark_from_before_another_process_wrote_for_the_node_never_returns(
 ) -> None:
     monkeypatch.setattr(dml.log, "mark", lambda: 7)  # the notification has not arrived yet
     cache = dml.cached(staleness=1_000)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     before = cache.mark()
     assert before is not None
     cache.look_again()
     assert cache.mark() is None
-    cache.catch_up()
+    cache.log_applier.catch_up()
     after = cache.mark()
     assert after is not None
     assert after != before
@@ -509,7 +509,7 @@ def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cache = dml.cached()
-    cache.catch_up()
+    cache.log_applier.catch_up()
     before = cache.mark()
 
     def failing(*_: object) -> None:
@@ -527,7 +527,7 @@ def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
 def test_the_place_of_a_table_is_cached_until_the_table_moves(dml: Dml) -> None:
     cache = dml.cached()
     before = dml.put_place(FLIGHTS, "s.db/a")
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert cache.known_location(FLIGHTS, version=0) is None
     assert cache.location(FLIGHTS) == before
     assert cache.known_location(FLIGHTS, version=0) == before
@@ -541,13 +541,13 @@ def test_the_place_of_a_table_is_cached_until_the_table_moves(dml: Dml) -> None:
 def test_a_cached_place_is_valid_again_after_commits_that_moved_nothing(dml: Dml) -> None:
     cache = dml.cached()
     location = dml.put_place(FLIGHTS, "s.db/a")
-    cache.catch_up()
+    cache.log_applier.catch_up()
     cache.location(FLIGHTS)
     dml.append("a")
     assert cache.known_location(FLIGHTS, version=0) is None
     assert cache.known_location(FLIGHTS, version=0, is_last=True) == location
     assert cache.known_location(FLIGHTS, version=1, is_last=True) is None  # not projected yet
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert cache.known_location(FLIGHTS, version=0) == location
 
 
@@ -577,7 +577,7 @@ def test_readers_do_not_wait_while_many_events_are_applied(
         return read_next(applied, limit=limit)
 
     monkeypatch.setattr(dml.log, "read_next", meanwhile)
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert answers == [["a", "b"]]
     assert cache.statistics().misses_by_cause["behind"] == 1
     assert cache.is_level()
@@ -599,7 +599,7 @@ def test_a_started_cache_follows_the_log(dml: Dml) -> None:
     cache.follower.start()
     try:
         dml.append("a")
-        while cache.applied_event < dml.log.head():
+        while cache.statistics().applied_event < dml.log.head():
             assert applied.wait(60)
             applied.clear()
         known = cache.known_rows(FLIGHTS, FILES, write_ids=dml.transactions.write_ids(FLIGHTS))

@@ -100,7 +100,7 @@ def test_events_since_the_state_are_applied_before_the_first_answer(
         change.stage(remove=[row.row_id])
     again, taken = started(dml, path)
     assert taken
-    assert again.applied_event == dml.log.head()
+    assert again.statistics().applied_event == dml.log.head()
     expected = ["a", "b", "later", "staged"] if ends == "commit" else ["a", "b"]
     assert files(again) == files(dml.store) == expected
     assert files(again, CANCELLATIONS) == []
@@ -127,7 +127,7 @@ def test_an_event_of_a_packed_table_reads_the_replicas_under_their_lock(
     locked.lock = replicas._lock
     replicas._replicas = locked
     dml.append("d")
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert files(cache) == files(dml.store)
     assert cache.statistics().loads == 0
 
@@ -161,7 +161,7 @@ def test_a_state_that_has_not_changed_is_not_written_again(dml: Dml, path: Path)
     path.unlink()
     assert not file.write()
     dml.append("b")
-    cache.catch_up()
+    cache.log_applier.catch_up()
     assert file.write()
 
 
@@ -319,7 +319,7 @@ def test_a_killed_writer_leaves_the_old_file_and_its_temporary_file_is_removed_l
 ) -> None:
     before = path.read_bytes()
     dml.append("d")
-    written.catch_up()
+    written.log_applier.catch_up()
 
     def dies() -> None:
         raise KeyboardInterrupt

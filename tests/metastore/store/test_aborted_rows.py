@@ -79,7 +79,7 @@ def test_a_cache_that_applied_the_aborts_still_answers(dml: Dml, cleaner: Aborte
     for n in range(3):
         abort(dml, f"gone-{n}")
     dml.append("b")
-    cached.catch_up()
+    cached.log_applier.catch_up()
     cleaner.clean()
     before = cached.statistics()
     assert files(cached, write_ids=dml.transactions.write_ids(FLIGHTS)) == ["a", "b"]

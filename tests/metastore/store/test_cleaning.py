@@ -297,7 +297,7 @@ def test_old_events_are_cleaned_and_a_cache_that_missed_them_still_answers_right
         ids = [event.event_id for event in log.read(0, limit=100)]
         assert ids == list(range(head, log.head() + 1))
         for store in (cache, behind.store):
-            store.catch_up()
+            store.log_applier.catch_up()
             rows = store.rows(table, RowKind.DATA_FILE, write_ids=None)
             assert [row.name for row in rows] == sorted([kept, later])
 
@@ -307,14 +307,14 @@ def test_a_cache_that_lags_behind_loads_a_cleaned_table_again(in_folder: Lake) -
     table = lake.create()
     kept = lake.write(table)
     with Node.open(lake.node.folder, background=False) as behind:
-        behind.store.catch_up()
+        behind.store.log_applier.catch_up()
         behind.store.rows(table, RowKind.DATA_FILE, write_ids=None)
         gone = lake.write(table)
         between = lake.write_ids(table)
         lake.remove(table, gone)
         lake.wait()
         lake.clean()
-        behind.store.catch_up()
+        behind.store.log_applier.catch_up()
         with pytest.raises(VersionNotFound):
             behind.store.rows(table, RowKind.DATA_FILE, write_ids=between)
         rows = behind.store.rows(table, RowKind.DATA_FILE, write_ids=lake.write_ids(table))

@@ -50,7 +50,7 @@ from types import MappingProxyType
 
 from strandline import work
 from strandline.clock import elapsed_seconds
-from strandline.metastore.cache.log_applier import BATCH, LogApplier
+from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.cache.replica_set import (
     MAX_ROWS,
     HeldReplica,
@@ -158,7 +158,7 @@ class CachedStore(ObjectStore):
         self._zone_partitions = zone_partitions
         self._replicas = ReplicaSet(applied_event=notifications.head(), memory_bytes=memory_bytes)
         self._locations = KnownLocations()
-        self._applier = self.applier(
+        self.log_applier = self.applier(
             store,
             notifications,
             transactions,
@@ -168,7 +168,7 @@ class CachedStore(ObjectStore):
             staleness=staleness,
             monotonic=monotonic,
         )
-        self.follower = FollowingThread(self._applier.follow, name="cache-applier")
+        self.follower = FollowingThread(self.log_applier.follow, name="cache-applier")
         """Follows the notification log. Reads and writes also work without it."""
         self._hits = 0
         self._misses = dict.fromkeys(("behind", "not_held", "other_list"), 0)
@@ -180,11 +180,6 @@ class CachedStore(ObjectStore):
         """
         applied = self._replicas.applied_event  # first: the head never falls below it
         return self._notifications.head() - applied
-
-    @property
-    def applied_event(self) -> int:
-        """The last event of the notification log that was applied here."""
-        return self._replicas.applied_event
 
     def statistics(self) -> CachedStoreStatistics:
         """What is held now, and counts since the start."""
@@ -239,7 +234,7 @@ class CachedStore(ObjectStore):
 
     def is_level(self) -> bool:
         """Whether memory is known to have every commit. Does not wait."""
-        return self._applier.is_at_head()
+        return self.log_applier.is_at_head()
 
     def known_rows(
         self,
@@ -252,7 +247,7 @@ class CachedStore(ObjectStore):
         """`rows`, or None if memory cannot answer without waiting or reading many rows."""
         if kind is RowKind.STATISTICS:
             return None
-        if write_ids is None and not self._applier.is_known_level():
+        if write_ids is None and not self.log_applier.is_known_level():
             return None
         replica = self._replicas.get(table_id, most=work.AT_ONCE)
         answer = None
@@ -278,7 +273,7 @@ class CachedStore(ObjectStore):
         None if this cannot be known without waiting. The number does not cover a catalog in another
         database or with a delay.
         """
-        return self._applier.mark()
+        return self.log_applier.mark()
 
     def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
         """`location`, or None if memory cannot prove it without waiting.
@@ -287,7 +282,7 @@ class CachedStore(ObjectStore):
         ``is_last`` says that it was the log's last version when the caller's request began.
         """
         moves, place = self._locations.moves, self._locations.get(table_id)
-        if place is None or not self._applier.has_projected(version, is_last=is_last):
+        if place is None or not self.log_applier.has_projected(version, is_last=is_last):
             return None
         # No table moved up to the last look at the head; a later move is after this read.
         return place if moves == self._locations.moves else None
@@ -302,7 +297,7 @@ class CachedStore(ObjectStore):
         """The visible rows of all names or at least of ``names``; None if the store must answer."""
         if kind is RowKind.STATISTICS:
             return None  # no replica has statistics
-        if write_ids is None and not self._applier.is_level():
+        if write_ids is None and not self.log_applier.is_level():
             self._misses["behind"] += 1
             return None
         replica = self._loaded(table_id)
@@ -310,7 +305,7 @@ class CachedStore(ObjectStore):
             self._misses["not_held"] += 1
             return None
         shown = self._shown(replica, kind, write_ids)
-        if shown is None and replica.rows > work.AT_ONCE and self._applier.look():
+        if shown is None and replica.rows > work.AT_ONCE and self.log_applier.look():
             # Reading so many rows takes longer than applying the commits that the reader has seen.
             replica = self._replicas.get(table_id) or replica
             shown = self._shown(replica, kind, write_ids)
@@ -378,20 +373,11 @@ class CachedStore(ObjectStore):
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
         with self.sql_store.change(table_id, author=author) as change:
             yield change
-        self._applier.apply_own()
+        self.log_applier.apply_own()
 
     def forget(self, table_id: int) -> None:
         """Evict a table whose rows were cleaned: the next read loads it again."""
         self._replicas.evict(table_id)
-
-    # -- following the log
-
-    def apply(self, limit: int = BATCH) -> int:
-        """Apply the next events of the notification log, at most ``limit``; return their number.
-
-        Raises `Unavailable` if the store cannot be read; then no event was skipped.
-        """
-        return self._applier.apply(limit)
 
     # -- a state that outlives the process
 
@@ -401,19 +387,15 @@ class CachedStore(ObjectStore):
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
         """Hold the replicas of a `snapshot` of this store, and apply the events since."""
-        self._applier.restore(applied_event, replicas)
+        self.log_applier.restore(applied_event, replicas)
 
     def look(self) -> bool:
         """Bring memory level with what is committed now; False if that would take long."""
-        return self._applier.look()
+        return self.log_applier.look()
 
     def look_again(self) -> None:
         """Memory may lack a write: do not answer for the present from it before the next look."""
-        self._applier.look_again()
-
-    def catch_up(self) -> None:
-        """Bring memory level with what is committed now, by any process."""
-        self._applier.catch_up()
+        self.log_applier.look_again()
 
 
 def _sure(
