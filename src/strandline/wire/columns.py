@@ -33,8 +33,6 @@ from strandline.wire.registry import nested, nested_list, register, register_cod
 from strandline.wire.types import DATA_TYPE, common_type
 
 _new_in_0_1_0 = partial(register, version=1, since="0.1.0")
-_new_in_0_2_0 = partial(register, version=1, since="0.2.0")
-_second_in_0_2_0 = partial(register, version=2, since="0.2.0")
 
 
 def _write_column(out: bytearray, value: ColumnDescriptor) -> None:
