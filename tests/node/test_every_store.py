@@ -312,7 +312,7 @@ def test_a_node_can_write_rows_after_it_has_joined_a_new_epoch(
         with node.database.write() as connection:
             FenceRow.initialize(connection, environment, token)
 
-    durable_state(node._opened_store.log).open(
+    durable_state(node._opened_store.catalog_log.log).open(
         member="new", initialize=lambda _: None, raise_fence=raise_fence, deploy_generation=0
     )
     node.catalogs.sync()

@@ -41,7 +41,7 @@ def take_over(node: Node, *, generation: int = 0) -> None:
         with node.database.write() as connection:
             FenceRow.initialize(connection, environment, token)
 
-    durable_state(node._opened_store.log).open(
+    durable_state(node._opened_store.catalog_log.log).open(
         member="new",
         initialize=lambda _: None,
         raise_fence=raise_fence,
@@ -172,7 +172,7 @@ def test_a_node_cannot_write_to_a_recreated_store_with_the_same_token(
     folder: Path,
 ) -> None:
     with Node.open(folder) as node:
-        session, log = node.session(user="ann"), node._opened_store.log
+        session, log = node.session(user="ann"), node._opened_store.catalog_log.log
         session.execute(CreateSchema(name="before"))
         frontier = log.frontier()
         sql(folder, "UPDATE strandline_fence SET environment = 'another'")
@@ -236,7 +236,7 @@ def test_a_starting_node_overtaken_by_a_newer_generation_takes_no_epoch(
             Fenced, match=r"generation 2 of this deployment owns the store.*to 2 or more"
         ):
             Node.open(folder, settings=Settings(deploy_generation=1))
-        assert durable_state(node._opened_store.log).epoch() == 2
+        assert durable_state(node._opened_store.catalog_log.log).epoch() == 2
 
 
 def test_a_new_store_has_the_generation_of_its_creator(folder: Path) -> None:

@@ -133,10 +133,10 @@ class LogPlace:
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """A log. ``upper_within`` is None if the log is not in the store's SQL database.
+    """A log. ``upper_within`` reads its upper in a transaction on the store's SQL database.
 
-    ``metastorage`` is the one that the log uses, or None. ``require_log`` is the argument of
-    `join_or_create`.
+    It is None if the log is elsewhere. ``metastorage`` is the one that the log uses, or None.
+    ``require_log`` is the argument of `join_or_create`.
     """
 
     log: UpdateLog

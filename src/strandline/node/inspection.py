@@ -58,7 +58,7 @@ class StoreInspection:
         store = self._store
         return Verification(
             store.database,
-            durable_state(store.log).open_read_only,
+            durable_state(store.catalog_log.log).open_read_only,
             self._notifications,
             folders=store.folders,
             compare_head=head_comparison(store.address, store.database, store.mark),
@@ -66,7 +66,7 @@ class StoreInspection:
         )
 
     def dump(self, *, ignore: Sequence[str], stats_only: bool) -> Iterator[str]:
-        state = durable_state(self._store.log).open_read_only()
+        state = durable_state(self._store.catalog_log.log).open_read_only()
         return dump_pieces(state, ignored=ignore, only_counts=stats_only)
 
     def clean(self) -> Cleanable:

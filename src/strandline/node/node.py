@@ -125,14 +125,14 @@ class Node:
         self._opened_store = store
         self._clock = store.clock
         state = join_or_create(
-            store.log,
+            store.catalog_log.log,
             store.database,
             member=member,
             delay_ms=store.delay_ms,
             skew_ms=store.skew_ms,
             default_location=store.warehouse,
             deploy_generation=settings.deploy_generation,
-            require_log=store.require_log,
+            require_log=store.catalog_log.require_log,
         )
         environment = state.environment or ""
         store.claim(environment)
@@ -176,7 +176,7 @@ class Node:
         )
 
     def _new_transactions(self) -> Transactions:
-        upper_within = self._opened_store.upper_within
+        upper_within = self._opened_store.catalog_log.upper_within
         return Transactions(
             self.database,
             self._clock,
@@ -451,7 +451,7 @@ class Node:
     @property
     def parts(self) -> Mapping[str, Counted]:
         """The parts of this node that have statistics, by name."""
-        metastorage = self._opened_store.metastorage
+        metastorage = self._opened_store.catalog_log.metastorage
         return {
             **({} if metastorage is None else {"metastorage": metastorage}),
             "catalog": self.catalogs,

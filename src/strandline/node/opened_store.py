@@ -26,17 +26,14 @@ from pathlib import Path
 
 from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
-from strandline.durable import UpdateLog
 from strandline.errors import InvalidInput
-from strandline.metastorage import Metastorage, open_metastorage
+from strandline.metastorage import open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
-from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.health import Check
-from strandline.node.membership import RequireLog
 from strandline.node.place import DATABASE_FILE, settle
 from strandline.node.store_database import (
     examine_in_background,
@@ -60,9 +57,6 @@ SERVERS_STALENESS_MS = 1_000
 class OpenedStore:
     """See the module.
 
-    ``require_log`` is an argument of `join_or_create`. ``upper_within`` reads the log's upper
-    inside a transaction on ``database``, or is None if the log is elsewhere. ``metastorage`` is
-    that of the log, or None.
     ``warehouse`` is the URI of the warehouse. ``delay_ms`` and ``skew_ms`` apply if this process
     creates the catalog. ``staleness_ms`` is how old an answer about a plain table's rows may be if
     the settings do not say. The node calls ``claim`` with the environment id after it has joined
@@ -75,10 +69,7 @@ class OpenedStore:
 
     address: StoreAddress
     database: Database
-    log: UpdateLog
-    require_log: RequireLog
-    upper_within: UpperWithin | None
-    metastorage: Metastorage | None
+    catalog_log: OpenedLog
     clock: HybridClock
     folders: StoreFolders
     warehouse: str
@@ -146,10 +137,7 @@ def _open_folder(
     return OpenedStore(
         address=address,
         database=database,
-        log=opened_log.log,
-        require_log=opened_log.require_log,
-        upper_within=opened_log.upper_within,
-        metastorage=opened_log.metastorage,
+        catalog_log=opened_log,
         clock=clock,
         folders=StoreFolders(
             folder,
@@ -195,10 +183,7 @@ def _open_servers(
     return OpenedStore(
         address=address,
         database=database,
-        log=opened_log.log,
-        require_log=opened_log.require_log,
-        upper_within=opened_log.upper_within,
-        metastorage=opened_log.metastorage,
+        catalog_log=opened_log,
         clock=clock,
         folders=StoreFolders(
             place.folder,
