@@ -22,6 +22,8 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.verbs import describe
 from strandline.cli import main
+from strandline.cli.history import describe_change
+from strandline.metastore.store.data_history import TableChange
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
 from strandline.node import Node
@@ -155,3 +157,9 @@ def test_each_kind_of_action_is_described_in_words(
     verb: str, arguments: dict[str, Any], words: str
 ) -> None:
     assert describe(verb, arguments) == words
+
+
+def test_what_a_commit_did_to_a_table_is_counted_in_words() -> None:
+    change = TableChange(7, appended_rows=1, deleted_rows=2_000, data_files_added=1)
+    words = describe_change(change, "s.t")
+    assert words == "s.t: 1 row appended, 2,000 rows deleted, 1 data file added"

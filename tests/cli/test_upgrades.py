@@ -124,7 +124,7 @@ def test_a_system_view_renamed_by_hand_is_added_again(tmp_path: Path) -> None:
         durable_state(log).edit(
             rename, member="a test", raise_fence=raises_fence_of(database), author="ann"
         )
-    assert "a node would add 1 system views" in run("upgrade-check", tmp_path)
+    assert "a node would add 1 system view" in run("upgrade-check", tmp_path)
     Node.open(tmp_path).close()
     assert "would" not in run("upgrade-check", tmp_path)
 

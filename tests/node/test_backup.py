@@ -444,7 +444,7 @@ def test_a_lost_data_file_is_reported_and_the_rest_is_backed_up(
     made = strandline("backup", store, tmp_path / "b")
     assert made.exit_code == 65
     assert "missing: warehouse/shop.db/rows/lost.parquet" in made.stderr
-    assert "1 files that the store names were missing" in made.stderr
+    assert "missing when it was backed up: 1 file that the store names;" in made.stderr
     again = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
     assert again.exit_code == 65
     with Node.open(tmp_path / "new") as node, pytest.raises(FileNotFoundError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from strandline.cli.changes import joining
-from strandline.cli.options import FILE_TYPE, OUTPUT, STORE, USER, Store
+from strandline.cli.options import FILE_TYPE, OUTPUT, STORE, USER, Store, counted
 from strandline.errors import CorruptData, surface_of
 from strandline.logs import in_one_line
 from strandline.node.address import shown_address, store_address
@@ -82,14 +82,14 @@ def _report(manifest: Manifest, what: str, *, output: str, where: dict[str, str]
     else:
         click.echo(
             f"{what}: version {manifest.catalog_version} as of {in_one_line(manifest.time)}, "
-            f"{len(manifest.files):,} files, {manifest.total_bytes:,} bytes"
+            f"{counted(len(manifest.files), 'file')}, {counted(manifest.total_bytes, 'byte')}"
         )
     if missing:
         for name in manifest.missing[:MOST_NAMED]:
             click.echo(f"strandline: missing: {in_one_line(name)}", err=True)
         click.echo(
-            f"strandline: {missing} files that the store names were missing when it was backed "
-            "up; everything else is complete",
+            f"strandline: missing when it was backed up: {counted(missing, 'file')} that the store "
+            "names; everything else is complete",
             err=True,
         )
         sys.exit(surface_of(CorruptData("")).exit)

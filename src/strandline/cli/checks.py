@@ -21,7 +21,7 @@ import click
 from strandline import __version__
 from strandline.catalog import Catalog
 from strandline.catalog.system_views.synchronization import declared_views, differing_views
-from strandline.cli.options import OUTPUT, STORE, Store, print_json
+from strandline.cli.options import OUTPUT, STORE, Store, counted, print_json
 from strandline.cli.stores import address_of, database_of, ensure_store, log_of, mark_of
 from strandline.clock import HybridClock
 from strandline.durable import ReadOnlyState, durable_state
@@ -105,16 +105,12 @@ def _line(finding: Finding) -> str:
 
 
 def _summary(verified: Verified, *, pages: bool) -> str:
-    counts = f"{_number(verified.errors, 'error')}, {_number(verified.leftovers, 'leftover')}"
+    counts = f"{counted(verified.errors, 'error')}, {counted(verified.leftovers, 'leftover')}"
     read = "every page was read" if pages else "only footers were read; --pages reads every page"
     return (
-        f"{counts} in {_number(verified.records, 'record')}, {_number(verified.tables, 'table')}"
-        f" and {_number(verified.files, 'file')} of {verified.bytes} bytes ({read})"
+        f"{counts} in {counted(verified.records, 'record')}, {counted(verified.tables, 'table')}"
+        f" and {counted(verified.files, 'file')} of {verified.bytes} bytes ({read})"
     )
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @click.command()
@@ -178,7 +174,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     for migration in MIGRATIONS[applied_steps:]:
         click.echo(f"a node would migrate it: {migration.name}")
     if views:
-        click.echo(f"a node would add {len(views)} system views")
+        click.echo(f"a node would add {counted(len(views), 'system view')}")
 
 
 def _decoded(contents: Contents, kind: str) -> int:

@@ -20,6 +20,7 @@ from strandline.cli.options import (
     STORE,
     Store,
     cells,
+    counted,
     new_console,
     new_table,
     print_json,
@@ -82,21 +83,24 @@ def _name_of(history: History, table_id: int, time: Timestamp) -> str:
 
 
 _COUNTED = {
-    "appended_rows": "rows appended",
-    "deleted_rows": "rows deleted",
-    "data_files_added": "data files added",
-    "data_files_removed": "data files removed",
-    "delete_files_added": "delete files added",
-    "delete_files_removed": "delete files removed",
-    "partitions_added": "partitions added",
-    "partitions_removed": "partitions dropped",
+    "appended_rows": ("row", "appended"),
+    "deleted_rows": ("row", "deleted"),
+    "data_files_added": ("data file", "added"),
+    "data_files_removed": ("data file", "removed"),
+    "delete_files_added": ("delete file", "added"),
+    "delete_files_removed": ("delete file", "removed"),
+    "partitions_added": ("partition", "added"),
+    "partitions_removed": ("partition", "dropped"),
 }
 
 
 def describe_change(change: TableChange, name: str) -> str:
     """Describe in words what a commit did to a table."""
-    counted = (f"{getattr(change, key):,} {words}" for key, words in _COUNTED.items())
-    shown = [words for words in counted if not words.startswith("0 ")]
+    shown = [
+        f"{counted(number, noun)} {verb}"
+        for key, (noun, verb) in _COUNTED.items()
+        if (number := getattr(change, key))
+    ]
     return in_one_line(f"{name}: {', '.join(shown)}")
 
 

@@ -100,6 +100,11 @@ def new_table(*columns: str) -> Table:
     return Table(*columns, box=None, pad_edge=False, show_header=bool(columns))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun: ``1 file``, ``2,000 files``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def cells(*texts: str) -> Iterator[Text]:
     """Return the cells of a table row: each is one line, and no text in it is markup."""
     return (Text(in_one_line(text)) for text in texts)

@@ -16,7 +16,16 @@ from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.configuration import HISTORY_RETENTION
 from strandline.catalog.storage_usage import latest_storage_usage, storage_usage_of
-from strandline.cli.options import OUTPUT, STORE, Store, cells, new_console, new_table, print_json
+from strandline.cli.options import (
+    OUTPUT,
+    STORE,
+    Store,
+    cells,
+    counted,
+    new_console,
+    new_table,
+    print_json,
+)
 from strandline.cli.stores import address_of, catalogs_and_rows, database_of
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import ObjectNotFound
@@ -240,7 +249,8 @@ def storage_usage(store: Store, table: str | None, *, output: str) -> None:
         columns.add_row(*cells(row.table, f"{row.size_bytes:,}", format_timestamp(row.time)))
     new_console().print(columns)
     if table is None:
-        click.echo(f"{len(usage):,} tables, {sum(row.size_bytes for row in usage):,} bytes")
+        total = sum(row.size_bytes for row in usage)
+        click.echo(f"{counted(len(usage), 'table')}, {counted(total, 'byte')}")
 
 
 def _id_of(catalog: Catalog, name: str) -> int:
