@@ -112,7 +112,7 @@ class HeadFile:
         newest = _newest(data)
         if newest is None:
             logger.warning(
-                "%s is damaged; its content is ignored and it is written again", self.path
+                "%s is damaged; its content is ignored, and a node will replace it", self.path
             )
             return None
         unknown = newest.keys() - {mark.name for mark in self._marks} - {_TURN}
