@@ -20,22 +20,11 @@ from pathlib import Path
 
 from bench.large import CALM_SECONDS, Prober, Store, p99
 from bench.registry import Measured, benchmark
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateSchema,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.config import Settings
 from strandline.metastore.store.object_store import ObjectStore
-from strandline.metastore.store.rows import (
-    DataFile,
-    NewRow,
-    PartitionRow,
-    RowKind,
-    new_file,
-)
+from strandline.metastore.store.rows import DataFile, NewRow, PartitionRow, RowKind, new_file
 from strandline.model.partitioning import PartitionValue
 from strandline.model.types import INT, STRING
 from strandline.node import Node

@@ -17,13 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import psutil
-from hive_metastore.ttypes import (
-    Database,
-    FieldSchema,
-    SerDeInfo,
-    StorageDescriptor,
-    Table,
-)
+from hive_metastore.ttypes import Database, FieldSchema, SerDeInfo, StorageDescriptor, Table
 
 from bench.peers.apache_client import connect
 from bench.peers.hive_pair import Clients

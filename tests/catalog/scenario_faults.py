@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.catalog import Catalog, CatalogManager, Command, Relation
-from strandline.catalog.commands import (
-    AlterColumn,
-    CreateIndex,
-    DropColumns,
-    RenameTable,
-    schemas,
-)
+from strandline.catalog.commands import AlterColumn, CreateIndex, DropColumns, RenameTable, schemas
 from strandline.catalog.commands.tables import drop_relation
 from strandline.catalog.commands.zones import _quorum
 from strandline.catalog.declared_kinds import DeclaredKind

@@ -36,12 +36,7 @@ from strandline.catalog.commands import (
     SetTableProperties,
     TableDefinition,
 )
-from strandline.catalog.differences import (
-    Difference,
-    DifferenceKind,
-    FieldDifference,
-    differences,
-)
+from strandline.catalog.differences import Difference, DifferenceKind, FieldDifference, differences
 from strandline.clock import Timestamp
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY, Contents

@@ -8,11 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.catalog.node_filter import (
-    MAX_DEPTH,
-    MAX_FILTER_LENGTH,
-    check_node_filter,
-)
+from strandline.catalog.node_filter import MAX_DEPTH, MAX_FILTER_LENGTH, check_node_filter
 from strandline.errors import InvalidInput
 
 

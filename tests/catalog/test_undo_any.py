@@ -31,10 +31,7 @@ from strandline.catalog.commands import (
 from strandline.catalog.differences import differences
 from strandline.catalog.planning import Planning
 from strandline.durable.transaction import CatalogTransaction
-from strandline.errors import (
-    IllegalChange,
-    StrandlineError,
-)
+from strandline.errors import IllegalChange, StrandlineError
 from strandline.model.descriptors import IndexDescriptor, IndexStatus
 from tests.catalog.renewed_store import RenewedStore
 from tests.catalog.scenario import SCHEMA, column, create_table, create_view

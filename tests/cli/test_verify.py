@@ -25,13 +25,7 @@ from strandline.cli import main
 from strandline.config import Settings
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
-from strandline.metastore.store.rows import (
-    DataFile,
-    DeleteFile,
-    NewRow,
-    PartitionRow,
-    RowKind,
-)
+from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow, RowKind
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import BIGINT
 from strandline.node import Node

@@ -23,14 +23,7 @@ from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.log import Scanned, Superseded
 from strandline.durable.transaction import new_update
 from strandline.durable.update import AuditEvent, Change, Entry
-from strandline.errors import (
-    CorruptData,
-    Fenced,
-    NotFound,
-    OutOfSync,
-    Stopping,
-    WrongEnvironment,
-)
+from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync, Stopping, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry, Setting, ZoneDescriptor
 from strandline.wire import decode

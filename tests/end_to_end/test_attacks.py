@@ -24,11 +24,7 @@ import pytest
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.errors import StrandlineError
 from strandline.metastore.session import HttpSession
-from strandline.metastore.thrift import (
-    HIVE_CODEC,
-    ApplicationException,
-    ThriftException,
-)
+from strandline.metastore.thrift import HIVE_CODEC, ApplicationException, ThriftException
 from strandline.metastore.thrift.messages import CALL, encode_message
 from tests.servers.thrift_client import ThriftClient
 

@@ -20,12 +20,7 @@ from strandline.metastore.store.rows import (
     StatisticsRow,
 )
 from strandline.model import descriptors as d
-from strandline.model.partitioning import (
-    PartitionField,
-    PartitionValue,
-    Transform,
-    TransformKind,
-)
+from strandline.model.partitioning import PartitionField, PartitionValue, Transform, TransformKind
 from strandline.node.database_mark import DatabaseTime
 from tests.golden.goldens_0_1_0 import STORAGE, STORAGE_PAYLOAD
 from tests.golden.goldens_0_2_0 import COLUMN, COLUMNS, GRANT_LIST, GRANTS

@@ -6,10 +6,7 @@ from contextlib import ExitStack
 
 from strandline.clock import HybridClock
 from strandline.metastorage.etcd.gateway import EtcdGateway, Pair
-from strandline.metastorage.etcd.layout import (
-    EtcdKeys,
-    parse_etcd_url,
-)
+from strandline.metastorage.etcd.layout import EtcdKeys, parse_etcd_url
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import Wall
 from tests.servers import etcd

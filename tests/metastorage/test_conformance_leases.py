@@ -9,12 +9,7 @@ import pytest
 
 from strandline.clock import timestamp
 from strandline.errors import Conflict
-from strandline.metastorage import (
-    Condition,
-    LeaseHeld,
-    Metastorage,
-    Put,
-)
+from strandline.metastorage import Condition, LeaseHeld, Metastorage, Put
 from tests.metastorage.conftest import LONG, Place, Wall, keys, put
 
 

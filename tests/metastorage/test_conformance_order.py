@@ -16,13 +16,7 @@ from hypothesis import settings
 
 from strandline.clock import MAX_AHEAD_MS, timestamp
 from strandline.errors import WrongClock
-from strandline.metastorage import (
-    Delete,
-    DeleteRange,
-    Head,
-    Outcome,
-    Put,
-)
+from strandline.metastorage import Delete, DeleteRange, Head, Outcome, Put
 from tests.metastorage.conftest import Place, Wall, put
 from tests.metastorage.model import AS_USUAL, compare_with_a_dictionary
 from tests.metastorage.stores import StoreKind

@@ -21,23 +21,12 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
-from strandline.metastorage import (
-    Absent,
-    Delete,
-    DeleteRange,
-    Exists,
-    Lease,
-    Put,
-    ValueIs,
-)
+from strandline.metastorage import Absent, Delete, DeleteRange, Exists, Lease, Put, ValueIs
 from strandline.metastorage.etcd import leases as etcd_leases
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway, delete_operation, put_operation
-from strandline.metastorage.etcd.layout import (
-    EtcdAddress,
-    parse_etcd_url,
-)
+from strandline.metastorage.etcd.layout import EtcdAddress, parse_etcd_url
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import Wall, keys, put
 from tests.metastorage.etcd_place import EtcdPlace

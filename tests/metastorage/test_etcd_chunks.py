@@ -13,23 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.clock import timestamp
-from strandline.errors import (
-    UnknownOutcome,
-)
-from strandline.metastorage import (
-    MAX_VALUE_BYTES,
-    Absent,
-    Delete,
-    DeleteRange,
-    Put,
-    ValueIs,
-)
+from strandline.errors import UnknownOutcome
+from strandline.metastorage import MAX_VALUE_BYTES, Absent, Delete, DeleteRange, Put, ValueIs
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
-from strandline.metastorage.etcd.layout import (
-    EtcdKeys,
-    Reference,
-    Stored,
-)
+from strandline.metastorage.etcd.layout import EtcdKeys, Reference, Stored
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import Wall, put
 from tests.metastorage.etcd_place import EtcdPlace

@@ -12,11 +12,7 @@ import pytest
 from sqlalchemy import Connection
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
-from strandline.metastorage import (
-    Lease,
-    sql_store,
-    sql_tables,
-)
+from strandline.metastorage import Lease, sql_store, sql_tables
 from strandline.metastorage.etcd import invoke as etcd_invoke
 from strandline.metastorage.etcd import leases as etcd_leases
 from strandline.metastorage.etcd.gateway import Json, to_text

@@ -13,11 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
-from strandline.metastorage import (
-    Head,
-    Outcome,
-    sql_store,
-)
+from strandline.metastorage import Head, Outcome, sql_store
 from strandline.metastorage.etcd import invoke as etcd_invoke
 from strandline.metastorage.etcd.invoke import Invoke, Plan
 from strandline.metastorage.etcd.store import EtcdMetastorage

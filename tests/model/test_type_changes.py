@@ -10,15 +10,7 @@ from strandline.errors import IllegalChange
 from strandline.model.type_changes import assign_ids, carry_ids, check_change
 from strandline.model.type_parser import parse_type
 from strandline.model.type_text import simple_string
-from strandline.model.types import (
-    INT,
-    ArrayType,
-    DataType,
-    MapType,
-    StructField,
-    StructType,
-    walk,
-)
+from strandline.model.types import INT, ArrayType, DataType, MapType, StructField, StructType, walk
 from tests.model.type_strategies import types
 
 SCALARS = (

@@ -10,12 +10,7 @@ from pyspark.sql.types import StructType as SparkStruct
 
 from strandline.errors import InvalidType
 from strandline.model.type_changes import assign_ids
-from strandline.model.type_json import (
-    parse_schema_json,
-    parse_type_json,
-    schema_json,
-    type_value,
-)
+from strandline.model.type_json import parse_schema_json, parse_type_json, schema_json, type_value
 from strandline.model.type_parser import parse_fields, parse_type
 from strandline.model.types import INT, CharType, DataType, StringType, StructField, StructType
 from tests.model.type_strategies import plain_names, structs, types

@@ -7,11 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.metastore.store.rows import DataFile, new_file
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node

@@ -11,21 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from strandline.catalog import CatalogManager
-from strandline.catalog.commands import (
-    CreateSchema,
-    DropSchema,
-    DropTable,
-)
+from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
 from strandline.cli import main
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, UpdateLog, durable_state
-from strandline.errors import (
-    CorruptData,
-    Fenced,
-    InvalidInput,
-    UnknownOutcome,
-    WrongEnvironment,
-)
+from strandline.errors import CorruptData, Fenced, InvalidInput, UnknownOutcome, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.node import Node, membership
 from strandline.sql import Database, FenceRow

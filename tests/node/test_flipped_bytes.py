@@ -30,13 +30,7 @@ from strandline.catalog.commands import (
 from strandline.durable.collections import COLLECTIONS
 from strandline.errors import StrandlineError
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, DdlEvent
-from strandline.metastore.store.rows import (
-    DataFile,
-    NewRow,
-    PartitionRow,
-    RowKind,
-    new_file,
-)
+from strandline.metastore.store.rows import DataFile, NewRow, PartitionRow, RowKind, new_file
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node

@@ -22,12 +22,7 @@ from strandline.catalog.commands import (
 )
 from strandline.cli.main import main
 from strandline.durable import MetastorageLog
-from strandline.errors import (
-    CorruptData,
-    IncompatibleFormat,
-    TransactionNotFound,
-    Unavailable,
-)
+from strandline.errors import CorruptData, IncompatibleFormat, TransactionNotFound, Unavailable
 from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableKind

@@ -15,12 +15,7 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateSchema,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.clock import Timestamp
 from strandline.config import Settings
 from strandline.errors import (

@@ -19,14 +19,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.errors import (
-    Conflict,
-    Fenced,
-    InvalidInput,
-    NotFound,
-    StoreMoved,
-    WrongEnvironment,
-)
+from strandline.errors import Conflict, Fenced, InvalidInput, NotFound, StoreMoved, WrongEnvironment
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node

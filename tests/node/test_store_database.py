@@ -13,15 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from strandline.catalog.commands import (
-    CreateSchema,
-)
+from strandline.catalog.commands import CreateSchema
 from strandline.cli.main import main
-from strandline.errors import (
-    CorruptData,
-    IncompatibleFormat,
-    StoreMoved,
-)
+from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
 from strandline.node import DATABASE_FILE, Node
 from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import (

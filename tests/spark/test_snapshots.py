@@ -20,12 +20,7 @@ from strandline.catalog.commands import (
 )
 from strandline.clock import Timestamp, milliseconds, timestamp
 from strandline.config import Settings
-from strandline.errors import (
-    HoldExpired,
-    InvalidInput,
-    ObjectNotFound,
-    VersionNotFound,
-)
+from strandline.errors import HoldExpired, InvalidInput, ObjectNotFound, VersionNotFound
 from strandline.model.types import STRING
 from strandline.node import Node
 from strandline.spark import Tables

@@ -9,11 +9,7 @@ import pytest
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import (
     AlreadyExists,
     IllegalChange,

@@ -16,14 +16,7 @@ from strandline.clock import (
     timestamp,
 )
 from strandline.errors import WrongClock
-from strandline.sql import (
-    Database,
-    accept_time,
-    accepted_time,
-    open_sqlite,
-    stored_time,
-    take_time,
-)
+from strandline.sql import Database, accept_time, accepted_time, open_sqlite, stored_time, take_time
 from tests.sql.processes import Process
 
 

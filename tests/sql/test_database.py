@@ -13,20 +13,8 @@ from sqlalchemy import MetaData
 from sqlalchemy.exc import IntegrityError
 
 from strandline.clock import HybridClock
-from strandline.errors import (
-    DeadlineExceeded,
-    Stopping,
-    StrandlineError,
-)
-from strandline.sql import (
-    Database,
-    change,
-    change_each,
-    open_database,
-    run,
-    stored_time,
-    take_time,
-)
+from strandline.errors import DeadlineExceeded, Stopping, StrandlineError
+from strandline.sql import Database, change, change_each, open_database, run, stored_time, take_time
 from tests.sql.processes import Process
 from tests.sql.work import COUNTER, put
 

@@ -7,13 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, text
 
-from strandline.errors import (
-    IncompatibleFormat,
-)
-from strandline.sql import (
-    Database,
-    open_database,
-)
+from strandline.errors import IncompatibleFormat
+from strandline.sql import Database, open_database
 from strandline.sql.schema_versions import BASE_VERSION, Step
 from tests.sql import work
 from tests.sql.work import put

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.errors import (
-    InvalidInput,
-    Unavailable,
-)
+from strandline.errors import InvalidInput, Unavailable
 from strandline.sql import SqliteDatabase, open_sqlite, sqlite_file, take_time
 from tests.sql.processes import Process
 from tests.sql.work import BLOB, COUNTER

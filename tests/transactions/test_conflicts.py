@@ -12,11 +12,7 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
-from strandline.transactions import (
-    TransactionState,
-    ValidWriteIdList,
-    records,
-)
+from strandline.transactions import TransactionState, ValidWriteIdList, records
 from tests.transactions.catalogs import new_column, new_table
 from tests.transactions.stores import FLIGHTS, Store
 

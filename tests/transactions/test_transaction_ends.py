@@ -8,11 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, timestamp
-from strandline.errors import (
-    Fenced,
-    TransactionFinished,
-    WriteConflict,
-)
+from strandline.errors import Fenced, TransactionFinished, WriteConflict
 from strandline.transactions import TransactionState, records
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Recorder, Store
 

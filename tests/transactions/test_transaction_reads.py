@@ -15,16 +15,9 @@ from strandline.clock import (
     parse_timestamp,
     timestamp,
 )
-from strandline.errors import (
-    InvalidInput,
-    VersionNotFound,
-)
+from strandline.errors import InvalidInput, VersionNotFound
 from strandline.sql import take_time
-from strandline.transactions import (
-    Transaction,
-    TransactionState,
-    ValidWriteIdList,
-)
+from strandline.transactions import Transaction, TransactionState, ValidWriteIdList
 from strandline.transactions.transaction_reads import SETTLED_MS
 from tests.sql.statements import recorded
 from tests.transactions.stores import FLIGHTS, START_MS, Store

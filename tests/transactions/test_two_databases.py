@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog import CatalogManager, Command, initial_catalog
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateSchema,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import InvalidInput

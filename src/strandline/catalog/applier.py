@@ -38,13 +38,7 @@ from dataclasses import dataclass, replace
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.events import (
-    AppliedVersion,
-    CatalogReset,
-    Listener,
-    Listeners,
-    OnReset,
-)
+from strandline.catalog.events import AppliedVersion, CatalogReset, Listener, Listeners, OnReset
 from strandline.catalog.history import AwaitedVersions, History
 from strandline.catalog.set_back import SetBackCheck
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, system_elapsed

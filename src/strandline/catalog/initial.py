@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from strandline.catalog.applier import DELAY, SKEW
-from strandline.catalog.catalog import (
-    DEFAULT_DATABASE,
-    DEFAULT_ZONE_CONFIG,
-    DEFAULT_ZONE_NAME,
-)
+from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG, DEFAULT_ZONE_NAME
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
 from strandline.catalog.system_views.synchronization import initialize_system_views
 from strandline.catalog.verbs import Verb, declare_verb

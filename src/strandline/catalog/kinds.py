@@ -22,11 +22,7 @@ from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.verbs import Action, FolderEffect, Verb, declare_verb
-from strandline.durable.collections import (
-    Collection,
-    collection_of,
-    register_collection,
-)
+from strandline.durable.collections import Collection, collection_of, register_collection
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import CorruptData

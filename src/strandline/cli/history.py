@@ -25,20 +25,8 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
-from strandline.cli.stores import (
-    catalog_named,
-    catalogs_of,
-    data_of,
-    history_of,
-    moment_named,
-)
-from strandline.clock import (
-    LOGICAL_BITS,
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    Timestamp,
-    format_timestamp,
-)
+from strandline.cli.stores import catalog_named, catalogs_of, data_of, history_of, moment_named
+from strandline.clock import LOGICAL_BITS, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
 from strandline.durable import Arguments
 from strandline.errors import InvalidInput, ObjectNotFound, VersionNotFound
 from strandline.logs import in_one_line

@@ -6,12 +6,7 @@ from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_wi
 from strandline.durable.opening import OpenableState, durable_state, joined_anew
 from strandline.durable.shadow_log import ShadowLog
 from strandline.durable.stash_log import StashLog
-from strandline.durable.state import (
-    AppliedUpdate,
-    DurableCatalogState,
-    ReadOnlyState,
-    config_in,
-)
+from strandline.durable.state import AppliedUpdate, DurableCatalogState, ReadOnlyState, config_in
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Arguments, AuditEvent, Change, Entry, Snapshot, Update
 

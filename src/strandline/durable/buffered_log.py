@@ -12,13 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from strandline.clock import Timestamp
-from strandline.durable.log import (
-    Checked,
-    Frontier,
-    LogAppend,
-    Scanned,
-    UpdateLog,
-)
+from strandline.durable.log import Checked, Frontier, LogAppend, Scanned, UpdateLog
 from strandline.durable.update import Snapshot, Update
 from strandline.errors import Fenced, NotFresh, OutOfSync, UnsupportedOperation, VersionNotFound
 from strandline.fencing import FenceToken

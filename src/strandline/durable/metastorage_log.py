@@ -62,14 +62,7 @@ from strandline.metastorage import (
     ValueIs,
 )
 from strandline.metastorage.store import check_invoke
-from strandline.wire.registry import (
-    decode,
-    decode_up_to,
-    encode,
-    open_record,
-    time_in,
-    timed_head,
-)
+from strandline.wire.registry import decode, decode_up_to, encode, open_record, time_in, timed_head
 
 VERSION = "catalog.version"
 UPDATE = "catalog.update."

@@ -40,13 +40,7 @@ from typing import TypeVar
 
 from strandline.clock import Timestamp
 from strandline.durable.collections import APPEND_ONLY
-from strandline.durable.log import (
-    Checked,
-    Frontier,
-    LogAppend,
-    Scanned,
-    UpdateLog,
-)
+from strandline.durable.log import Checked, Frontier, LogAppend, Scanned, UpdateLog
 from strandline.durable.log_copy import LogCopy
 from strandline.durable.update import Snapshot, Update
 from strandline.errors import (

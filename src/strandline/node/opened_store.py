@@ -41,12 +41,7 @@ from strandline.node.store_database import (
     open_store_database,
     refuse_foreign_parts,
 )
-from strandline.node.warehouse_place import (
-    MARKER,
-    place_of_warehouse,
-    refuse_copied,
-    refuse_nested,
-)
+from strandline.node.warehouse_place import MARKER, place_of_warehouse, refuse_copied, refuse_nested
 from strandline.sql import Database, open_database, stored_time
 
 SERVERS_DELAY_MS, SERVERS_SKEW_MS = 200, 100

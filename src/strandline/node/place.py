@@ -36,15 +36,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Integer,
-    MetaData,
-    String,
-    Table,
-)
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table
 
 from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA

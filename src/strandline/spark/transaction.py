@@ -23,27 +23,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from strandline.errors import (
-    StrandlineError,
-    TransactionFinished,
-    UnsupportedOperation,
-)
-from strandline.metastore.interface import (
-    ResolvedTable,
-    Session,
-    TableFiles,
-    table_key,
-)
+from strandline.errors import StrandlineError, TransactionFinished, UnsupportedOperation
+from strandline.metastore.interface import ResolvedTable, Session, TableFiles, table_key
 from strandline.metastore.session.keep_alive import OpenTransaction, transaction_scope
 from strandline.metastore.store.file_scans import deleted_counts
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile
 from strandline.spark.folder import TableFolder
-from strandline.spark.positions import (
-    Bitmap,
-    bitmaps_of_rows,
-    deleted_rows,
-    write_delete_file,
-)
+from strandline.spark.positions import Bitmap, bitmaps_of_rows, deleted_rows, write_delete_file
 from strandline.spark.scans import bounds_of, live_rows, require_condition
 from strandline.spark.schemas import check_reading, check_supported, check_writing
 from strandline.spark.writing import conform, write_data_files

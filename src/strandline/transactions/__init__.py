@@ -1,8 +1,6 @@
 """Transactions, write ids, the lists that readers use, locks, and holds on history. Kept in SQL."""
 
-from strandline.transactions.catalog_view import (
-    Behind,
-)
+from strandline.transactions.catalog_view import Behind
 from strandline.transactions.holders import Holder, Holders, HolderType
 from strandline.transactions.holds import Hold
 from strandline.transactions.id_lists import NO_OPEN

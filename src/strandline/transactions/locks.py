@@ -57,11 +57,7 @@ from strandline.errors import (
 from strandline.sql import Database, present_time
 from strandline.transactions import lock_records, records
 from strandline.transactions.heartbeats import Heartbeats
-from strandline.transactions.transaction import (
-    TransactionState,
-    refuse_long_texts,
-    require_owner,
-)
+from strandline.transactions.transaction import TransactionState, refuse_long_texts, require_owner
 
 MAX_COMPONENTS = 1_000
 MAX_NAME_LENGTH = 4_000

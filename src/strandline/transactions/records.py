@@ -14,17 +14,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from strandline.clock import Timestamp, format_timestamp, milliseconds
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
-from strandline.sql import (
-    Query,
-    Row,
-    change,
-    change_each,
-    first_row,
-    in_lists,
-    marks,
-    run,
-    value,
-)
+from strandline.sql import Query, Row, change, change_each, first_row, in_lists, marks, run, value
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
 from strandline.transactions.transaction import (

@@ -60,11 +60,7 @@ from strandline.errors import (
     Unavailable,
 )
 from strandline.sql import Query, Row, run, take_time, take_time_query
-from strandline.transactions.catalog_view import (
-    Behind,
-    CatalogView,
-    GuardedWrites,
-)
+from strandline.transactions.catalog_view import Behind, CatalogView, GuardedWrites
 from strandline.transactions.reserved_ids import ReservedIds
 from strandline.work.time_slices import shorten_time_slices
 

@@ -3,14 +3,7 @@
 # The import registers the formats of the model's objects.
 from strandline.wire import descriptors
 from strandline.wire.codecs import Reader
-from strandline.wire.registry import (
-    decode,
-    encode,
-    formats,
-    nested,
-    nested_list,
-    register,
-)
+from strandline.wire.registry import decode, encode, formats, nested, nested_list, register
 from strandline.wire.stored import Stored
 
 __all__ = [

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 
-from strandline.model.descriptors import (
-    ColumnDescriptor,
-    SchemaVersion,
-    StorageFormat,
-)
+from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, StorageFormat
 from strandline.wire.codecs import (
     BOOL,
     OPTIONAL_TEXT,

@@ -45,11 +45,7 @@ from typing import Any
 
 import pyarrow
 
-from strandline.errors import (
-    LimitExceeded,
-    StrandlineError,
-    Unavailable,
-)
+from strandline.errors import LimitExceeded, StrandlineError, Unavailable
 from strandline.work.contents import Content
 
 logger = logging.getLogger(__name__)

@@ -15,12 +15,7 @@ from strandline.catalog.commands import (
     SetConfiguration,
     SetOwner,
 )
-from strandline.errors import (
-    AlreadyExists,
-    IllegalChange,
-    InvalidInput,
-    ObjectNotFound,
-)
+from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.privileges import ObjectKind
 from tests.catalog.scenario import Made, Nothing, Refused, Result, Scenario
 

@@ -20,15 +20,7 @@ from strandline.errors import (
     ObjectNotFound,
 )
 from strandline.model.privileges import ObjectKind
-from tests.catalog.scenario import (
-    SCHEMA,
-    Made,
-    Nothing,
-    Refused,
-    Result,
-    Scenario,
-    create_table,
-)
+from tests.catalog.scenario import SCHEMA, Made, Nothing, Refused, Result, Scenario, create_table
 
 FUNCTION = CreateFunction(
     schema="s", name="f", class_name="a.B", resources=(("JAR", "file:/a.jar"),)

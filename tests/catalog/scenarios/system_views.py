@@ -10,12 +10,7 @@ from strandline.catalog.system_views.rows import SystemView
 from strandline.catalog.system_views.synchronization import CreateSystemView
 from strandline.durable.contents import Namespace
 from strandline.errors import AlreadyExists, InvalidInput, InvalidName
-from strandline.model.descriptors import (
-    SchemaVersion,
-    SystemViewKind,
-    TableDescriptor,
-    TableKind,
-)
+from strandline.model.descriptors import SchemaVersion, SystemViewKind, TableDescriptor, TableKind
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import BIGINT, INT
 from tests.catalog.scenario import Made, Nothing, Refused, Result, Scenario

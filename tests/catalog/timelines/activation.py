@@ -7,17 +7,7 @@ from dataclasses import replace
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import AlreadyExists, DeadlineExceeded, Stopping, UnknownOutcome
 from tests.catalog.scenario import Refused
-from tests.catalog.timeline import (
-    Await,
-    Begin,
-    Do,
-    Ends,
-    Join,
-    Stop,
-    Timeline,
-    Waits,
-    Wall,
-)
+from tests.catalog.timeline import Await, Begin, Do, Ends, Join, Stop, Timeline, Waits, Wall
 from tests.catalog.timeline_asks import (
     Done,
     active_from,

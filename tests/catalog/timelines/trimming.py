@@ -5,15 +5,7 @@ from __future__ import annotations
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import VersionNotFound
 from tests.catalog.scenario import Refused
-from tests.catalog.timeline import (
-    Begin,
-    Do,
-    Ends,
-    Join,
-    Timeline,
-    Waits,
-    Wall,
-)
+from tests.catalog.timeline import Begin, Do, Ends, Join, Timeline, Waits, Wall
 from tests.catalog.timeline_asks import (
     Done,
     active_after,

@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.durable.persist.consensus import (
-    MAX_SEQNO,
-    Consensus,
-    Timed,
-    VersionedData,
-)
+from strandline.durable.persist.consensus import MAX_SEQNO, Consensus, Timed, VersionedData
 from strandline.errors import CorruptData, InvalidInput
 from strandline.metastorage import Delete, Metastorage, Put
 from tests.metastorage.stores import STORES

@@ -22,14 +22,7 @@ from strandline.errors import WriteConflict
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.packed_replicas import Group, pack
 from strandline.metastore.store.object_store import ObjectStore
-from strandline.metastore.store.rows import (
-    TABLE_LEVEL,
-    DataFile,
-    NewRow,
-    Row,
-    RowKind,
-    new_file,
-)
+from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, NewRow, Row, RowKind, new_file
 from strandline.model.partitioning import PartitionValue
 from strandline.transactions import ValidWriteIdList
 from tests.metastore.dml import Dml, ListedPartitions, Partitions, names, stage

@@ -19,11 +19,7 @@ from tests.metastore.hive.differential.differences import (
     Part,
     parts,
 )
-from tests.metastore.hive.differential.recorded import (
-    SCENARIOS,
-    answers_of_hive,
-    recorded_answers,
-)
+from tests.metastore.hive.differential.recorded import SCENARIOS, answers_of_hive, recorded_answers
 from tests.metastore.hive.differential.scenario import Answer, Scenario, ask, shown
 from tests.metastore.hive.hive_node import HiveNode
 

@@ -13,11 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.config import Settings
-from strandline.metastore.hive.name_patterns import (
-    MAX_LENGTH,
-    pattern_of_filter,
-    pattern_of_values,
-)
+from strandline.metastore.hive.name_patterns import MAX_LENGTH, pattern_of_filter, pattern_of_values
 from strandline.metastore.hive.partition_filter import (
     And,
     Comparison,

@@ -5,11 +5,7 @@ import json
 import pytest
 
 from strandline.errors import InvalidInput
-from strandline.metastore.hive.parameters import (
-    MAX_PARAMETER,
-    schema_parameters,
-    take_schema,
-)
+from strandline.metastore.hive.parameters import MAX_PARAMETER, schema_parameters, take_schema
 from strandline.model.descriptors import ColumnDescriptor
 from strandline.model.types import INT
 

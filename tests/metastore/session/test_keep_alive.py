@@ -7,12 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateSchema,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.config import Settings
 from strandline.errors import (
     ObjectNotFound,

@@ -14,12 +14,7 @@ import pytest
 from strandline.metastore.interface import ColumnBounds
 from strandline.metastore.session.partition_pruning import partition_filter
 from strandline.metastore.session.pruning import wanted_ranges
-from strandline.model.descriptors import (
-    ColumnDescriptor,
-    SchemaVersion,
-    TableDescriptor,
-    TableKind,
-)
+from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableDescriptor, TableKind
 from strandline.model.partitioning import (
     Partition,
     PartitionValue,

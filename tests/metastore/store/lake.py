@@ -6,18 +6,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.config import Settings
 from strandline.metastore.store.cleaned_files import Cleaned
 from strandline.metastore.store.file_scans import data_path
-from strandline.metastore.store.rows import (
-    FILE_NUMBER_BITS,
-    DataFile,
-)
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.node.address import StoreAddress

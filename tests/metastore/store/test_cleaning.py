@@ -12,21 +12,14 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-from strandline.catalog.commands import (
-    DropTable,
-)
+from strandline.catalog.commands import DropTable
 from strandline.cli import main
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
 from strandline.metastore.store import cleaned_files, cleaning
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
-from strandline.metastore.store.rows import (
-    FILE_NUMBER_BITS,
-    DataFile,
-    DeleteFile,
-    RowKind,
-)
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile, RowKind
 from strandline.model.descriptors import TableKind
 from strandline.node import Node
 from strandline.transactions.holds import BACKUP

@@ -9,11 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.partition_places import PartitionPlaces, partition_places
 from strandline.metastore.store import cleaned_files, cleaning, removed_rows

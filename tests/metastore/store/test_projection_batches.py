@@ -13,12 +13,7 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateTable,
-    RenameTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateTable, RenameTable, TableDefinition
 from strandline.catalog.verbs import FolderEffect
 from strandline.durable.update import Entry
 from strandline.errors import DeadlineExceeded, Unavailable

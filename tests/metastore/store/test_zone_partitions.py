@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateTable,
-    CreateZone,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateTable, CreateZone, TableDefinition
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, DeleteFile, RowKind

@@ -25,13 +25,7 @@ from strandline.metastore.thrift import (
     ThriftException,
 )
 from strandline.metastore.thrift.messages import CALL, decode_head, encode_message
-from tests.metastore.thrift.test_server import (
-    connect,
-    read_messages,
-    read_to_end,
-    request,
-    toy,
-)
+from tests.metastore.thrift.test_server import connect, read_messages, read_to_end, request, toy
 from tests.servers.thrift_client import decode_application_exception, decode_result
 
 Serve = Callable[..., Any]

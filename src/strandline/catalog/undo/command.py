@@ -47,14 +47,7 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.declared_kinds import declared_kind
-from strandline.catalog.kinds import (
-    described,
-    kind_named,
-    kind_of,
-    object_name,
-    references,
-    spoken,
-)
+from strandline.catalog.kinds import described, kind_named, kind_of, object_name, references, spoken
 from strandline.catalog.planning import Planning
 from strandline.catalog.undo.net import (
     Net,

@@ -71,13 +71,7 @@ from strandline.durable.rows import (
     updates_between,
 )
 from strandline.durable.update import AuditEvent, Snapshot, Update
-from strandline.errors import (
-    CorruptData,
-    Fenced,
-    InvalidInput,
-    OutOfSync,
-    Unavailable,
-)
+from strandline.errors import CorruptData, Fenced, InvalidInput, OutOfSync, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import Absent, Metastorage, Operation, Put
 from strandline.wire.registry import decode, decode_up_to

@@ -59,11 +59,7 @@ from strandline.metastore.cache.replica_set import (
 )
 from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.notifications import NotificationLog
-from strandline.metastore.store.object_store import (
-    ObjectStore,
-    PartitionFilter,
-    SqlObjectStore,
-)
+from strandline.metastore.store.object_store import ObjectStore, PartitionFilter, SqlObjectStore
 from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.transactions import Transactions, ValidWriteIdList

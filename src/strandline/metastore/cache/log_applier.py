@@ -30,12 +30,7 @@ from typing import NamedTuple
 from strandline.catalog.verbs import verb_named
 from strandline.clock import Timestamp
 from strandline.errors import Stopping, StrandlineError, Unavailable
-from strandline.metastore.cache.replica_set import (
-    MAX_ROWS,
-    Change,
-    HeldReplica,
-    ReplicaSet,
-)
+from strandline.metastore.cache.replica_set import MAX_ROWS, Change, HeldReplica, ReplicaSet
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import (
     ABORT,

@@ -28,11 +28,7 @@ from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
 from strandline.metastore.hive.parameters import DERIVED
-from strandline.metastore.hive.session_tables import (
-    completed,
-    completed_view,
-    without_completion,
-)
+from strandline.metastore.hive.session_tables import completed, completed_view, without_completion
 from strandline.metastore.hive.snapshot_views import shown_as_view
 from strandline.metastore.hive.table_structs import (
     ClientTable,

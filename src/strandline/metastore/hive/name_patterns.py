@@ -22,12 +22,7 @@ from strandline.metastore.hive.partition_filter import (
     Or,
     folded,
 )
-from strandline.metastore.hive.partition_values import (
-    DEFAULT_PARTITION,
-    cast_to,
-    escape,
-    number,
-)
+from strandline.metastore.hive.partition_values import DEFAULT_PARTITION, cast_to, escape, number
 from strandline.model.types import DATE, INTEGRAL_TYPES, CharType, DataType, StringType, VarcharType
 
 MAX_LENGTH = 1_000

@@ -53,12 +53,7 @@ from strandline.errors import InvalidInput
 from strandline.metastore.hive.accuracy import with_accurate_counts
 from strandline.metastore.store.file_counts import FileCounter
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.table_parameters import (
-    ACCURATE,
-    LAST_DDL_TIME,
-    SCHEMA,
-    is_counted,
-)
+from strandline.metastore.table_parameters import ACCURATE, LAST_DDL_TIME, SCHEMA, is_counted
 from strandline.model.descriptors import ColumnDescriptor, Properties, TableDescriptor, properties
 from strandline.model.type_json import parse_schema_json, schema_json
 from strandline.model.types import StructField, StructType

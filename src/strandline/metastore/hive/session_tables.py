@@ -25,12 +25,7 @@ from strandline.metastore.hive.storage_descriptors import (
     plain_columns_of,
 )
 from strandline.metastore.table_parameters import SCHEMA, without_contradictions
-from strandline.model.descriptors import (
-    StorageFormat,
-    TableDescriptor,
-    ViewDescriptor,
-    properties,
-)
+from strandline.model.descriptors import StorageFormat, TableDescriptor, ViewDescriptor, properties
 
 D = TypeVar("D", TableDefinition, ViewDefinition)
 R = TypeVar("R", TableDescriptor, ViewDescriptor)

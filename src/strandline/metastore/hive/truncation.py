@@ -20,12 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from strandline.clock import system_wall_clock
-from strandline.errors import (
-    IllegalChange,
-    ObjectNotFound,
-    StrandlineError,
-    UnsupportedOperation,
-)
+from strandline.errors import IllegalChange, ObjectNotFound, StrandlineError, UnsupportedOperation
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes

@@ -65,13 +65,7 @@ from strandline.metastore.session.staged_files import check_staging
 from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile
-from strandline.transactions import (
-    Hold,
-    Holders,
-    Transaction,
-    TransactionState,
-    ValidWriteIdList,
-)
+from strandline.transactions import Hold, Holders, Transaction, TransactionState, ValidWriteIdList
 
 T = TypeVar("T")
 

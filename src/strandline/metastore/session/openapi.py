@@ -9,13 +9,7 @@ from typing import Any
 
 from strandline import __version__
 from strandline.metastore.interface import Session
-from strandline.metastore.session.calls import (
-    CALLS,
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    USER_HEADER,
-    Call,
-)
+from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, USER_HEADER, Call
 from strandline.metastore.session.json_values import Components, Form, Json
 from strandline.metastore.session.wire_json import PROBLEM_TYPE
 

@@ -6,13 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from strandline.errors import (
-    InvalidInput,
-    ProtocolError,
-    StrandlineError,
-    error_of,
-    surface_of,
-)
+from strandline.errors import InvalidInput, ProtocolError, StrandlineError, error_of, surface_of
 from strandline.metastore.session.json_forms import form_of
 from strandline.metastore.session.json_values import Form, Json, Misfit
 

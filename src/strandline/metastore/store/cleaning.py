@@ -59,11 +59,7 @@ from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
-from strandline.metastore.store.own_files import (
-    Times,
-    own_files,
-    times_of_folders,
-)
+from strandline.metastore.store.own_files import Times, own_files, times_of_folders
 from strandline.metastore.store.removed_rows import (
     RemovedRow,
     delete_files_of_none,

@@ -43,12 +43,7 @@ from strandline.catalog.verbs import FolderEffect, verb_named
 from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
-from strandline.metastore.store.folder_turns import (
-    MOST_EFFECTS,
-    DefaultPlaces,
-    PathPair,
-    Turn,
-)
+from strandline.metastore.store.folder_turns import MOST_EFFECTS, DefaultPlaces, PathPair, Turn
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderRefused, Moved, delete_or_leave
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind

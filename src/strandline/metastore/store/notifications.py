@@ -32,15 +32,7 @@ from strandline.durable.update import ARGUMENTS, Arguments, Change
 from strandline.errors import CorruptData
 from strandline.metastore.store import tables
 from strandline.metastore.store.upgrades import STEPS
-from strandline.sql import (
-    Counter,
-    Database,
-    Parameter,
-    Query,
-    change_each,
-    first_row,
-    take_time,
-)
+from strandline.sql import Counter, Database, Parameter, Query, change_each, first_row, take_time
 from strandline.wire import decode, nested_list, register
 from strandline.wire.codecs import TEXT, UINT, pair, sequence
 from strandline.wire.registry import compare, is_empty, seal

@@ -37,12 +37,7 @@ from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.metastore.store.notifications import NUMBERS, NotificationLog, WriteEvent
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
-from strandline.metastore.store.rows import (
-    DataFile,
-    PartitionRow,
-    Row,
-    RowKind,
-)
+from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents, table_contents

@@ -60,13 +60,7 @@ from sqlalchemy import Connection
 from strandline.catalog import Behind, Catalog
 from strandline.durable import CatalogTransaction, Companion
 from strandline.durable.update import Update
-from strandline.errors import (
-    DeadlineExceeded,
-    Fenced,
-    Stopping,
-    Unavailable,
-    WrongEnvironment,
-)
+from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable, WrongEnvironment
 from strandline.metastore.store.entry_projection import (
     AppliedUpdates,
     EntryProjection,
@@ -76,11 +70,7 @@ from strandline.metastore.store.entry_projection import (
 )
 from strandline.metastore.store.folder_effects import FolderEffects, folder_effect
 from strandline.metastore.store.folder_turns import DefaultPlaces, Turn
-from strandline.metastore.store.notifications import (
-    POSITION,
-    LogPosition,
-    NotificationLog,
-)
+from strandline.metastore.store.notifications import POSITION, LogPosition, NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places, tables_at_queries
 from strandline.sql import FENCE_ROW, Database

@@ -10,16 +10,7 @@ event can name them by the first id and the count.
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-)
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text
 
 from strandline.sql.schema_versions import ROW_NUMBER, whole_row
 

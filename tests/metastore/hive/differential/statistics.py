@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.metastore.hive.differential.scenario import (
-    Call,
-    Scenario,
-    partition,
-    storage,
-    table,
-)
+from tests.metastore.hive.differential.scenario import Call, Scenario, partition, storage, table
 
 _LONG = {"lowValue": -5, "highValue": 90, "numNulls": 3, "numDVs": 40}
 _COLUMNS = "a int, b string, c double, d boolean, e binary, f decimal(9,2), g date, h timestamp"
