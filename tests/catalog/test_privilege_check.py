@@ -47,7 +47,7 @@ from strandline.catalog.privileges.check import PrivilegeCheck
 from strandline.catalog.requests import Request, Stage, validate
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.transaction import CatalogTransaction
-from strandline.errors import DeadlineExceeded, PermissionDenied
+from strandline.errors import DeadlineExceeded, IllegalChange, PermissionDenied
 from strandline.model.descriptors import ConstraintKind, Setting
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.planted import plant
@@ -223,6 +223,17 @@ def test_a_user_that_owns_objects_may_create_its_own_role_and_others_may_not(
         enforced.execute(CreateRole(name="dora"), author="bob", identity="bob")
     enforced.execute(CreateRole(name="dora"), author="dora", identity="dora")
     enforced.execute(DropTable(schema="s", table="d"), author="root", identity="root")
+
+
+def test_what_a_role_owns_is_not_told_to_a_user_that_may_not_drop_it(
+    enforced: CatalogManager,
+) -> None:
+    schema = CreateSchema(name="payroll", owner="group")
+    enforced.execute(schema, author="root", identity="root")
+    with pytest.raises(PermissionDenied, match="bob does not own role group"):
+        enforced.execute(DropRole(name="group"), author="bob", identity="bob")
+    with pytest.raises(IllegalChange, match="owns schema payroll"):
+        enforced.execute(DropRole(name="group"), author="root", identity="root")
 
 
 def test_only_a_superuser_can_restore_a_dropped_role_with_its_grants(
