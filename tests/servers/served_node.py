@@ -8,10 +8,12 @@ the node is opened: it changes how the node works, for a schedule or as a fault.
 
 from __future__ import annotations
 
+import gc
 import resource
 import signal
 import threading
-from collections import defaultdict
+import weakref
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -140,6 +142,32 @@ class Levers:
         """Set the clock that measures the age of the cache to ``seconds``, and stop it."""
         self._node.store.log_applier._monotonic = lambda: seconds
 
+    def garbage(self) -> dict[str, int]:
+        """Collect what only a full collection frees; returns Strandline's objects, by class.
+
+        From the first call on, nothing else collects garbage.
+        """
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        gc.set_debug(0)
+        classes = Counter(
+            f"{type(value).__module__}.{type(value).__name__}" for value in gc.garbage
+        )
+        gc.garbage.clear()
+        gc.collect()
+        return {name: count for name, count in classes.items() if name.startswith("strandline.")}
+
+    def is_cycle_freed(self) -> bool:
+        """Make two objects that refer to each other; whether the node frees them by itself."""
+        gc.disable()
+        freed = threading.Event()
+        one, other = Gate(), Gate()
+        one.other, other.other = other, one  # type: ignore[attr-defined]  # only for this
+        weakref.finalize(one, freed.set)
+        del one, other
+        return freed.wait(LONG)
+
     def set_back(self) -> None:
         """Let the node notice that its catalog was set back."""
         self._node.catalogs.set_back.set_result("planted")
@@ -168,6 +196,11 @@ def deaf_to_news(patch: pytest.MonkeyPatch) -> None:
 def few_descriptors(_: pytest.MonkeyPatch) -> None:
     """A plant: the system allows the node 340 open files."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (340, 340))
+
+
+def often_collecting(patch: pytest.MonkeyPatch) -> None:
+    """A plant: the node often collects garbage."""
+    patch.setattr(server, "COLLECTING_SECONDS", 0.05)
 
 
 def committer_dies(patch: pytest.MonkeyPatch) -> None:

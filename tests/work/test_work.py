@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from strandline.work import TooLong, budget, keeping_garbage, require, spend, spending
+from strandline.work import (
+    TooLong,
+    budget,
+    collect_garbage,
+    keeping_garbage,
+    require,
+    spend,
+    spending,
+)
 
 
 def test_without_a_budget_nothing_is_limited() -> None:
@@ -97,3 +106,27 @@ def test_garbage_collection_is_off_until_the_outer_block_ends_and_then_restored(
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.other: _Node | None = None
+
+
+def _pair() -> _Node:
+    """Two objects that refer to each other."""
+    one, other = _Node(), _Node()
+    one.other, other.other = other, one
+    return one
+
+
+def test_collecting_garbage_frees_new_objects_that_refer_to_each_other() -> None:
+    before = gc.get_freeze_count()
+    kept, dropped = _pair(), weakref.ref(_pair())
+    try:
+        collect_garbage()
+        assert dropped() is None
+        assert kept.other is not None
+        assert gc.get_freeze_count() > before  # the next call does not visit what is alive now
+    finally:
+        gc.unfreeze()

@@ -172,22 +172,20 @@ class _AnswerTransport:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._head: bytes | None = None
+        self._has_head = False
         self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
-        if data.startswith(_STATUS_LINE) and not data.startswith(_CONTINUE):
-            self._head = data
-            self.write = self._write_body  # type: ignore[method-assign]  # for all later writes
+        is_head = not self._has_head and data.startswith(_STATUS_LINE)
+        if is_head and not data.startswith(_CONTINUE):
+            self._head, self._has_head = data, True
         else:
-            self._transport.write(data)
-
-    def _write_body(self, data: bytes) -> None:
-        self._transport.write(data if self._head is None else self._head + data)
-        self._head = None
+            self._transport.write(data if self._head is None else self._head + data)
+            self._head = None
 
     def flush(self) -> None:
         if self._head is not None:
-            self._write_body(b"")
+            self.write(b"")
 
     def close(self) -> None:
         self.flush()

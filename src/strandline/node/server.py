@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ from strandline.metastore.thrift import HIVE_CODEC, ServerSettings, ThriftServer
 from strandline.metastore.thrift.server import BACKLOG, listening_options
 from strandline.metastore.workers import Workers
 from strandline.node.certificate import serving_context
+from strandline.node.chores import Chores
 from strandline.node.http_connections import MAX_CONNECTIONS, HttpConnections
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
@@ -51,6 +53,8 @@ from strandline.work.time_slices import shorten_time_slices
 logger = logging.getLogger("strandline.node")
 
 TICK_SECONDS = 1.0
+COLLECTING_SECONDS = 60.0
+"""Seconds between two collections of garbage."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MOST_DESCRIPTORS = 65_536
 """The limit of open files and connections that a node sets for itself, if the system allows it."""
@@ -257,6 +261,19 @@ async def _end_of(
 
 
 @contextmanager
+def _collecting_garbage() -> Iterator[None]:
+    """Collect garbage regularly; an error, for example, refers to the request that it ended."""
+    chores = Chores()
+    collect = {"collecting garbage": work.collect_garbage}
+    chores.repeat("garbage", collect, pauses=repeat(COLLECTING_SECONDS))
+    try:
+        yield
+    finally:
+        chores.stopping.set()
+        chores.join()
+
+
+@contextmanager
 def _ended_thread() -> Iterator[Future[str]]:
     """A future with a message, which completes when a thread of this process ends by an error.
 
@@ -422,6 +439,7 @@ def serve(
         node = open_resources.enter_context(
             Node.open(store, settings=settings, keeps_cache=True, origins=origins)
         )
+        open_resources.enter_context(_collecting_garbage())
         asyncio.run(
             _serve(
                 node,

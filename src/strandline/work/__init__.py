@@ -172,9 +172,21 @@ def settle_interpreter() -> None:
     """Configure the interpreter of a node's process for short pauses.
 
     With a large catalog, a full garbage collection would stop the event loop for longer than a
-    caller may wait. Nearly all objects are alive then: values without reference cycles.
+    caller may wait. Nearly all objects are alive then: values without reference cycles. So there is
+    none; the node calls `collect_garbage` regularly instead.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, 1_000_000)
+
+
+def collect_garbage() -> None:
+    """Free what was made since the last call and is only kept by references to each other.
+
+    The cost is that of what was made in between and is still alive, because later calls do not
+    visit it again. So what is alive during a call, and then forms a cycle, stays; a request's
+    objects live for milliseconds, and this is called once a minute.
+    """
+    gc.collect()
+    gc.freeze()

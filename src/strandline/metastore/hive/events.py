@@ -114,18 +114,42 @@ class _Written:
         return HIVE_CODEC.to_json_text("Partition", partitioned.struct(row, sd=sd))
 
 
+class _ShownPlaces:
+    """The places of a page of events, as Hive's clients see them.
+
+    `HiveEvents` and its texts share them. If the texts called `HiveEvents` back, the two would
+    refer to each other, and would stay in memory with all their rows.
+    """
+
+    def __init__(self, metastore: Metastore) -> None:
+        self._folders = metastore.folders
+        self._warehouse = hadoop_location(metastore.warehouse)
+        self._inside = f"{self._warehouse.rstrip('/')}/"
+        self.by_id: dict[int, Place] = {}
+
+    def of(self, table_id: int) -> str:
+        """Return the location of a managed table."""
+        place = self.by_id.get(table_id)
+        if place is None:
+            return self._warehouse
+        if place.is_of_table:  # such a path needs no normalization
+            return self._inside + place.path
+        return hadoop_location(self._folders.location(place))
+
+    def shown(self, place: str) -> str:
+        return hadoop_location(self._folders.shown(place))
+
+
 class HiveEvents:
     """Renders the events of one store. It queries the store, so do not use it on the event loop."""
 
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
         self._rows: dict[int, Row] = {}
-        self._places: dict[int, Place] = {}
+        self._places = _ShownPlaces(metastore)
         self._present = metastore.catalogs.present()
         self._latest: _Written | None = None
-        self._texts = DefinitionTexts(self._place_of, self._shown)
-        self._warehouse = hadoop_location(metastore.warehouse)
-        self._inside = f"{self._warehouse.rstrip('/')}/"
+        self._texts = DefinitionTexts(self._places.of, self._places.shown)
 
     def render(self, events: Sequence[Notification]) -> Iterator[Struct]:
         """Yield a ``NotificationEvent`` struct for each event.
@@ -138,7 +162,7 @@ class HiveEvents:
             bodies = [_body(event) for event in page]
             store = self._metastore.store.sql_store
             self._rows = store.rows_by_id(_row_ids(bodies))
-            self._places = store.places_by_id(_table_ids(page, bodies))
+            self._places.by_id = store.places_by_id(_table_ids(page, bodies))
             yield from map(self._render, page, bodies)
 
     def _render(self, event: Notification, body: _Body) -> Struct:
@@ -260,18 +284,6 @@ class HiveEvents:
         descriptor = decode(after.record, TableDescriptor)
         return added_event(catalog, descriptor, map(str, added), schema=schema)
 
-    def _place_of(self, table_id: int) -> str:
-        """Return the location of a managed table."""
-        place = self._places.get(table_id)
-        if place is None:
-            return self._warehouse
-        if place.is_of_table:  # such a path needs no normalization
-            return self._inside + place.path
-        return hadoop_location(self._metastore.folders.location(place))
-
-    def _shown(self, place: str) -> str:
-        return hadoop_location(self._metastore.folders.shown(place))
-
     def _catalogs(self, event: Notification) -> Iterator[Catalog]:
         """The catalog of the time of an event, unless it was trimmed, and the present one."""
         with suppress(NotFound):
@@ -381,7 +393,9 @@ class HiveEvents:
         """The text of a table's definition, reused from the previous event if it is the same."""
         latest = self._latest
         if latest is None or latest.partitioned.table is not table or latest.schema != schema:
-            place = self._shown(table.location) if table.location else self._place_of(table.id)
+            place = (
+                self._places.shown(table.location) if table.location else self._places.of(table.id)
+            )
             struct = relation_struct(table, schema=schema, place=place)
             text = Quoted(encode_basestring(HIVE_CODEC.to_json_text("Table", struct)))
             shown = self._metastore.folders.shown

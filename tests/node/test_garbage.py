@@ -1,0 +1,81 @@
+"""A node frees what a request took when the request ends.
+
+A node makes no full garbage collections, which would stop all requests for long. So objects that
+refer to each other stay until `strandline.work.collect_garbage`, and with them all that they refer
+to. Few requests may leave any: those that are refused, whose errors refer to them.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from bench.ddl import new_table
+from bench.large import SD, data_file
+from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.metastore.interface import AsOf
+from strandline.metastore.session import HttpSession
+from tests.servers.served_node import ServedNode, often_collecting
+from tests.servers.stores import new_store
+from tests.servers.thrift_client import ThriftClient
+
+
+def _hive_calls(client: ThriftClient, schema: str) -> None:
+    table = {
+        "dbName": schema,
+        "tableName": "t",
+        "sd": SD,
+        "partitionKeys": [{"name": "p", "type": "string"}],
+        "parameters": {},
+    }
+    names = {"dbname": schema, "tbl_name": "t"}
+    client.call("create_database", database={"name": schema})
+    client.call("create_table", tbl=table)
+    parts = [{"dbName": schema, "tableName": "t", "values": [f"v{n}"], "sd": SD} for n in range(5)]
+    client.call("add_partitions", new_parts=parts)
+    client.call("get_partitions", db_name=schema, tbl_name="t", max_parts=-1)
+    client.call(
+        "get_partitions_by_filter", db_name=schema, tbl_name="t", filter="p > 'v1'", max_parts=-1
+    )
+    shown = client.call("get_table", **names)
+    renamed = {**shown, "parameters": {**shown["parameters"], "a": "1"}}
+    client.call("alter_table", **names, new_tbl=renamed)
+    client.call("get_tables", db_name=schema, pattern="*")
+    client.call("get_next_notification", rqst={"lastEvent": 0, "maxEvents": 100})
+    client.call("drop_database", name=schema, deleteData=True, cascade=True)
+
+
+def _session_calls(session: HttpSession, schema: str) -> None:
+    session.execute(CreateSchema(name=schema))
+    session.execute(new_table("t", schema))
+    table_id = session.table(f"{schema}.t").descriptor.id
+    for end in (session.commit, session.abort):
+        txn_id = session.begin().txn_id
+        session.stage(txn_id, table_id, add=[data_file(txn_id << 20)])
+        end(txn_id)
+    snapshot = session.open([f"{schema}.t"])
+    session.files(table_id, write_ids=snapshot.write_ids_of(f"{schema}.t"))
+    last = session.history()[-1].version
+    session.differences(AsOf(version=2))
+    session.undo(last)
+    session.status()
+    session.execute(DropSchema(name=schema, cascade=True))
+
+
+def test_requests_leave_no_objects_that_refer_to_each_other(tmp_path: Path) -> None:
+    with (
+        closing(ServedNode(new_store("folder", tmp_path / "store"))) as node,
+        node.thrift() as client,
+        node.session() as session,
+    ):
+        for schema in ("first", "second"):  # what is made once may stay
+            _hive_calls(client, f"hive_{schema}")
+            _session_calls(session, schema)
+            garbage = node.tell("garbage")
+        assert garbage == {}
+
+
+def test_a_node_frees_objects_that_refer_to_each_other(tmp_path: Path) -> None:
+    store = new_store("folder", tmp_path / "store")
+    with closing(ServedNode(store, plants=[often_collecting])) as node:
+        assert node.tell("is_cycle_freed")
