@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from strandline import work
 from strandline.work import (
     TooLong,
     budget,
@@ -130,3 +131,20 @@ def test_collecting_garbage_frees_new_objects_that_refer_to_each_other() -> None
         assert gc.get_freeze_count() > before  # the next call does not visit what is alive now
     finally:
         gc.unfreeze()
+
+
+def test_collecting_garbage_visits_no_more_objects_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work, "MOST_NEW_OBJECTS", 0)
+    pair = _pair()
+    dropped = weakref.ref(pair)
+    gc.collect(1)  # moves it to the oldest generation
+    del pair
+    try:
+        collect_garbage()
+        assert dropped() is not None
+    finally:
+        gc.unfreeze()
+    gc.collect()
+    assert dropped() is None
