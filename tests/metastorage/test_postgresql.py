@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -290,6 +290,23 @@ def test_texts_are_returned_as_they_were_sent(database: PostgresDatabase) -> Non
     with database.write() as connection:
         rows = [run_at_commit(connection, "SELECT CAST(? AS text)", (sent,)) for sent in texts]
     assert [row for ((row,),) in rows] == texts
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_texts_do_not_depend_on_the_encoding_that_is_set_for_clients(
+    url: str, encoding: str
+) -> None:
+    with closing(open_url(f"{url}%20-cclient_encoding%3D{encoding}")) as database:
+        assert database.rows("SELECT CAST(? AS text)", ("é😀",)) == [("é😀",)]
+
+
+def test_a_text_that_the_encoding_of_the_database_lacks_is_invalid_input() -> None:
+    server = postgresql.running()
+    name = server.new_empty_database(encoding="LATIN1")
+    with closing(open_url(server.url(database=name))) as database:
+        assert database.rows("SELECT CAST(? AS text)", ("é",)) == [("é",)]
+        with pytest.raises(InvalidInput, match='no equivalent in encoding "LATIN1"'):
+            database.rows("SELECT CAST(? AS text)", ("😀",))
 
 
 def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) -> None:

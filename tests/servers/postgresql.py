@@ -102,10 +102,13 @@ class PostgresServer:
         self._connection(self.url()).execute(f"CREATE DATABASE {name} TEMPLATE {original}".encode())
         return self.url(database=name)
 
-    def new_empty_database(self) -> str:
+    def new_empty_database(self, *, encoding: str = "UTF8") -> str:
         """The name of a database without tables, for another program."""
         name = f"d{next(_schemas)}"
-        self._connection(self.url()).execute(f"CREATE DATABASE {name}".encode())
+        self._connection(self.url()).execute(
+            f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'"
+            " LC_COLLATE 'C' LC_CTYPE 'C'".encode()
+        )
         return name
 
     def emptied_database(self) -> str:

@@ -1,11 +1,12 @@
 """How a PostgreSQL server is reached and what its errors mean.
 
 Every connection has these settings: autocommit, so that this package opens each transaction itself
-and chooses its isolation; no standby (``target_session_attrs``), since a standby answers with old
-data; commits that wait for the disk, even if the server's default is not to; a time-out that ends
-transactions whose owner went silent, since they hold the one write lock; and time-outs of TCP, on
-both sides, for a machine that is gone. Without these, a server that sends an answer to such a
-machine waits for about 15 minutes, and keeps an idle connection for two hours.
+and chooses its isolation; texts in UTF-8, whatever the role, the database or the environment sets
+for clients; no standby (``target_session_attrs``), since a standby answers with old data; commits
+that wait for the disk, even if the server's default is not to; a time-out that ends transactions
+whose owner went silent, since they hold the one write lock; and time-outs of TCP, on both sides,
+for a machine that is gone. Without these, a server that sends an answer to such a machine waits for
+about 15 minutes, and keeps an idle connection for two hours.
 
 A call that gets no answer ends at the connection's ``deadline``. The time-outs of the server and of
 the kernel are not enough for that: a stopped server keeps none, and its kernel continues to
@@ -88,6 +89,7 @@ _CORRUPT_STATES = ("XX001", "XX002")
 _LOST_TABLE_STATES = ("42P01", "42703")
 _NO_SCHEMA = "3F000"
 _TOO_LARGE_STATES = ("54000", "54001")
+_NO_SUCH_CHARACTER = "22P05"
 
 _REFUSED = (
     "this is not an address of PostgreSQL ({}); write it like postgresql://user@host:5432/database"
@@ -304,6 +306,7 @@ def connect(address: str, *, patience: float) -> Connection:
             address,
             autocommit=True,
             application_name="strandline",
+            client_encoding="utf-8",
             connect_timeout=round(max(2, min(10, patience))),
             target_session_attrs="read-write",
             tcp_user_timeout=GONE_MS,
@@ -384,7 +387,8 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")
     if state in _TOO_LARGE_STATES:
         return InvalidInput(f"a value is larger than {name} can hold ({reason})")
-    if isinstance(original, psycopg.DataError) and not state:  # by the driver: a NUL in a text
+    # By the driver: a NUL in a text. By the server: a character that its encoding lacks.
+    if isinstance(original, psycopg.DataError) and state in ("", _NO_SUCH_CHARACTER):
         return InvalidInput(f"{name} cannot hold a value ({reason})")
     if state in _LATE_STATES:
         return DeadlineExceeded(f"{name} cancelled a statement ({reason}); try again")
