@@ -1,7 +1,8 @@
 """A layer below SQLite that records writes and syncs, in order.
 
 SQLite accesses files through a table of functions (its VFS). This module registers a copy of the
-default one, as the new default, whose files record each write and each sync before they do it. It
+default one, as the new default, whose files record each write and each sync before they do it, or
+refuse to sync. It
 is the library that Python's own ``sqlite3`` uses, so the real calls are recorded. This cannot be
 undone, so it belongs in a separate process.
 """
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from strandline.clock import HybridClock
+from strandline.errors import StrandlineError
 from strandline.sql import open_sqlite, sqlite_file, take_time
+from tests.sql import work
 
 Event = tuple[str, str]
 """What was done ("write", "sync", "truncate", "answer"), and to what ("database", "log", …)."""
@@ -74,6 +77,7 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         self.events: list[Event] = []
+        self.log_cannot_be_synced = False
         self._path = str(path)
         self._kept: list[object] = []  # objects that SQLite has pointers to
         library = ctypes.PyDLL(_sqlite3.__file__)
@@ -113,6 +117,8 @@ class Recording:
 
             def note(*arguments: int, name: str = name, call: Any = call) -> int:
                 self.events.append((name, kind))
+                if (name, kind) == ("sync", "log") and self.log_cannot_be_synced:
+                    return sqlite3.SQLITE_IOERR_FSYNC
                 code: int = call(*arguments)
                 return code
 
@@ -181,3 +187,26 @@ def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -
     database.close()
     recording.answered("end")
     say(recording.events)
+
+
+def fail_to_sync_a_commit(say: Say, hear: Hear, path: str) -> None:
+    """Commit 1, fail to sync the commit of 2, and report what reads say while the disk fails."""
+    recording, database = Recording(Path(path)), open_sqlite(path)
+    database.ensure_schema("counter", 1, work.METADATA)
+    work.put(database, 1, 1)
+
+    def attempt(action: Callable[[], object]) -> None:
+        try:
+            say(action())
+        except StrandlineError as error:
+            say(error.code)
+
+    def ids() -> object:
+        return database.rows("SELECT id FROM counter")
+
+    recording.log_cannot_be_synced = True
+    attempt(lambda: work.put(database, 2, 2))
+    attempt(ids)
+    recording.log_cannot_be_synced = False
+    attempt(ids)
+    hear()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from strandline.sql import open_sqlite
 from tests.sql.processes import Process
 from tests.sql.recording_files import Event, faults
 
@@ -41,3 +43,16 @@ def test_an_unsynced_write_costs_no_sync(path: Path) -> None:
 )
 def test_a_database_that_syncs_less_is_found(path: Path, synchronous: str, fault: str) -> None:
     assert any(fault in problem for problem in faults(recorded(path, synchronous)))
+
+
+def test_a_commit_that_could_not_be_synced_and_that_a_read_did_not_see_does_not_come_back(
+    path: Path,
+) -> None:
+    """SQLite leaves it at the end of the log, where the next recovery would find it."""
+    with Process("tests.sql.recording_files:fail_to_sync_a_commit", str(path)) as other:
+        assert other.hear() == "unknown_outcome"
+        assert other.hear() == "unavailable"  # while the disk fails, no read can settle it
+        assert other.hear() == [[1]]
+        other.kill()
+    with closing(open_sqlite(path)) as database:
+        assert database.rows("SELECT id FROM counter") == [(1,)]

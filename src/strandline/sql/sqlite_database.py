@@ -19,6 +19,9 @@ Several processes and many threads share one file. The model:
 * A database of up to `CHECK_BYTES` is checked when it is opened (`find_damage`): SQLite has no
   checksums, and a flipped byte of an index hides a row. The opener of a larger one has it checked
   later.
+* A commit that cannot be synced is undone, but stays at the end of the log, where a recovery after
+  a crash would find it. A synced write puts other frames in its place. So before a read settles
+  such an outcome, it makes one; while that fails, nothing is read.
 * A write is committed only while the file and its log are still where they were opened. If the
   folder was moved away or deleted, writes would silently go to the old files.
 
@@ -53,7 +56,7 @@ from strandline.sql import schema_versions, sqlite_file
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.head_file import HeadFile, Marks
 from strandline.sql.sqlite_file import describe_holder
-from strandline.sql.statements import Parameter, Query, Row, rows_of
+from strandline.sql.statements import Parameter, Query, Row, change, rows_of
 
 _POOL = 32
 _TRY_SECONDS = 0.001
@@ -155,6 +158,7 @@ class SqliteDatabase(Database):
         self._watching = threading.Lock()
         self._commits = self._wakes = 0
         self._synced = True
+        self._failed_commit = False  # whether one may still be at the end of the log
         self._version = -1  # the last mark, and since when it is unmoved
         self._moved_at = time.monotonic()
 
@@ -206,6 +210,7 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def read(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
+        self._settle()
         with self._in_use("reads"):
             connection = self._engine.connect()
             try:
@@ -216,6 +221,7 @@ class SqliteDatabase(Database):
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """See `Database.rows`. A single statement is a snapshot."""
+        self._settle()
         with self._in_use("reads"):
             try:
                 reader = self._readers.pop()
@@ -344,6 +350,7 @@ class SqliteDatabase(Database):
                     self._commit(connection)
                 if has_changes:
                     self._synced = synced
+                    self._failed_commit &= not synced
             except BaseException:
                 self._undo(connection)
                 self._count("failed_writes")
@@ -396,9 +403,23 @@ class SqliteDatabase(Database):
         except DBAPIError as error:
             if not sqlite_file.is_io_error(error):
                 raise
+            self._failed_commit |= sqlite_file.may_be_in_the_log(error)
             raise UnknownOutcome(
                 f"the disk failed while {self.path} was committing ({error.orig}); the change may "
                 "or may not have been written: read before you try again"
+            ) from error
+
+    def _settle(self) -> None:
+        """Write over a failed commit in the log, so that it stays undone. Raises `Unavailable`."""
+        if not self._failed_commit or self._process_lock.held_by_this_thread():
+            return
+        try:
+            with self._write(None, synced=True, is_news=False) as connection:
+                change(connection, "UPDATE strandline_clock SET time = time + 1 WHERE id = 1")
+        except UnknownOutcome as error:
+            raise Unavailable(
+                f"{self.path} cannot be read now: the disk failed during a commit, whose outcome "
+                "can only be settled when the disk works again; check the disk"
             ) from error
 
     def _undo(self, connection: Connection) -> None:

@@ -296,6 +296,12 @@ def is_io_error(error: BaseException) -> bool:
     return _code(error) == sqlite3.SQLITE_IOERR
 
 
+def may_be_in_the_log(error: BaseException) -> bool:
+    """Whether all frames of a commit that the disk failed may have been written to the log."""
+    original = getattr(error, "orig", None) or error
+    return getattr(original, "sqlite_errorcode", None) != sqlite3.SQLITE_IOERR_WRITE
+
+
 def translate(error: BaseException, path: Path) -> StrandlineError | None:
     """The `StrandlineError` for an error of SQLite or of the pool.
 
