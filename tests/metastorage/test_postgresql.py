@@ -292,6 +292,17 @@ def test_texts_are_returned_as_they_were_sent(database: PostgresDatabase) -> Non
     assert [row for ((row,),) in rows] == texts
 
 
+def test_a_statement_on_a_table_that_gets_a_column_is_prepared_anew(
+    url: str, database: PostgresDatabase
+) -> None:
+    """As when another node upgrades the tables while this one runs."""
+    for _ in range(7):  # the driver prepares a statement that is run often
+        assert database.rows("SELECT * FROM strandline_clock") == [(1, 0)]
+    with closing(open_url(url)) as other, other.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE strandline_clock ADD COLUMN new INTEGER")
+    assert database.rows("SELECT * FROM strandline_clock") == [(1, 0, None)]
+
+
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_texts_do_not_depend_on_the_encoding_that_is_set_for_clients(
     url: str, encoding: str

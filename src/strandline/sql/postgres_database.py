@@ -285,8 +285,9 @@ class PostgresDatabase(Database):
         """Run the first statement on a connection of the pool. Returns both, within ``seconds``.
 
         ``text`` is in the driver's format, or a function that makes it for the connection. If the
-        connection turns out to be lost, the statement is tried once more on another one. The result
-        is the pool's own connection, because creating SQLAlchemy's takes as long as the answer.
+        connection turns out to be lost, or its prepared statements to be outdated, the statement is
+        tried once more on another one. The result is the pool's own connection, because creating
+        SQLAlchemy's takes as long as the answer.
         """
         tries = 2
         while True:
@@ -305,22 +306,20 @@ class PostgresDatabase(Database):
                 return pooled, rows
             except BaseException as error:
                 state = getattr(error, "sqlstate", None)
-                is_stale = state in driver.NOT_PREPARED
-                if is_stale:
-                    raw.prepared = {}
-                elif state != _LOCK_NOT_AVAILABLE:
+                if state != _LOCK_NOT_AVAILABLE:
                     raw.prepared = prepared  # the new ones may not be prepared
-                lost = driver.is_lost(error)
-                if lost or raw.closed:
+                lost, is_stale = driver.is_lost(error), state in driver.NOT_PREPARED
+                if lost or is_stale or raw.closed:
                     pooled.invalidate()
                 else:
                     pooled.close()
                 if not (lost or is_stale):
                     raise
+                # The server restarted or closed all connections, or a table has changed for the
+                # statements that all of them have prepared: discard the whole pool.
+                self._pool_number += 1
+                self._engine.dispose()
                 if lost:
-                    # The server restarted or closed all connections: discard the whole pool.
-                    self._pool_number += 1
-                    self._engine.dispose()
                     self._count("lost_connections")
                 tries -= 1
                 if not tries:
