@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -166,6 +167,20 @@ def test_a_member_that_hangs_delays_a_call_only_once(
         hung.close()
         assert etcd.range(b"a").pairs == []
         etcd.close()
+
+
+def test_a_call_that_no_member_answers_leaves_no_objects_that_refer_to_each_other() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    etcd = EtcdGateway([f"127.0.0.1:{port}"], timeout=60)
+    gc.disable()
+    try:
+        with suppress(Unavailable):
+            etcd.range(b"a")
+        assert [error for error in gc.get_objects() if isinstance(error, gateway._AskAnother)] == []
+    finally:
+        gc.enable()
+    etcd.close()
 
 
 @pytest.mark.parametrize("line", [b"hello\n", b'["no", "object"]\n', b'{"error":{"code":14}}\n'])

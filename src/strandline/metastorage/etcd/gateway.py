@@ -300,7 +300,8 @@ class EtcdGateway:
         content = json.dumps(body)
         attempts = len(self.endpoints) + 1
         finish = time.monotonic() + self.timeout
-        failures: dict[str, _AskAnother] = {}
+        # Without the errors, whose frames refer to this dictionary: they would stay in memory.
+        failures: dict[str, tuple[str, bool]] = {}
         with self._call_under_way():
             for left in range(attempts, 0, -1):
                 endpoint = self.endpoints[self._preferred]
@@ -323,7 +324,7 @@ class EtcdGateway:
                     self._prefer_another(endpoint)
                     raise
                 except _AskAnother as error:
-                    failures[endpoint] = error
+                    failures[endpoint] = str(error), error.slow
                     self._prefer_another(endpoint)
         raise _of_all(failures)
 
@@ -452,10 +453,10 @@ def _unknown(endpoint: str, reason: str) -> UnknownOutcome:
     )
 
 
-def _of_all(failures: Mapping[str, _AskAnother]) -> Unavailable:
-    """One error for a call that no endpoint answered."""
-    slow = all(failure.slow for failure in failures.values())
-    reasons = "; ".join(str(failure) for failure in failures.values())
+def _of_all(failures: Mapping[str, tuple[str, bool]]) -> Unavailable:
+    """One error for a call that no endpoint answered; each failure has its reason and `slow`."""
+    slow = all(is_slow for _, is_slow in failures.values())
+    reasons = "; ".join(reason for reason, _ in failures.values())
     return (DeadlineExceeded if slow else Unavailable)(
         f"no etcd endpoint answered ({reasons}); nothing was done. Start etcd, or correct the"
         " endpoints in the store's address"
