@@ -16,13 +16,14 @@ import pytest
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, StashLog, Update, UpdateLog
+from strandline.durable import Change, Entry, MetastorageLog, StashLog, Update, UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.persist.blob import FileBlob
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog
 from strandline.durable.stash_log import upper_within
 from strandline.durable.stash_tables import Kinds
+from strandline.durable.transaction import new_update
 from strandline.errors import (
     CorruptData,
     IncompatibleFormat,
@@ -35,10 +36,13 @@ from strandline.errors import (
 )
 from strandline.metastorage import Metastorage
 from strandline.metastorage.sql_store import SqlMetastorage
+from strandline.model.descriptors import ConfigEntry
 from strandline.sql import Database, Query, change, open_database, run
+from strandline.wire.registry import encode
 from tests.durable.updates import TOKEN, begin, everything, measured, update
 from tests.metastorage.stores import STORES
 from tests.servers.sqlite import sqlite_url
+from tests.sql.statements import recorded
 
 Open = Callable[[], Database]
 
@@ -82,6 +86,25 @@ def test_a_compaction_leaves_one_row_per_object(opening: Open) -> None:
     assert count(database, "stash_row") == 1 + 4 * 3
     assert count(database, "stash_appended") == 3
     assert database.rows("SELECT COUNT(*) FROM stash_row WHERE diff < 0") == [(0,)]
+
+
+def test_a_compaction_deletes_the_rows_of_many_versions_together(file: Path) -> None:
+    """A server takes too long for a statement for each row, while it holds the write lock."""
+    with stash_in(file) as log:
+        begin(log, 3)
+        entry, old = ConfigEntry("counter", ""), None
+        for version in range(4, 30):
+            new = encode(replace(entry, value=str(version)))
+            change = Entry("configure", {}, (Change("config", b"counter", old, new),))
+            log.append(version, TOKEN, [new_update(version, [change], author="ann", member="m")])
+            old = new
+        for up_to, ranges in ((20, 2), (29, 3)):
+            with recorded() as statements:
+                assert log.compact(up_to, TOKEN)
+            deleted = [given for text, given in statements if text.startswith("DELETE")]
+            assert sum(len(given) if isinstance(given, list) else 1 for given in deleted) == ranges
+        kept = log.first_snapshot()
+        assert dict(kept.kinds)["config"][0] == old
 
 
 def test_a_stash_of_the_first_version_is_readable_and_gets_a_nonce_column_when_opened(

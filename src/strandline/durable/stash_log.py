@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from sqlalchemy import Connection
 
@@ -59,6 +60,7 @@ from strandline.errors import CorruptData, Stopping, Unavailable
 from strandline.fencing import FenceToken
 from strandline.sql import (
     Database,
+    Parameter,
     Query,
     change_each,
     look_in_order,
@@ -83,6 +85,10 @@ _CHANGED = (
     f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version <= ? AND (version > ?"
     " OR (collection, key) IN (SELECT collection, key FROM stash_row"
     " WHERE version <= ? AND diff < 0))"
+)
+_DELETE_HEADS = "DELETE FROM stash_row WHERE number = ? AND version > ? AND version <= ?"
+_DELETE_RANGE = (
+    "DELETE FROM stash_row WHERE (version, number) >= (?, ?) AND (version, number) <= (?, ?)"
 )
 _APPENDED = (
     "SELECT version, number, time, checksum, key, value FROM stash_appended"
@@ -309,16 +315,14 @@ class StashLog(UpdateLog):
             numbered = [tables.row_in(row, kinds.names) for row in parts]
             # This raises, before anything is deleted, if a version to consolidate is missing.
             removed, compacted = _consolidate(state, up_to, numbered)
+            ranges = _ranges(numbered, removed, above=state.since)
             with self._database.write(first=[tables.STATE_QUERY]) as connection:
                 current = tables.state_on(connection)
                 refuse_other_token(current.token, token)
                 if current.since != state.since:
                     continue
-                change_each(
-                    connection,
-                    "DELETE FROM stash_row WHERE version = ? AND number = ?",
-                    [(removed_row.row.version, removed_row.number) for removed_row in removed],
-                )
+                change_each(connection, _DELETE_HEADS, [(_HEAD, state.since, up_to)])
+                change_each(connection, _DELETE_RANGE, ranges)
                 tables.put_state(
                     connection,
                     replace(
@@ -411,6 +415,27 @@ def _consolidate(
         objects=state.objects + more[0] - less[0],
         sum=state.sum + more[1] - less[1],
     )
+
+
+def _ranges(
+    rows: Sequence[Numbered], removed: Sequence[Numbered], *, above: int
+) -> list[tuple[Parameter, ...]]:
+    """Ranges of (version, number) that contain the ``removed`` objects and none that stays.
+
+    ``rows`` are all rows of the versions above ``above``, and some of earlier ones. Heads may be in
+    a range, since they are removed too.
+    """
+    removed_places = {(numbered.row.version, numbered.number) for numbered in removed}
+    places = sorted((numbered.row.version, numbered.number) for numbered in rows)
+    objects = [place for place in places if place[1] != _HEAD]
+    ranges: list[tuple[Parameter, ...]] = []
+    for (is_removed, _), in_range in groupby(
+        objects, lambda place: (place in removed_places, None if place[0] > above else place)
+    ):
+        if is_removed:
+            of_range = list(in_range)
+            ranges.append((*of_range[0], *of_range[-1]))
+    return ranges
 
 
 def _snapshot_in(parts: Sequence[SqlRow], state: StashState, kinds: tables.Kinds) -> Snapshot:
