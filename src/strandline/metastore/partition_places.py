@@ -26,7 +26,12 @@ from strandline.errors import (
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
+from strandline.metastore.store.partition_moves import (
+    PURGED,
+    PartitionMove,
+    PartitionMoves,
+    name_of,
+)
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
@@ -61,7 +66,7 @@ class PartitionPlaces:
     def is_own(self, row: Row) -> bool:
         """Whether Strandline may move the folder of the partition."""
         location = row.as_(PartitionRow).location
-        if self._table.kind is not TableKind.MANAGED or location.lower() != row.name.lower():
+        if self._table.kind is not TableKind.MANAGED or name_of(location) != row.name:
             return False
         try:
             place = resolve_location(self._location, location)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -444,6 +445,47 @@ def test_a_new_partition_keeps_its_folder_if_the_dropped_one_had_none(
         assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=b"]
     finish_partition_moves(hive.node.metastore)
     assert texts(stub, "d1") == FIRST | {"b": "second b"}
+
+
+def capitals(hive: HiveNode, stub: Any, text: str) -> Path:
+    """The folder of the partition p=b of a table t2 as Spark makes it for a column P."""
+    if "t2" not in stub.get_all_tables("d1"):
+        stub.create_table(table("t2", partitionKeys=[FieldSchema("P", "string", None)]))
+    place = folder(hive).parent / "t2" / "P=b"
+    stub.add_partition(Partition(["b"], "d1", "t2", sd=storage(location=f"file:{place}")))
+    (place / "f").write_text(text)
+    return place
+
+
+def test_a_new_partition_keeps_its_folder_also_if_the_key_has_capitals(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = capitals(hive, stub, "first")
+    shutil.rmtree(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)  # the process dies
+        stub.drop_partition("d1", "t2", ["b"], True)
+    capitals(hive, stub, "second")
+    finish_partition_moves(hive.node.metastore)
+    assert (place / "f").read_text() == "second"
+
+
+def test_a_rename_whose_process_died_is_undone_also_if_the_key_has_capitals(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = capitals(hive, stub, "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
+        patch.setattr(Staging, "record_moves", died)
+        with pytest.raises(MetaException, match="the process died"):
+            stub.rename_partition("d1", "t2", ["b"], Partition(["z"], "d1", "t2", sd=storage()))
+    place.rename(place.with_name("p=z"))  # the last thing that the process did
+    finish_partition_moves(hive.node.metastore)
+    assert (place / "f").read_text() == "first"
+
+
+def died(*_: object) -> None:
+    raise Unavailable("the process died")
 
 
 @pytest.mark.parametrize("fails", ["commit", "sync"])

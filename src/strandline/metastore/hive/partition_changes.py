@@ -26,6 +26,7 @@ from strandline.metastore.hive.registry import Call, changes, invalid_object, me
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_content_change
 from strandline.metastore.partition_places import partition_places
+from strandline.metastore.store.partition_moves import name_of
 from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import Unsynced
@@ -173,7 +174,8 @@ def _make_folder(
 def _is_own(call: Call, partitioned: Partitioned, row: PartitionRow, *, name: str) -> bool:
     """Whether the partition is in the folder of its name, which the store chose."""
     managed = partitioned.table.kind is TableKind.MANAGED
-    return managed and row.location == name and call.folders.is_own_table(partitioned.location)
+    is_named = name_of(row.location) == name
+    return managed and is_named and call.folders.is_own_table(partitioned.location)
 
 
 @changes("add_partition", "add_partition_with_environment_context")

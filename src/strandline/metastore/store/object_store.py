@@ -224,16 +224,16 @@ class SqlObjectStore(ObjectStore):
             moves = partition_moves.unfinished(connection, table_id)
             if moves:
                 place = table_places.place_of(connection, table_id)
-                names = {name for move in moves for name in (move.location, move.target)}
+                locations = (at for move in moves for at in (move.location, move.target))
                 present = queries.visible_rows(
                     connection,
                     table_id,
                     RowKind.PARTITION,
                     write_ids=write_ids_at(connection, table_id, at=None),
-                    names=names,
+                    names=set(map(partition_moves.name_of, locations)),
                 )
-                locations = {row.as_(PartitionRow).location for row in present.values()}
-                finished = carry_out(moves, place, locations)
+                present_locations = {row.as_(PartitionRow).location for row in present.values()}
+                finished = carry_out(moves, place, present_locations)
                 partition_moves.finish(connection, table_id, finished)
 
     def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:

@@ -24,6 +24,7 @@ process dies in between, the folder goes back.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,16 @@ from strandline.sql import chunks
 _MOVE = tuple(PARTITION_MOVE.c[name] for name in ("location", "up_to_row", "target", "target_row"))
 PURGED = ""
 """The target of a dropped partition whose files were deleted with it."""
+_KEY = re.compile("(?:^|(?<=/))[^=/]+=")
+_ESCAPE = re.compile("%[0-9a-f]{2}")
+
+
+def name_of(location: str) -> str:
+    """The name of the partition whose own folder is at ``location``.
+
+    Clients write the keys in the folder as the table spells them; names have them in lower case.
+    """
+    return _KEY.sub(lambda key: _ESCAPE.sub(lambda e: e[0].upper(), key[0].lower()), location)
 
 
 @dataclass(frozen=True, slots=True)
