@@ -75,6 +75,17 @@ class PartitionPlaces:
             return False
         return True
 
+    def was_moved(self, row: Row, location: str) -> bool:
+        """Whether a client has moved the partition's own folder to ``location``, also its own.
+
+        Spark does this after a rename if the keys of the table have capitals.
+        """
+        old_location = row.as_(PartitionRow).location
+        if location == old_location or name_of(location) != row.name or not self.is_own(row):
+            return False
+        old, new = (resolve_location(self._location, at) for at in (old_location, location))
+        return self._folders.exists(new) and not self._folders.exists(old)
+
     def drop(self, rows: Sequence[Row], *, purge: bool) -> list[PartitionMove]:
         """The moves of these partitions when they are dropped with their files."""
         return [

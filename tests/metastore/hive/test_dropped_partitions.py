@@ -484,6 +484,27 @@ def test_a_rename_whose_process_died_is_undone_also_if_the_key_has_capitals(
     assert (place / "f").read_text() == "first"
 
 
+def test_a_renamed_partition_is_read_in_the_past_from_where_spark_moves_its_folder(
+    hive: HiveNode, stub: Any
+) -> None:
+    place = capitals(hive, stub, "first")
+    before = moment(hive)
+    stub.rename_partition("d1", "t2", ["b"], Partition(["z"], "d1", "t2", sd=storage()))
+    between = moment(hive)
+    renamed = stub.get_partition("d1", "t2", ["z"])
+    place.with_name("p=z").rename(place.with_name("P=z"))
+    renamed.sd.location = f"file:{place.with_name('P=z')}"
+    stub.alter_partition("d1", "t2", renamed)
+    after = moment(hive)
+    for is_dropped in (False, True):
+        if is_dropped:
+            stub.drop_partition("d1", "t2", ["z"], True)
+        for past in (before, between, after):
+            (partition,) = stub.get_partitions(past, "t2", -1)
+            location = partition.sd.location.removeprefix("file:")
+            assert Path(location, "f").read_text() == "first"
+
+
 def died(*_: object) -> None:
     raise Unavailable("the process died")
 

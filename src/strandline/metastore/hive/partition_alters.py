@@ -73,7 +73,13 @@ def _alter(
         ):
             access.require(Privilege.UPDATE, partitioned.table)
         old_ids = [rows[name].row_id for name in altered]
-        change.replace(dict(zip(old_ids, stored_rows(call, partitioned, altered), strict=True)))
+        new_rows = stored_rows(call, partitioned, altered)
+        new_ids = change.replace(dict(zip(old_ids, new_rows, strict=True)))
+        places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
+        for (name, row), old_id, new_id in zip(altered.items(), old_ids, new_ids, strict=True):
+            if places.was_moved(rows[name], row.location):
+                old_location = rows[name].as_(PartitionRow).location
+                change.record_moves(PartitionMove(old_location, old_id, row.location, new_id))
 
 
 def _redefines(partitioned: Partitioned, row: Row, altered: PartitionRow) -> bool:
