@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -188,6 +189,18 @@ def test_a_restored_column_keeps_its_id_and_is_nullable(manager: CatalogManager)
     dropped = run(manager, DropColumns(schema="s", table="t", names=("b",)))
     back = table_of(undo(manager, dropped).catalog, "s.t").column("b")
     assert (back.id, back.nullable) == (2, True)
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_restored_column_is_nullable_unless_spark_gives_it_a_value_in_other_rows(
+    manager: CatalogManager, *, transactional: bool
+) -> None:
+    columns = column("a int"), column("b int not null", metadata='{"EXISTS_DEFAULT":"5"}')
+    more: dict[str, Any] = {"columns": columns, "transactional": transactional}
+    run(manager, create_table("s.t", provider="parquet", **more))
+    dropped = run(manager, DropColumns(schema="s", table="t", names=("b",)))
+    back = table_of(undo(manager, dropped).catalog, "s.t").column("b")
+    assert back.nullable is transactional
 
 
 def test_column_changes_are_undone_one_by_one(manager: CatalogManager) -> None:

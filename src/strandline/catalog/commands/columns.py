@@ -179,10 +179,15 @@ _COMPLETED_BY_SPARK = frozenset({"csv", "json", "orc", "parquet"})
 """Providers of plain tables for which Spark fills the default into existing rows."""
 
 
+def is_completed_by_spark(table: TableDescriptor) -> bool:
+    """Whether Spark fills the default of a column into rows that were written without it."""
+    return not table.transactional and table.provider in _COMPLETED_BY_SPARK
+
+
 def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
     """Return ``column`` as it is added; its metadata holds the value for existing rows, if any."""
     constant = is_constant(column.default) and not is_null(column.default)
-    completes = not table.transactional and table.provider in _COMPLETED_BY_SPARK
+    completes = is_completed_by_spark(table)
     metadata = json.loads(column.metadata) if column.metadata else {}
     if constant and completes:
         metadata.setdefault(EXISTS_DEFAULT, column.default)

@@ -13,7 +13,7 @@ from typing import Any
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.clusters import size_of
 from strandline.catalog.commands.column_definition import refuse_indexed_column
-from strandline.catalog.commands.columns import check_column_change
+from strandline.catalog.commands.columns import check_column_change, is_completed_by_spark
 from strandline.catalog.commands.defaults import EXISTS_DEFAULT
 from strandline.catalog.commands.objects import SetConfiguration
 from strandline.catalog.planning import Planning
@@ -69,9 +69,10 @@ def table_comes_back(
         return earlier
     left: TableDescriptor = net.new_value or earlier
     kept_ids = {column.id for column in left.columns}
+    completes = is_completed_by_spark(earlier)
     columns = tuple(
         column
-        if column.id in kept_ids or _completed_by_spark(column)
+        if column.id in kept_ids or (completes and _has_value_for_existing_rows(column))
         else replace(column, nullable=True)
         for column in earlier.columns
     )
@@ -80,7 +81,7 @@ def table_comes_back(
     return replace(earlier, schema_versions=versions, next_column_id=next_id)
 
 
-def _completed_by_spark(column: ColumnDescriptor) -> bool:
+def _has_value_for_existing_rows(column: ColumnDescriptor) -> bool:
     return bool(column.metadata) and EXISTS_DEFAULT in json.loads(column.metadata)
 
 
