@@ -81,7 +81,7 @@ class PartitionPlaces:
         Spark does this after a rename if the keys of the table have capitals.
         """
         old_location = row.as_(PartitionRow).location
-        if location == old_location or name_of(location) != row.name or not self.is_own(row):
+        if name_of(location) != row.name or not self.is_own(row):
             return False
         old, new = (resolve_location(self._location, at) for at in (old_location, location))
         return self._folders.exists(new) and not self._folders.exists(old)
@@ -133,6 +133,23 @@ class PartitionPlaces:
                 f"table {self._table.name} was renamed or dropped meanwhile; nothing was changed,"
                 " try again"
             )
+
+    def return_folders(self, change: Staging, rows: Collection[Row], *, but_of: str = "") -> None:
+        """Move the folders of these partitions back that renames have moved and not committed.
+
+        Their processes died: while the ``change`` runs, no other rename does. The caller's own
+        rename, to the location ``but_of``, may have been tried before, and goes on.
+        """
+        row_ids = {row.row_id for row in rows}
+        for move in change.unfinished_moves():
+            if move.undoes_rename and move.up_to_row in row_ids and move.location != but_of:
+                moved, place = (
+                    resolve_location(self._location, at) for at in (move.location, move.target)
+                )
+                self._folders.verify_below(moved, table=self._location)
+                self._folders.verify_below(place, table=self._location)
+                if self._folders.exists(moved) and not self._folders.exists(place):
+                    self._folders.move(moved, place)
 
     def refuse_unfinished(self, change: Staging, locations: Collection[str]) -> None:
         """Raise `IllegalChange` if a dropped partition's files are still at one of the locations.

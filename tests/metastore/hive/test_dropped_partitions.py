@@ -505,6 +505,40 @@ def test_a_renamed_partition_is_read_in_the_past_from_where_spark_moves_its_fold
             assert Path(location, "f").read_text() == "first"
 
 
+CHANGES_OF_B: dict[str, Callable[[HiveNode, Any], object]] = {
+    "drop": CHANGES["drop"],
+    "rename": lambda hive, stub: stub.rename_partition(
+        "d1", "t1", ["b"], Partition(["y"], "d1", "t1", sd=storage())
+    ),
+    "truncate": lambda hive, stub: stub.truncate_table("d1", "t1", ["p=b"]),
+    "alter": lambda hive, stub: stub.alter_partition(
+        "d1", "t1", Partition(["b"], "d1", "t1", sd=storage(location=f"{hive.warehouse}/else"))
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_B)
+def test_a_change_of_a_partition_first_undoes_a_rename_whose_process_died(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
+        patch.setattr(Staging, "record_moves", died)
+        with pytest.raises(MetaException, match="the process died"):
+            CHANGES["rename"](hive, stub)
+    (folder(hive) / "p=b").rename(folder(hive) / "p=z")  # the last thing that the process did
+    CHANGES_OF_B[change](hive, stub)
+    if change == "drop":
+        assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=b"]
+    found = files(hive, "t1")
+    found.update({"p=b": "first b"} if change == "truncate" else {})  # its file is deleted
+    assert found == {
+        "p=a": "first a",
+        "p=y" if change == "rename" else "p=b": "first b",
+        "p=c": "first c",
+    }
+
+
 def died(*_: object) -> None:
     raise Unavailable("the process died")
 

@@ -72,14 +72,22 @@ def _alter(
             _redefines(partitioned, rows[name], row) for name, row in altered.items()
         ):
             access.require(Privilege.UPDATE, partitioned.table)
-        old_ids = [rows[name].row_id for name in altered]
-        new_rows = stored_rows(call, partitioned, altered)
-        new_ids = change.replace(dict(zip(old_ids, new_rows, strict=True)))
+        relocated = {
+            name: row.location
+            for name, row in altered.items()
+            if row.location != rows[name].as_(PartitionRow).location
+        }
         places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
-        for (name, row), old_id, new_id in zip(altered.items(), old_ids, new_ids, strict=True):
-            if places.was_moved(rows[name], row.location):
+        if relocated:
+            places.return_folders(change, [rows[name] for name in relocated])
+        new_rows = zip(altered, stored_rows(call, partitioned, altered), strict=True)
+        new_ids = change.replace({rows[name].row_id: new_row for name, new_row in new_rows})
+        for name, new_id in zip(altered, new_ids, strict=True):
+            if name in relocated and places.was_moved(rows[name], relocated[name]):
                 old_location = rows[name].as_(PartitionRow).location
-                change.record_moves(PartitionMove(old_location, old_id, row.location, new_id))
+                change.record_moves(
+                    PartitionMove(old_location, rows[name].row_id, relocated[name], new_id)
+                )
 
 
 def _redefines(partitioned: Partitioned, row: Row, altered: PartitionRow) -> bool:
@@ -244,6 +252,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 table_name = f"{partitioned.schema}.{partitioned.table.name.lower()}"
                 shown = f"{table_name}.[{', '.join(new.values)}]"
                 raise IllegalChange(f"Partition already exists:{shown}")
+            places.return_folders(change, [rows[old_name]], but_of=new_name)
             old = rows[old_name].as_(PartitionRow)
             renamed_row = replace(new, created=old.created, location=old.location)
             if places.is_own(rows[old_name]):

@@ -271,6 +271,7 @@ def _drop(
         rows = list(change.visible(RowKind.PARTITION, names).values())
         if missing is not None and len(rows) < len(names):
             raise missing
+        places.return_folders(change, rows)
         if rows and delete_data:
             change.record_moves(*places.drop(rows, purge=purge))
         if rows:

@@ -110,6 +110,7 @@ async def _truncate_partitions(
         return
     with _emptying(call, partitioned) as emptying:
         present = emptying.change.visible(RowKind.PARTITION, {row.name for row in rows})
+        places.return_folders(emptying.change, present.values())
         for row in present.values():
             if not places.is_own(row):
                 raise UnsupportedOperation(

@@ -19,7 +19,8 @@ partition is created at that location, because it would show the files of the dr
 
 A rename, and the return of a dropped partition, move the folder before they commit. So before that,
 they mark the opposite move as unfinished (`begin`), and their commit removes the mark. If the
-process dies in between, the folder goes back.
+process dies in between, the folder goes back when a node starts, or before the next change of the
+partition that needs it.
 """
 
 from __future__ import annotations
