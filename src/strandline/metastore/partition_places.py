@@ -346,11 +346,38 @@ def past_places(
 def finish_partition_moves(metastore: Metastore) -> None:
     """Finish the moves that a killed process left unfinished, for all present tables."""
     catalog = metastore.catalogs.latest_catalog()
-    for table_id in metastore.store.sql_store.tables_with_unfinished_moves():
+    for table_id in {table_id for table_id, *_ in metastore.store.sql_store.unfinished_moves()}:
         table = catalog.table_by_id(table_id)
         if table is not None:
             places = partition_places(metastore, table, location=metastore.location(table))
             places.finish_moves(metastore.store.sql_store)
+
+
+class UnfinishedMoves:
+    """Finishes the moves that other processes left unfinished, while this one runs."""
+
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
+        self._seen: frozenset[tuple[int, str, int]] = frozenset()
+        self._tried: frozenset[tuple[int, str, int]] = frozenset()
+
+    def finish(self) -> None:
+        """Finish what two calls in a row have seen. What the system refuses is tried only once.
+
+        The node calls this periodically. Meanwhile, readers do not find the folder of a partition
+        whose rename was not committed. Moves in a dropped table wait until it is restored.
+        """
+        catalog = self._metastore.catalogs.latest_catalog()
+        unfinished = frozenset(
+            move
+            for move in self._metastore.store.sql_store.unfinished_moves()
+            if catalog.table_by_id(move[0]) is not None
+        )
+        again = (unfinished & self._seen) - self._tried
+        if again:
+            finish_partition_moves(self._metastore)
+        self._tried = (self._tried | again) & unfinished
+        self._seen = unfinished
 
 
 def undrop_partitions(

@@ -26,7 +26,7 @@ from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperatio
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.partition_places import finish_partition_moves
+from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaning import Cleaner
@@ -350,6 +350,7 @@ class Node:
                 "looking for timed-out transactions": self.transactions.expire,
                 "cleaning what was aborted": self.clean_aborted,
                 "comparing the fences": self.finish_half_raised_fence,
+                "finishing moves of partitions": UnfinishedMoves(self.metastore).finish,
             },
             pauses=repeat(min(period, CLEANING_SECONDS)),
         )

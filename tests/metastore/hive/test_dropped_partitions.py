@@ -29,7 +29,7 @@ from strandline.errors import (
 from strandline.metastore import partition_places
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.interface import AsOf
-from strandline.metastore.partition_places import finish_partition_moves
+from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
@@ -521,12 +521,7 @@ CHANGES_OF_B: dict[str, Callable[[HiveNode, Any], object]] = {
 def test_a_change_of_a_partition_first_undoes_a_rename_whose_process_died(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
-        patch.setattr(Staging, "record_moves", died)
-        with pytest.raises(MetaException, match="the process died"):
-            CHANGES["rename"](hive, stub)
-    (folder(hive) / "p=b").rename(folder(hive) / "p=z")  # the last thing that the process did
+    rename_and_die(hive, stub, monkeypatch)
     CHANGES_OF_B[change](hive, stub)
     if change == "drop":
         assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=b"]
@@ -537,6 +532,27 @@ def test_a_change_of_a_partition_first_undoes_a_rename_whose_process_died(
         "p=y" if change == "rename" else "p=b": "first b",
         "p=c": "first c",
     }
+
+
+def rename_and_die(hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave what a process leaves that dies after it has moved the folder of p=b to p=z."""
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
+        patch.setattr(Staging, "record_moves", died)
+        with pytest.raises(MetaException, match="the process died"):
+            CHANGES["rename"](hive, stub)
+    (folder(hive) / "p=b").rename(folder(hive) / "p=z")
+
+
+def test_a_running_node_undoes_a_rename_whose_process_died(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = UnfinishedMoves(hive.node.metastore)
+    rename_and_die(hive, stub, monkeypatch)
+    moves.finish()
+    assert (folder(hive) / "p=z").exists()  # the process may still be at work
+    moves.finish()
+    assert texts(stub, "d1") == FIRST
 
 
 def died(*_: object) -> None:

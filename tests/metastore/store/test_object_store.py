@@ -411,7 +411,7 @@ def test_the_tables_of_a_0_2_0_store_are_upgraded(dml: Dml) -> None:
     (move,) = moves.follow("p=b", dropped)[1:]
     assert move is not None
     assert move.target == f"s.db/.dropped/{FLIGHTS}.partitions/{dropped}"
-    assert dml.store.tables_with_unfinished_moves() == []
+    assert not dml.store.unfinished_moves()
 
 
 @pytest.mark.parametrize("kind", [RowKind.DATA_FILE, RowKind.PARTITION])

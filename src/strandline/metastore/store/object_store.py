@@ -207,10 +207,10 @@ class SqlObjectStore(ObjectStore):
         answers = self._database.answers(table_places.places_queries(table_ids))
         return table_places.by_id(chain.from_iterable(answers))
 
-    def tables_with_unfinished_moves(self) -> list[int]:
-        """The tables with dropped partitions whose folders may not have been moved yet."""
+    def unfinished_moves(self) -> frozenset[tuple[int, str, int]]:
+        """The table id, the location and the row of each unfinished move; see `finish_moves`."""
         with self._database.read() as connection:
-            return partition_moves.tables_with_unfinished(connection)
+            return partition_moves.all_unfinished(connection)
 
     def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
         """Carry out the unfinished moves of a table while all other writers wait.

@@ -14,13 +14,12 @@ relative to the warehouse, so that a copied store finds its own folders.
 The SQL transaction that drops or renames the partition writes the move. The folder of a dropped
 partition is moved after that, and may stay where it was if the process dies or the system refuses.
 So a reader looks for the folder aside first, and then at its old place. Until the folder is moved,
-a row marks the move as *unfinished*: the next node that starts finishes it, and until then no
+a row marks the move as *unfinished*: a node that runs or starts finishes it, and until then no
 partition is created at that location, because it would show the files of the dropped one.
 
 A rename, and the return of a dropped partition, move the folder before they commit. So before that,
 they mark the opposite move as unfinished (`begin`), and their commit removes the mark. If the
-process dies in between, the folder goes back when a node starts, or before the next change of the
-partition that needs it.
+process dies in between, a node moves the folder back soon, or before a change of the partition.
 """
 
 from __future__ import annotations
@@ -150,9 +149,11 @@ def unfinished(connection: Connection, table_id: int) -> list[PartitionMove]:
     return [PartitionMove(*values) for values in rows]
 
 
-def tables_with_unfinished(connection: Connection) -> list[int]:
-    """The tables that have `unfinished` moves."""
-    return list(connection.execute(select(UNFINISHED_MOVE.c.table_id).distinct()).scalars())
+def all_unfinished(connection: Connection) -> frozenset[tuple[int, str, int]]:
+    """The table id, the location and the row of each unfinished move."""
+    columns = UNFINISHED_MOVE.c
+    rows = connection.execute(select(columns.table_id, columns.location, columns.up_to_row))
+    return frozenset((table_id, location, row_id) for table_id, location, row_id in rows)
 
 
 def finish(connection: Connection, table_id: int, moves: Iterable[PartitionMove]) -> None:
