@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline import work
+from strandline.catalog import Applied
 from strandline.config import Settings
-from strandline.errors import IllegalChange, Unavailable
+from strandline.errors import IllegalChange, Unavailable, WriteConflict
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Request
+from strandline.metastore.metastore import Metastore
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.rows import NewRow, PartitionRow
+from strandline.metastore.store.staging import Staging
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.node import Node
 from tests.servers.thrift_client import decode_result
@@ -185,6 +190,51 @@ def test_partitions_stay_where_they_are_if_their_table_gets_another_location(
     assert places == {"1": f"{first}/p=1", "2": f"{first}/two", "3": f"file:{tmp_path}/second/p=3"}
     past = call("get_partitions", db_name=f"default@{version}", tbl_name="t", max_parts=-1)
     assert [part["sd"]["location"] for part in past] == [f"{first}/p=1", f"{first}/two"]
+
+
+def test_a_partition_that_is_added_while_its_table_gets_another_location_keeps_its_files(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _partitioned(call)
+    first = table["sd"]["location"]
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+
+    def append_too(metastore: Metastore, *arguments: Any, **options: Any) -> Applied:
+        with monkeypatch.context() as patch:
+            patch.setattr(Metastore, "execute", execute)
+            call("append_partition", db_name="default", tbl_name="t", part_vals=["2"])
+        return execute(metastore, *arguments, **options)
+
+    execute = Metastore.execute
+    monkeypatch.setattr(Metastore, "execute", append_too)
+    table["sd"]["location"] = f"file:{tmp_path}/second"
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=table)
+    places = {values: part["sd"]["location"] for values, part in shown(call, "t").items()}
+    assert places == {"1": f"{first}/p=1", "2": f"{first}/p=2"}
+
+
+@pytest.mark.parametrize("change", ["append_partition", "alter_partition"])
+def test_a_change_of_a_partition_is_refused_if_its_table_has_got_another_location_meanwhile(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    table = _partitioned(call)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    before = call("get_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    begin_change = CachedStore.change
+
+    def relocate_first(*arguments: Any, **options: Any) -> AbstractContextManager[Staging]:
+        monkeypatch.undo()
+        table["sd"]["location"] = f"file:{tmp_path}/second"
+        call("alter_table", dbname="default", tbl_name="t", new_tbl=table)
+        return begin_change(*arguments, **options)
+
+    monkeypatch.setattr(CachedStore, "change", relocate_first)
+    arguments = {"new_part": before} if "alter" in change else {"part_vals": ["2"]}
+    with pytest.raises(WriteConflict, match="another location meanwhile"):
+        call(change, db_name="default", tbl_name="t", **arguments)
+    assert [part["sd"]["location"] for part in shown(call, "t").values()] == [
+        before["sd"]["location"]
+    ]
 
 
 def test_partitions_of_an_external_table_stay_also_when_its_location_is_undone(

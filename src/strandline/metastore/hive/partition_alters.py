@@ -80,7 +80,7 @@ def _alter(
         places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
         if relocated:
             places.return_folders(change, [rows[name] for name in relocated])
-        new_rows = zip(altered, stored_rows(call, partitioned, altered), strict=True)
+        new_rows = zip(altered, stored_rows(call, partitioned, altered, change), strict=True)
         new_ids = change.replace({rows[name].row_id: new_row for name, new_row in new_rows})
         for name, new_id in zip(altered, new_ids, strict=True):
             if name in relocated and places.was_moved(rows[name], relocated[name]):
@@ -174,15 +174,27 @@ def keeping_places(call: Call, partitioned: Partitioned, rows: Sequence[Row]) ->
     """
     locations = {row.name: row.as_(PartitionRow).location for row in rows}
     places = {row.name: partitioned.place(row.as_(PartitionRow)) for row in rows}
-    _relocate(call, partitioned.table, locations, places)
+    table = partitioned.table
+    _relocate(call, table, locations, places)
     try:
         yield
     except UnknownOutcome:
         raise
     except BaseException:
         with suppress(StrandlineError):
-            _relocate(call, partitioned.table, places, locations)
+            _relocate(call, table, places, locations)
         raise
+    try:
+        # Others may have been added or altered before the table got its new location.
+        present = call.metastore.store.rows(table.id, RowKind.PARTITION, write_ids=None)
+        later = {row.name: row.as_(PartitionRow) for row in present}
+        locations = {name: row.location for name, row in later.items()}
+        _relocate(call, table, locations, {n: partitioned.place(row) for n, row in later.items()})
+    except StrandlineError as error:
+        raise UnknownOutcome(
+            f"table {table.name} has its new location, but partitions that were added meanwhile may"
+            f" be looked for there; set their locations ({error.message})"
+        ) from error
 
 
 def _relocate(
@@ -259,7 +271,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 renamed_row = replace(renamed_row, location=new_name)
             before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
             after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
-            renamed = [*stored_rows(call, partitioned, {new_name: renamed_row}), *after]
+            renamed = [*stored_rows(call, partitioned, {new_name: renamed_row}, change), *after]
             row_id, *_ = change.stage_each([(renamed, [row.row_id for row in before])])
             if renamed_row.location != old.location:
                 change.record_moves(

@@ -18,6 +18,7 @@ from strandline.errors import (
     ObjectNotFound,
     StrandlineError,
     UnsupportedOperation,
+    WriteConflict,
 )
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.parameters import QuickStatistics, if_purge
@@ -73,10 +74,21 @@ async def named_table(
 
 
 def stored_rows(
-    call: Call, partitioned: Partitioned, partitions: Mapping[str, PartitionRow]
+    call: Call, partitioned: Partitioned, partitions: Mapping[str, PartitionRow], change: Staging
 ) -> list[NewRow]:
-    """Return the rows of these partitions (by name), each assigned to its zone partition."""
-    zone = ZonePartitions.of(partitioned.table, call.reader.catalog)
+    """Return the rows of these partitions (by name), each assigned to its zone partition.
+
+    Raises `WriteConflict` if the table was managed when it was read and has got another location
+    since, or the other way round: only in a managed table, locations are relative to the table's.
+    """
+    table, catalogs = partitioned.table, call.metastore.catalogs
+    present = catalogs.catalog(change.catalog_version).table_by_id(table.id)
+    if present is None or present.kind is not table.kind:
+        raise WriteConflict(
+            f"table {partitioned.schema}.{table.name} was dropped or got another location"
+            " meanwhile; nothing was changed, try again"
+        )
+    zone = ZonePartitions.of(table, call.reader.catalog)
     return [
         NewRow.of(row, name=name, bucket=zone.of_values(row.values))
         for name, row in partitions.items()
@@ -140,7 +152,7 @@ def _stage_new(
     for name, row in rows.items():
         _make_folder(call, partitioned, row, name=name, unsynced=unsynced)
     unsynced.sync()
-    change.stage(add=stored_rows(call, partitioned, rows))
+    change.stage(add=stored_rows(call, partitioned, rows, change))
 
 
 def _check_home(partitioned: Partitioned, partition: Mapping[str, Any]) -> None:

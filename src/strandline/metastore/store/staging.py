@@ -68,6 +68,7 @@ class Staging:
         self.table_id = step.table_id
         self.write_id = step.write_id
         self.seen = step.seen
+        self.catalog_version = step.transaction.catalog_version
         self._time = step.time
 
     def place(self) -> Place | None:
