@@ -12,7 +12,7 @@ import copy
 import random
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,11 +60,16 @@ class Name(NamedTuple):
 
 @dataclass
 class ModelTable:
-    """A table: its id, and for each of its partitions what the file in its folder says."""
+    """A table: its id, and for each of its partitions what the file in its folder says.
+
+    If the partition key has ``capitals``, the client does with the folders of partitions what Spark
+    does: it names them like the key, also after a rename.
+    """
 
     id: int
     is_partitioned: bool
     is_external: bool = False
+    capitals: bool = False
     partitions: dict[str, str] = field(default_factory=dict)
 
 
@@ -152,8 +157,9 @@ class PlainModel:
     def _create(self, *, is_partitioned: bool = False, is_external: bool = False) -> None:
         name = self._pick(self._free(), any_of=True)
         new = table(name.table, schema=name.schema)
+        capitals = is_partitioned and self._random.random() < 0.5
         if is_partitioned:
-            new.partitionKeys = [FieldSchema("p", "string", None)]
+            new.partitionKeys = [FieldSchema("P" if capitals else "p", "string", None)]
         if is_external:
             new.tableType, new.parameters = "EXTERNAL_TABLE", {"EXTERNAL": "TRUE"}
             place = self._folder / f"external-{next(self._numbers)}"
@@ -161,7 +167,7 @@ class PlainModel:
             new.sd.location = f"file:{place}"
         self._client.create_table(new)
         assert name not in self.tables
-        created = ModelTable(self._id_of(name), is_partitioned, is_external)
+        created = ModelTable(self._id_of(name), is_partitioned, is_external, capitals)
         assert created.id not in self._known
         self._write_table_file(name, created)
         self.tables[name] = created
@@ -201,7 +207,10 @@ class PlainModel:
 
     def _add_partition(self) -> None:
         name, value = self._pick(self._partitioned(), any_of=True), self._random.choice(VALUES)
-        self._client.add_partition(Partition([value], *name, sd=storage()))
+        location = None
+        if name in self.tables and self.tables[name].capitals:
+            location = f"{self._client.get_table(*name).sd.location}/P={value}"
+        self._client.add_partition(Partition([value], *name, sd=storage(location=location)))
         assert value not in self.tables[name].partitions
         text = str(next(self._numbers))
         location = self._client.get_partition(*name, [value]).sd.location
@@ -224,6 +233,11 @@ class PlainModel:
         if to != value:
             assert to not in partitions
             partitions[to] = partitions.pop(value)
+        if self.tables[name].capitals:
+            new = self._client.get_partition(*name, [to])
+            folder = _path(new.sd.location)
+            new.sd.location = f"file:{folder.rename(folder.with_name(f'P={to}'))}"
+            self._client.alter_partition(*name, new)
 
     def _undrop(self) -> None:
         name = self._pick([name for name, _ in self._dropped], any_of=True)
@@ -305,9 +319,7 @@ class PlainModel:
                 name = Name(schema, table_name)
                 known = self._known[self._id_of(name)]
                 partitions = self._partition_texts(0, *name) if known.is_partitioned else {}
-                present[name] = ModelTable(
-                    known.id, known.is_partitioned, known.is_external, partitions
-                )
+                present[name] = replace(known, partitions=partitions)
         ids = {known.id for known in present.values()}
         self._dropped += [(name, lost) for name, lost in self.tables.items() if lost.id not in ids]
         self._dropped = [each for each in self._dropped if each[1].id not in ids]
