@@ -68,23 +68,6 @@ class WantedRange:
     nulls: bool = True
     others: bool = True
 
-    def within(self, other: WantedRange) -> WantedRange:
-        """The values that both ranges want."""
-        lowers = [bound for bound in (self.lower, other.lower) if bound is not None]
-        uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
-        values = self.values
-        if other.values is not None:
-            values = other.values if values is None else _in_both(values, other.values)
-        return replace(
-            self,
-            lower=max(lowers, default=None),
-            upper=min(uppers, default=None),
-            values=values,
-            without=self.without | other.without,
-            nulls=self.nulls and other.nulls,
-            others=self.others and other.others,
-        )
-
     def may_hold(self, known: ColumnStatistics, *, rows: int) -> bool:
         """Whether a file with ``rows`` rows and these statistics may contain a wanted value."""
         if self.nulls and known.nulls != 0:
@@ -140,7 +123,7 @@ def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> dic
     Raises `InvalidInput` if a bound is not a value of its column.
     """
     types = {column.id: column.type for column in table.columns}
-    ranges: dict[int, WantedRange] = {}
+    ranges: dict[int, list[WantedRange]] = {}
     for column_bounds in bounds:
         data_type = types.get(column_bounds.column_id)
         parse = None if data_type is None else _parser(data_type)
@@ -149,9 +132,8 @@ def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> dic
         column = _wanted(column_bounds, parse, has_nan=data_type in _FLOATING)
         if data_type in _SAME_FROM:
             column = _widened(column, _SAME_FROM[data_type])
-        before = ranges.get(column_bounds.column_id)
-        ranges[column_bounds.column_id] = column if before is None else before.within(column)
-    return ranges
+        ranges.setdefault(column_bounds.column_id, []).append(column)
+    return {column_id: _in_all(of_column) for column_id, of_column in ranges.items()}
 
 
 def _wanted(bounds: ColumnBounds, parse: Parse, *, has_nan: bool) -> WantedRange:
@@ -185,8 +167,21 @@ def _widened(column: WantedRange, same_from: Value) -> WantedRange:
     )
 
 
-def _in_both(left: Iterable[Value], right: Iterable[Value]) -> tuple[Value, ...]:
-    return tuple(sorted(set(left) & set(right)))
+def _in_all(ranges: Sequence[WantedRange]) -> WantedRange:
+    """The values that all of these ranges of one column want."""
+    first, *others = ranges
+    if not others:
+        return first
+    listed = [frozenset(column.values) for column in ranges if column.values is not None]
+    return replace(
+        first,
+        lower=max((c.lower for c in ranges if c.lower is not None), default=None),
+        upper=min((c.upper for c in ranges if c.upper is not None), default=None),
+        values=tuple(sorted(frozenset.intersection(*listed))) if listed else None,
+        without=frozenset().union(*(column.without for column in ranges)),
+        nulls=all(column.nulls for column in ranges),
+        others=all(column.others for column in ranges),
+    )
 
 
 def touching(files: Iterable[DeleteFile], data_files: Sequence[DataFile]) -> list[DeleteFile]:
