@@ -265,6 +265,20 @@ def error_of(code: str, message: str) -> StrandlineError:
     return _BY_CODE.get(code, StrandlineError)(message)
 
 
+def forget_frames(error: BaseException) -> None:
+    """Forget where ``error`` and the errors before it were raised, once nothing shows it any more.
+
+    A traceback keeps the variables of its functions in memory. One of them may be the error itself,
+    or what has it as its result; then only a garbage collection would free them all.
+    """
+    pending: list[BaseException | None] = [error]
+    while pending:
+        shown = pending.pop()
+        if shown is not None and shown.__traceback__ is not None:
+            shown.__traceback__ = None
+            pending += (shown.__cause__, shown.__context__)
+
+
 def _leaves(kind: type[StrandlineError]) -> dict[str, type[StrandlineError]]:
     leaves = {kind.code: kind}
     for sub in kind.__subclasses__():

@@ -2,19 +2,24 @@
 
 A node makes no full garbage collections, which would stop all requests for long. So objects that
 refer to each other stay until `strandline.work.collect_garbage`, and with them all that they refer
-to. Few requests may leave any: those that are refused, whose errors refer to them.
+to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from bench.ddl import new_table
 from bench.large import SD, data_file
 from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.errors import StrandlineError
 from strandline.metastore.interface import AsOf
 from strandline.metastore.session import HttpSession
+from strandline.metastore.thrift import ThriftException
 from tests.servers.served_node import ServedNode, often_collecting
 from tests.servers.stores import new_store
 from tests.servers.thrift_client import ThriftClient
@@ -62,6 +67,28 @@ def _session_calls(session: HttpSession, schema: str) -> None:
     session.execute(DropSchema(name=schema, cascade=True))
 
 
+def _refused_calls(client: ThriftClient, session: HttpSession, schema: str) -> None:
+    names = {"dbname": schema, "tbl_name": "t"}
+    for method, arguments in (
+        ("get_table", names),
+        ("drop_table", {"dbname": schema, "name": "t", "deleteData": True}),
+        ("get_partitions_by_filter", {"db_name": schema, "tbl_name": "t", "filter": "p ="}),
+        ("commit_txn", {"rqst": {"txnid": 1_000_000}}),
+    ):
+        with pytest.raises(ThriftException):
+            client.call(method, **arguments)
+    refused: tuple[Callable[[], object], ...] = (
+        lambda: session.table(f"{schema}.t"),
+        lambda: session.execute([CreateSchema(name=schema), DropSchema(name=f"{schema}_none")]),
+        lambda: session.undo(1_000_000),
+        lambda: session.heartbeat(1_000_000),
+        lambda: session.stage(1_000_000, 1_000_000, add=[data_file(1)]),
+    )
+    for call in refused:
+        with pytest.raises(StrandlineError):
+            call()
+
+
 def test_requests_leave_no_objects_that_refer_to_each_other(tmp_path: Path) -> None:
     with (
         closing(ServedNode(new_store("folder", tmp_path / "store"))) as node,
@@ -71,6 +98,7 @@ def test_requests_leave_no_objects_that_refer_to_each_other(tmp_path: Path) -> N
         for schema in ("first", "second"):  # what is made once may stay
             _hive_calls(client, f"hive_{schema}")
             _session_calls(session, schema)
+            _refused_calls(client, session, f"no_{schema}")
             garbage = node.tell("garbage")
         assert garbage == {}
 

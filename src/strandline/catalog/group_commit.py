@@ -61,6 +61,7 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
     VersionNotFound,
+    forget_frames,
 )
 from strandline.metastorage import StoreFull
 from strandline.work import keeping_garbage
@@ -313,6 +314,9 @@ class GroupCommit:
                 elif synced:
                     self._answer(group, [])
                 else:
+                    for member in group.members:  # each is validated again, after the sync
+                        if member.error is not None:
+                            forget_frames(member.error)
                     self._follower.sync()
                     synced = True
                 pause = _FIRST_PAUSE

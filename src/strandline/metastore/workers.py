@@ -58,7 +58,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from strandline.config import DEFAULT_CALL_THREADS, DEFAULT_MAX_CALLS
-from strandline.errors import Overloaded, StrandlineError
+from strandline.errors import Overloaded, StrandlineError, forget_frames
 from strandline.metastore.off_loop import Waits, finish
 from strandline.work.time_slices import shorten_time_slices
 
@@ -456,6 +456,8 @@ class Workers:
         if call.result.done():
             if error is not None and not isinstance(error, StrandlineError | ClientLeft):
                 logger.error("a call failed after its client had left", exc_info=error)
+            if error is not None:
+                forget_frames(error)
         elif error is not None:
             call.result.set_exception(error)
         else:

@@ -29,7 +29,13 @@ from time import monotonic
 from types import MappingProxyType
 
 from strandline import __version__, work
-from strandline.errors import NotFound, Overloaded, StrandlineError, UnsupportedOperation
+from strandline.errors import (
+    NotFound,
+    Overloaded,
+    StrandlineError,
+    UnsupportedOperation,
+    forget_frames,
+)
 from strandline.logs import CLIENT
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.metastore import Metastore
@@ -221,7 +227,8 @@ class HttpApplication:
                 self._requests += 1
                 content = await self._answered(call, asking, body, request)
                 answer = self._bodies.answer(content, call.answer_type, only_reads=call.only_reads)
-            except (ClientGone, ClientLeft):
+            except (ClientGone, ClientLeft) as left:
+                forget_frames(left)
                 return Answer(b"", PROBLEM_TYPE, status=400)  # no client receives it
             except Exception as error:
                 failure, answer = error, self._refused(error)
@@ -263,8 +270,8 @@ class HttpApplication:
                 return await self._workers.run(
                     answer, user=asking.user, kind=kind, until_left=until_left
                 )
-            except work.TooLong:
-                pass
+            except work.TooLong as too_long:
+                forget_frames(too_long)
         else:
             await self._workers.run(
                 lambda still_wanted: authenticate_caller(asking, self._authenticate),
@@ -330,6 +337,7 @@ class HttpApplication:
         self._errors += 1
         if not isinstance(error, StrandlineError):
             logger.error("a request failed with an internal error", exc_info=error)
+        forget_frames(error)
         answer = _error_answer(error, status=401 if isinstance(error, Unauthenticated) else None)
         if isinstance(error, Overloaded):
             answer.headers["Retry-After"] = str(RETRY_SECONDS)

@@ -19,6 +19,7 @@ from strandline.errors import (
     ObjectNotFound,
     StrandlineError,
     UnsupportedOperation,
+    forget_frames,
     surface_of,
 )
 from strandline.metastore.thrift.codec import Codec
@@ -165,11 +166,17 @@ def answer_value(codec: Codec, method: str, value: Any) -> Answer:
 
 
 def answer_error(codec: Codec, method: str, error: BaseException) -> Answer:
-    """Return the answer to a request whose handler raised ``error``.
+    """Return the answer to a request whose handler raised ``error``, and forget its frames.
 
     An exception that the method does not declare is sent as ``MetaException``. If the method does
     not declare that either, it is sent as ``TApplicationException`` with the same message.
     """
+    answer = _shown_error(codec, method, error)
+    forget_frames(error)
+    return answer
+
+
+def _shown_error(codec: Codec, method: str, error: BaseException) -> Answer:
     if isinstance(error, ApplicationException):
         return Answer(EXCEPTION, error.encode())
     if isinstance(error, ThriftException):
