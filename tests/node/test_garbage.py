@@ -83,6 +83,7 @@ def _refused_calls(client: ThriftClient, session: HttpSession, schema: str) -> N
         lambda: session.undo(1_000_000),
         lambda: session.heartbeat(1_000_000),
         lambda: session.stage(1_000_000, 1_000_000, add=[data_file(1)]),
+        lambda: session.dump(ignore=["none"]),  # in a child process
     )
     for call in refused:
         with pytest.raises(StrandlineError):

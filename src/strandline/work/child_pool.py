@@ -100,7 +100,7 @@ class _SharedCall:
         """
         self._callers += 1
         try:
-            reply = await asyncio.shield(self.task)
+            reply = await _result_of(self.task)
         except asyncio.CancelledError:
             if self._callers == 1:
                 self.is_open = False
@@ -256,7 +256,7 @@ class ChildPool:
         self._running.add(task)
         task.add_done_callback(self._ended)
         try:
-            return await asyncio.shield(task)
+            return await _result_of(task)
         except asyncio.CancelledError:
             if only_reads:
                 task.cancel()
@@ -398,6 +398,15 @@ class ChildPool:
 
         loop = asyncio.get_running_loop()
         child.closing = loop.call_later(self._idle_seconds, let_go)
+
+
+async def _result_of(task: asyncio.Task[Reply]) -> Reply:
+    """The result of ``task``, which continues if the caller is cancelled.
+
+    With `asyncio.shield`, a task that fails would keep the traceback of its error.
+    """
+    await asyncio.wait([task])
+    return task.result()
 
 
 def _settle(readable: asyncio.Future[None]) -> None:
