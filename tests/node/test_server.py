@@ -214,6 +214,26 @@ def test_a_node_stops_soon_after_its_last_answer_to_a_client_that_does_not_confi
         run_quietly(serve(security, ask, **more))
 
 
+def test_a_client_that_ends_tls_during_its_call_leaves_no_line_in_the_log(
+    authority: trustme.CA, security: ssl.SSLContext, run_quietly: Any
+) -> None:
+    asked, has_left = asyncio.Event(), asyncio.Event()
+
+    async def answer() -> list[str]:
+        asked.set()
+        await has_left.wait()
+        return ["d1"]
+
+    async def leave(address: tuple[str, int]) -> None:
+        with await asyncio.to_thread(silent_client, authority, address) as client:
+            client.sendall(request("get_all_databases"))
+            await asked.wait()
+            await asyncio.to_thread(client.unwrap)
+            has_left.set()
+
+    run_quietly(with_thrift(security, leave, handler=lambda *_: answer()))
+
+
 HIVE, HTTP = "the Hive port listens on 0.0.0.0", "the HTTP port listens on 0.0.0.0"
 
 

@@ -140,11 +140,15 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def eof_received(self) -> bool:
-        """The client sends no more. Answer what it has sent, then close the connection."""
+        """The client sends no more. Answer what it has sent, then close the connection.
+
+        With TLS, asyncio closes the connection at once.
+        """
         self._ended = True
         if self._speaks_thrift:
             self._pump()
-        return self._speaks_thrift and not self._closed
+        has_tls = self._transport.get_extra_info("sslcontext") is not None
+        return self._speaks_thrift and not self._closed and not has_tls
 
     def pause_writing(self) -> None:
         self._outgoing.writable = False
