@@ -199,7 +199,10 @@ def parse_type_json(text: str, *, field_ids: bool = False) -> DataType:
     Raises `InvalidType` with the position or path of the error in the text.
     """
     value = _parsed(text)
-    return _Reader(field_ids=field_ids).data_type(value, "the type", 0, {})
+    try:
+        return _Reader(field_ids=field_ids).data_type(value, "the type", 0)
+    except RecursionError:  # of an error, which shows a value that is nested as deeply as can be
+        raise _too_deep("the JSON of a type") from None
 
 
 def check_metadata(text: str) -> None:
@@ -226,9 +229,7 @@ def _parsed(text: str) -> Any:
     except UnicodeEncodeError:
         raise InvalidType("the JSON of a type contains half a surrogate pair") from None
     except RecursionError:
-        raise InvalidType(
-            f"the JSON of a type is nested too deep; at most {MAX_DEPTH} levels are allowed"
-        ) from None
+        raise _too_deep("the JSON of a type") from None
     except ValueError as error:
         raise InvalidType(f"the JSON of a type does not parse: {error}") from None
     return value
@@ -375,28 +376,22 @@ class _Reader:
 
     field_ids: bool
 
-    def data_type(
-        self, value: object, where: str, depth: int, collations: dict[str, str], path: str = ""
-    ) -> DataType:
+    def data_type(self, value: object, where: str, depth: int) -> DataType:
         if isinstance(value, str):
-            return self.scalar(value, where, collations.get(path))
+            return self.scalar(value, where)
         if not isinstance(value, dict):
             raise _unexpected(where, "the name of a type or an object", value)
         if depth >= MAX_DEPTH:
-            raise InvalidType(
-                f"{where[:200]} is nested too deep; at most {MAX_DEPTH} levels are allowed"
-            )
+            raise _too_deep(where[:200])
         match value.get("type"):
             case "array":
                 element = _member(value, "elementType", where)
                 return ArrayType(
-                    self.data_type(
-                        element, f"{where}.elementType", depth + 1, collations, f"{path}.element"
-                    ),
+                    self.data_type(element, f"{where}.elementType", depth + 1),
                     contains_null=_flag(value, "containsNull", where),
                 )
             case "map":
-                return self.map_type(value, where, depth, collations, path)
+                return self.map_type(value, where, depth)
             case "struct":
                 fields = _member(value, "fields", where)
                 if not isinstance(fields, list):
@@ -413,28 +408,23 @@ class _Reader:
                 )
         raise _unexpected(f"{where}.type", '"array", "map" or "struct"', value.get("type"))
 
-    def map_type(
-        self, value: dict[str, Any], where: str, depth: int, collations: dict[str, str], path: str
-    ) -> MapType:
+    def map_type(self, value: dict[str, Any], where: str, depth: int) -> MapType:
         key = _member(value, "keyType", where)
         inner = _member(value, "valueType", where)
         return MapType(
-            self.data_type(key, f"{where}.keyType", depth + 1, collations, f"{path}.key"),
-            self.data_type(inner, f"{where}.valueType", depth + 1, collations, f"{path}.value"),
+            self.data_type(key, f"{where}.keyType", depth + 1),
+            self.data_type(inner, f"{where}.valueType", depth + 1),
             value_contains_null=_flag(value, "valueContainsNull", where),
         )
 
-    def scalar(self, name: str, where: str, collation: str | None) -> DataType:
+    def scalar(self, name: str, where: str) -> DataType:
         spatial = is_spatial(name)
         if not spatial and not _SCALAR.fullmatch(name):
             raise _unexpected(where, "the name of a type", name)
         try:
-            data_type = parse_spatial_json(name) if spatial else parse_type(name)
+            return parse_spatial_json(name) if spatial else parse_type(name)
         except InvalidType as error:
             raise InvalidType(f"{where}: {error.message}") from None
-        if data_type == StringType() and collation is not None:
-            return StringType(collation)
-        return data_type
 
     def field(self, value: object, where: str, depth: int) -> StructField:
         if not isinstance(value, dict):
@@ -470,14 +460,13 @@ class _Reader:
         self, value: dict[str, Any], name: str, where: str, depth: int
     ) -> tuple[DataType, bool]:
         """Return the field's type, and whether it covers all collations in the metadata."""
-        written = _member(value, "type", where)
-        where = f"{where}.type"
+        data_type = self.data_type(_member(value, "type", where), f"{where}.type", depth)
         collations = _collations_of((value.get("metadata") or {}).get(COLLATIONS_KEY), name)
         if collations:
-            collated = self.data_type(written, where, depth, collations)
+            collated = _with_collations(data_type, "", collations)
             if len(_collations(collated, "")) == len(collations):
                 return collated, True
-        return self.data_type(written, where, depth, {}), False
+        return data_type, False
 
 
 def _check_metadata_depth(metadata: dict[str, Any], where: str) -> None:
@@ -511,6 +500,24 @@ def _collations_of(value: object, name: str) -> dict[str, str]:
     return collations
 
 
+def _with_collations(data_type: DataType, path: str, collations: dict[str, str]) -> DataType:
+    """Return the type at ``path`` below a field, with the collations of its strings."""
+    match data_type:
+        case StringType(None):
+            return StringType(collations.get(path))
+        case ArrayType(element):
+            return replace(
+                data_type, element=_with_collations(element, f"{path}.element", collations)
+            )
+        case MapType(key, value):
+            return replace(
+                data_type,
+                key=_with_collations(key, f"{path}.key", collations),
+                value=_with_collations(value, f"{path}.value", collations),
+            )
+    return data_type
+
+
 def _member(value: dict[str, Any], key: str, where: str) -> object:
     if key not in value:
         raise InvalidType(f"{where} has no {key!r}; found {', '.join(map(repr, value))[:200]}")
@@ -522,6 +529,10 @@ def _flag(value: dict[str, Any], key: str, where: str) -> bool:
     if not isinstance(flag, bool):
         raise _unexpected(f"{where}.{key}", "true or false", flag)
     return flag
+
+
+def _too_deep(what: str) -> InvalidType:
+    return InvalidType(f"{what} is nested too deep; at most {MAX_DEPTH} levels are allowed")
 
 
 def _unexpected(where: str, expected: str, actual: object) -> InvalidType:
