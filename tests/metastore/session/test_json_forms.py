@@ -330,3 +330,11 @@ def test_a_definition_that_is_written_by_hand_is_read() -> None:
     assert AlterColumn(schema="s", table="t", column="c") == there_and_back(
         AlterColumn(schema="s", table="t", column="c"), Command
     )
+
+
+def test_a_type_that_python_can_parse_but_not_write_again_is_refused_with_a_typed_error() -> None:
+    """Each of the two reaches the limit of recursion at another depth."""
+    for depth in range(900, 1_000):
+        body = b'{"type":' + b"[" * depth + b"]" * depth + b"}"
+        with pytest.raises(InvalidInput):
+            read_json(body, DataType)

@@ -52,6 +52,8 @@ def read_form(data: bytes, form: Form) -> Any:
         return form.read(value)
     except Misfit as misfit:
         raise misfit.error() from None
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def _no_constant(name: str) -> None:
@@ -81,9 +83,13 @@ def parse_json(data: bytes) -> Json:
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the body is not UTF-8 at byte {error.start}") from None
     except RecursionError:
-        raise InvalidInput("the body is nested too deeply to be read") from None
+        raise _too_deep() from None
     except ValueError as error:
         raise InvalidInput(f"the body is not JSON: {error}") from None
+
+
+def _too_deep() -> InvalidInput:
+    return InvalidInput("the body is nested too deeply to be read")
 
 
 def write_error(error: BaseException, *, status: int | None = None) -> tuple[int, bytes]:
