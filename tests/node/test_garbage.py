@@ -7,9 +7,11 @@ to.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,8 +21,11 @@ from strandline.catalog.commands import CreateSchema, DropSchema
 from strandline.errors import StrandlineError
 from strandline.metastore.interface import AsOf
 from strandline.metastore.session import HttpSession
+from strandline.metastore.session.calls import JSON_TYPE
 from strandline.metastore.thrift import ThriftException
-from tests.servers.served_node import ServedNode, often_collecting
+from tests.metastore.thrift.test_limits import reset
+from tests.metastore.thrift.test_server import request
+from tests.servers.served_node import LONG, ServedNode, often_collecting
 from tests.servers.stores import new_store
 from tests.servers.thrift_client import ThriftClient
 
@@ -90,6 +95,31 @@ def _refused_calls(client: ThriftClient, session: HttpSession, schema: str) -> N
             call()
 
 
+def _left_connections(node: ServedNode) -> None:
+    """Connections that their clients reset: idle, and during a call of a child process."""
+    http = urlsplit(node.url).netloc
+    head = f"HTTP/1.1\r\nHost: {http}\r\nContent-Type: {JSON_TYPE}\r\nContent-Length: 2\r\n\r\n{{}}"
+    tasks = node.statistics()["children"]["tasks"]
+    for address, message, is_answered in (
+        (node.thrift_address, request("get_all_databases"), True),
+        (http, f"POST /v1/status {head}".encode(), True),
+        (http, f"POST /v1/dump {head}".encode(), False),
+    ):
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=LONG) as stream:
+            stream.sendall(message)
+            if is_answered:
+                stream.recv(10)
+            else:
+                while node.statistics()["children"]["tasks"] == tasks:
+                    pass
+            reset(stream)
+    while True:
+        counts = node.statistics()
+        if counts["thrift"]["connections"] == 1 and not counts["children"]["running"]:
+            return
+
+
 def test_requests_leave_no_objects_that_refer_to_each_other(tmp_path: Path) -> None:
     with (
         closing(ServedNode(new_store("folder", tmp_path / "store"))) as node,
@@ -100,6 +130,7 @@ def test_requests_leave_no_objects_that_refer_to_each_other(tmp_path: Path) -> N
             _hive_calls(client, f"hive_{schema}")
             _session_calls(session, schema)
             _refused_calls(client, session, f"no_{schema}")
+            _left_connections(node)
             garbage = node.tell("garbage")
         assert garbage == {}
 

@@ -240,6 +240,11 @@ class ServedNode:
         """A client of the Hive protocol."""
         return ThriftClient(str(self._thrift.hostname), self._thrift.port or 0, timeout=timeout)
 
+    @property
+    def thrift_address(self) -> str:
+        """``host:port`` of the Hive protocol."""
+        return str(self._thrift.netloc)
+
     def statistics(self) -> dict[str, Any]:  # Any: JSON
         """The counts of the parts of the node."""
         counts: dict[str, Any] = httpx.get(f"{self.url}/v1/statistics").json()

@@ -227,6 +227,7 @@ class _HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.forget(self)
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn's timer refers to the connection
 
     def data_received(self, data: bytes) -> None:
         if self._ignores_input or self.transport.is_closing():

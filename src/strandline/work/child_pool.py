@@ -99,13 +99,14 @@ class _SharedCall:
         If the last waiting caller is cancelled, the task is cancelled too.
         """
         self._callers += 1
+        task = self.task
         try:
-            reply = await _result_of(self.task)
+            reply = await _result_of(task)
         except asyncio.CancelledError:
             if self._callers == 1:
                 self.is_open = False
-                self.task.cancel()
-                self.task.add_done_callback(_close_content)
+                task.cancel()
+                task.add_done_callback(_close_content)
             raise
         finally:
             self._callers -= 1
@@ -230,6 +231,7 @@ class ChildPool:
         return await shared_call.reply()
 
     def _forget(self, question: Hashable, shared_call: _SharedCall) -> None:
+        del shared_call.task  # which may refer to the call, by the traceback of its error
         if self._shared_calls.get(question) is shared_call:
             del self._shared_calls[question]
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -393,6 +394,29 @@ def test_damaged_requests_never_stop_the_server(
             read_to_end(stream)
     with running.client() as client:
         assert client.call("get_all_databases") == ["d1"]
+
+
+def test_what_an_answered_request_took_is_freed_although_its_client_stays(serve: Serve) -> None:
+    class Call:
+        """As the call in a thread, which has the result."""
+
+        def withdraw(self) -> None: ...
+
+    freed = threading.Event()
+
+    async def answer() -> list[str]:
+        return ["d1"]
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        call = Call()
+        weakref.finalize(call, freed.set)
+        connection.on_leave = call.withdraw
+        return answer()
+
+    with connect(serve(handler)) as stream:
+        stream.sendall(request("get_all_databases"))
+        assert read_messages(stream, 1)
+        assert freed.wait(60)
 
 
 def test_a_client_that_has_closed_its_sending_side_is_still_answered(

@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
             self._slicing = None
         self._scanner = Scanner()
         self.info.on_leave()
-        self._outgoing.end()
+        self._outgoing.forget_connection()
         if self._running is None:  # else the task still holds its arguments
             self._server.memory.release(self)
         self._server.forget(self)

@@ -90,6 +90,7 @@ class ConnectionInfo:
         """Called by the server with the request that is now in progress; empty for a large one."""
         self._message = message
         self.is_large = is_large
+        self.on_leave = bool  # that of the last request may refer to its result
 
 
 @dataclass(frozen=True, slots=True)

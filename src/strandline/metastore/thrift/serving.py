@@ -209,6 +209,10 @@ class Serving(Protocol):
         """Remove a connection that has ended."""
 
 
+def _drop(_: bytes | memoryview) -> None:
+    """Write nothing."""
+
+
 class Outgoing:
     """Sends the answers of one connection. A long answer goes in pieces, as the client reads them.
 
@@ -222,11 +226,11 @@ class Outgoing:
         owner: object,
         *,
         write: Callable[[bytes | memoryview], None],
-        sent: Callable[[], None],
+        sent: Callable[[], object],
         is_closed: Callable[[], bool],
     ) -> None:
         self._server = server
-        self._owner = owner
+        self._owner: object = owner
         self._write = write
         self._sent = sent
         self._is_closed = is_closed
@@ -290,6 +294,12 @@ class Outgoing:
             return
         self._write(piece)
         self.send_soon()
+
+    def forget_connection(self) -> None:
+        """End, and refer no more to the connection, which refers to this. The client has left."""
+        self.end()
+        self._owner = None
+        self._write, self._sent, self._is_closed = _drop, bool, lambda: True
 
     def end(self) -> None:
         """Drop what is not written, and release its memory."""
