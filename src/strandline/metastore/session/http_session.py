@@ -87,7 +87,8 @@ class HttpSession(Session):
     """A user's session with the node at ``url`` (``http://host:port``).
 
     ``secret`` authenticates the user to a node that requires it. ``timeout`` is how many seconds a
-    call may take, including everything that is done to settle it. Errors are those of `Session`.
+    call may wait for the node, including everything that is done to settle it. An answer whose
+    bytes keep coming may take longer. Errors are those of `Session`.
     Calls also raise `Unavailable` if the node does not answer in time, and `ProtocolError` if
     something other than a node answers. Also a context manager that closes the session.
     """
