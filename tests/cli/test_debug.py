@@ -23,6 +23,7 @@ from strandline.catalog.commands import (
     ViewDefinition,
 )
 from strandline.cli import main
+from strandline.cli.main import IO_ERROR
 from strandline.config import Settings
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -114,6 +115,9 @@ def test_a_dump_replaces_a_file_and_writes_into_links_and_pipes(tmp_path: Path) 
         run("dump", lake, pipe, "--stats-only")
         assert "collections" in json.loads(text.result())
     assert pipe.is_fifo()
+    full = CliRunner().invoke(main, ["debug", "dump", str(lake), "/dev/full"])
+    assert full.exit_code == IO_ERROR
+    assert full.stderr == "strandline: /dev/full cannot be written: No space left on device\n"
     assert "cannot be written" in run("dump", lake, tmp_path / "none" / "x", fails=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "lake", "link", "pipe"]
 

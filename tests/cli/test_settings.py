@@ -255,3 +255,9 @@ def test_unwritable_output_gives_one_line_and_a_failure(arguments: list[str]) ->
         IO_ERROR,
         "strandline: [Errno 28] No space left on device\n",
     )
+
+
+def test_a_command_succeeds_although_its_standard_output_is_closed() -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "strandline", "config"]
+    completed = subprocess.run(closed, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")

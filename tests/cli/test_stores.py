@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.cli.main import main
+from strandline.config import Settings
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -168,3 +169,16 @@ def test_reading_does_not_upgrade_the_tables_of_an_older_release(kind: str, tmp_
         )
         assert versions.scalar() == 1
     database.close()
+
+
+@pytest.mark.parametrize("generation", [1, 3])
+def test_a_command_joins_the_nodes_of_a_store_whatever_generation_is_set(
+    generation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(tmp_path / "s", settings=Settings(deploy_generation=2)) as node:
+        monkeypatch.setenv("STRANDLINE_DEPLOY_GENERATION", str(generation))
+        assert output("clean", tmp_path / "s").startswith("there is nothing to clean")
+        assert "create role ann" in output("role", "create", tmp_path / "s", "ann")
+        node.catalogs.sync()
+        assert node.catalogs.token.deploy_generation == 2
+        assert not node.replaced.done()

@@ -7,9 +7,11 @@ import json
 import os
 import re
 import resource
+import signal
 import stat
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -595,6 +597,33 @@ def test_a_full_disk_has_the_exit_status_of_a_failed_write(
     result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
     assert result.exit_code == IO_ERROR
     assert re.search(r"restoring to .*/new failed: .*No space left", result.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_backup_or_restore_and_leaves_nothing(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    temporary, target = tmp_path / "tmp", tmp_path / "new"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    former = signal.signal(number, signal.default_int_handler)  # for a test that fails
+
+    def end(*_: object) -> None:
+        signal.raise_signal(number)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ArchiveWriter, "finish", end)
+            assert strandline("backup", store, tmp_path / "b").exit_code == 128 + number
+        assert not (tmp_path / "b.unfinished").exists()
+        assert "holds: 0" in strandline("holders", store).output
+        assert strandline("backup", store, tmp_path / "b").exit_code == 0
+        monkeypatch.setattr(Backup, "copy_file", end)
+        assert strandline("restore", tmp_path / "b", target, "--copy").exit_code == 128 + number
+        assert [*target.iterdir(), *temporary.iterdir()] == []
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, former)
 
 
 def test_file_names_that_are_not_utf_8_are_restored(store: Path, tmp_path: Path) -> None:

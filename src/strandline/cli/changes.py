@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -44,10 +44,14 @@ _KINDS = (*restorable(), PARTITIONS)
 
 @contextmanager
 def joining(store: Store) -> Iterator[Node]:
-    """Open a node in this process on an existing store; others may run. Raises `NotFound`."""
+    """Open a node in this process on an existing store; others may run. Raises `NotFound`.
+
+    It joins the generation that holds the store: only a node that serves takes a store over.
+    """
     with database_of(store) as database, log_of(store, database):
         pass
-    with Node.open(address_of(store), settings=load(store).settings) as node:
+    settings = replace(load(store).settings, deploy_generation=None)
+    with Node.open(address_of(store), settings=settings) as node:
         yield node
 
 

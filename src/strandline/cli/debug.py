@@ -72,7 +72,7 @@ def _written(target: Path | None) -> Iterator[TextIO]:
             with _replaced(target.resolve()) as file:
                 yield file
     except OSError as error:
-        raise InvalidInput(f"{target} cannot be written: {error.strerror}") from error
+        raise OSError(f"{target} cannot be written: {error.strerror}") from error
 
 
 @contextmanager

@@ -92,6 +92,8 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def main(self, *arguments: Any, **named: Any) -> Any:  # Any: those of click
+        if sys.stdout is None:  # the caller has closed it
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open, like standard output
         if isinstance(sys.stdout, TextIOWrapper):
             # A name, also one of a file, may have characters that the terminal's encoding lacks.
             with suppress(OSError):  # if the file was replaced by a pipe
