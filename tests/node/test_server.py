@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlite3 import connect
 from typing import Any, cast
 
+import httpx
 import pytest
 import trustme
 import uvicorn
@@ -40,7 +41,13 @@ from tests.log_lines import log_lines
 from tests.metastore.session.served import listening_socket
 from tests.metastore.thrift.test_server import request, toy
 from tests.node.test_http_connections import Toy
-from tests.servers.served_node import ServedNode, committer_dies, few_descriptors, stops_patiently
+from tests.servers.served_node import (
+    ServedNode,
+    committer_dies,
+    few_descriptors,
+    forks_no_children,
+    stops_patiently,
+)
 from tests.servers.stores import new_store
 
 WAIT = 60.0
@@ -277,6 +284,17 @@ def test_a_node_ends_with_an_error_when_one_of_its_threads_has_ended(tmp_path: P
         with node.session() as session, pytest.raises(StrandlineError):
             session.execute(CreateSchema(name="a"))
         assert node.ended() == 1
+
+
+def test_a_node_that_cannot_start_children_is_reported_as_failing(tmp_path: Path) -> None:
+    with closing(ServedNode(new_store("folder", tmp_path), plants=[forks_no_children])) as node:
+        while (answer := httpx.get(f"{node.url}/health/ready")).status_code == 200:
+            pass  # the process has been started, and has not ended yet
+        (problem,) = answer.json()["problems"]
+        assert problem == {
+            "check": "child processes",
+            "reason": "the process that starts children has ended; restart the node",
+        }
 
 
 def test_a_node_whose_catalog_was_set_back_ends_also_while_another_process_writes(

@@ -29,6 +29,7 @@ from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, server
 from strandline.sql.postgres_database import PostgresDatabase
+from strandline.work import children
 from tests.servers.stores import EmptyStore
 from tests.servers.thrift_client import ThriftClient
 from tests.sql.processes import Process
@@ -210,6 +211,11 @@ def committer_dies(patch: pytest.MonkeyPatch) -> None:
         raise MemoryError("planted")
 
     patch.setattr(GroupCommit, "_await_callers", die)
+
+
+def forks_no_children(patch: pytest.MonkeyPatch) -> None:
+    """A plant: the process that starts children ends at once."""
+    patch.setattr(children, "_fork_children", lambda *_: None)
 
 
 def stops_patiently(patch: pytest.MonkeyPatch) -> None:

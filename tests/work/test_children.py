@@ -572,6 +572,41 @@ sys.stdin.readline()
 """
 
 
+FAILING_FORKS = """
+import errno, os
+from contextlib import nullcontext
+from strandline.work.children import ForkServer, Service, receive_packet, send_packet
+from strandline.work.contents import Content
+
+forks, fork = [], os.fork
+
+def fork_or_fail():
+    forks.append("one")
+    if len(forks) == 2:  # the first starts the fork server
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+
+os.fork = fork_or_fail
+echo = Service(lambda fields, data: ({}, data), bool)
+server = ForkServer.start(lambda announce: nullcontext(echo))
+assert receive_packet(server.child(only_reads=True)) is None
+child = server.child(only_reads=True)
+send_packet(child, {"name": "echo", "only_reads": True}, Content.of(b"word"))
+_, answer = receive_packet(child)
+print(answer.read())
+"""
+
+
+def test_a_child_that_cannot_be_forked_is_lost_and_the_next_one_is_forked() -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", FAILING_FORKS], capture_output=True, text=True, check=False
+    )
+    assert (completed.returncode, completed.stdout) == (0, "b'word'\n"), completed.stderr
+    assert completed.stderr == (
+        "a child process could not be started: Resource temporarily unavailable\n"
+    )
+
+
 def test_all_child_processes_exit_when_the_node_is_killed() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

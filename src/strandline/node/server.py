@@ -151,6 +151,7 @@ async def _serve(
     stop = _stop_at_signals()
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
     catalogs = node.catalogs
+    node.health.add("child processes", forks.check)
     children = ChildPool(forks.child, on_announced=catalogs.expect, on_ended=catalogs.child_ended)
     service = HiveMetastoreService(
         node.metastore, notifications=node.notifications, workers=workers, children=children

@@ -238,16 +238,25 @@ class ForkServer:
             )
         except OSError as error:
             parent_end.close()
-            raise Unavailable(
-                f"the process that starts children has ended ({error.strerror}); restart the node"
-            ) from error
+            raise _ended() from error
         finally:
             child_end.close()
         return parent_end
 
+    def check(self) -> None:
+        """Raise `Unavailable` if the fork server has ended."""
+        poll = select.poll()
+        poll.register(self._control, 0)  # the end of the other side is always reported
+        if poll.poll(0):
+            raise _ended()
+
     def close(self) -> None:
         """End the fork server. Children end when their own connections are closed."""
         self._control.close()
+
+
+def _ended() -> Unavailable:
+    return Unavailable("the process that starts children has ended; restart the node")
 
 
 class _ThenExits:
@@ -287,7 +296,12 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
         if not packet:
             return
         with socket.socket(fileno=descriptors[0]) as connection:
-            if os.fork() == 0:
+            try:
+                is_child = os.fork() == 0
+            except OSError as error:  # too many processes or too little memory: the task is lost
+                logger.error("a child process could not be started: %s", error.strerror)
+                continue
+            if is_child:
                 with _ThenExits():
                     control.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
