@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateSchema
 from strandline.cli.main import main
-from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
+from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved, Unavailable
 from strandline.node import DATABASE_FILE, Node
 from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import (
@@ -176,6 +176,20 @@ def test_a_store_that_was_moved_away_refuses_writes_and_is_unhealthy(
                 session.execute(CreateSchema(name="lost"))
         assert not (folder / "warehouse" / "lost.db").exists()
         assert "database in its place" in [problem.check for problem in node.health.report()]
+
+
+def test_a_new_connection_leaves_the_log_of_a_database_that_was_moved_away(folder: Path) -> None:
+    database, elsewhere = folder / DATABASE_FILE, folder / "elsewhere"
+    with Node.open(folder) as node:
+        write_some(node, 2)
+        log = log_of(folder).read_bytes()
+        database.rename(elsewhere)
+        with ExitStack() as stack:
+            for _ in range(9):
+                with suppress(Unavailable):
+                    stack.enter_context(node.database.read())
+        assert not database.exists()
+        assert log_of(folder).read_bytes() == log
 
 
 # -- a schema that does not fit ----------------------------------------------------------------

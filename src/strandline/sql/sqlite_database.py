@@ -37,7 +37,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -94,6 +94,9 @@ def open_sqlite(
     size = sqlite_file.size_of(path)
     if before_creation is not None and not size:
         before_creation()
+    if not size:
+        with suppress(OSError):  # connecting fails then, and says why
+            path.touch(0o644)
     if 0 < size <= check_bytes and (damage := sqlite_file.find_damage(path)):
         raise sqlite_file.damaged(path, damage)
     database = SqliteDatabase(path, patience=patience, read_only=read_only)

@@ -121,9 +121,14 @@ def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
 
 
 def connect(path: Path, *, busy_ms: int, query_only: bool) -> sqlite3.Connection:
-    """A connection with the settings of this module. The caller opens every transaction itself."""
+    """A connection with the settings of this module. The caller opens every transaction itself.
+
+    The file must exist. In place of one that was moved away, SQLite would create an empty one, and
+    then delete the write-ahead log, which has commits of the other.
+    """
     connection = sqlite3.connect(
-        path,
+        f"{path.as_uri()}?mode=rw",
+        uri=True,
         timeout=READER_BUSY_MS / 1000,
         isolation_level=None,
         check_same_thread=False,  # a connection moves between threads, one at a time
