@@ -18,7 +18,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.catalog.events import AppliedVersion
 from strandline.clock import milliseconds
 from strandline.config import Settings
-from strandline.errors import ObjectNotFound, Unavailable, UnknownOutcome
+from strandline.errors import CorruptData, ObjectNotFound, Unavailable, UnknownOutcome
 from strandline.metastorage import Metastorage
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
@@ -282,12 +282,14 @@ def test_metrics_have_the_watermarks_and_the_lag_of_the_follower(tmp_path: Path)
         assert read(node)["follower_lag_events"] == 0
 
 
-@pytest.fixture
-def url_without_transactions(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture(params=[Unavailable, CorruptData])
+def url_without_transactions(
+    node: Node, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[str]:
     """The pages of a node that cannot read the statistics of its transactions."""
 
     def gone() -> None:
-        raise Unavailable("the store is away")
+        raise request.param("the store is away")
 
     monkeypatch.setattr(node.transactions, "statistics", gone)
     with serving(monitored(node)) as url:

@@ -23,7 +23,7 @@ from typing import TypeVar, cast
 
 from strandline import __version__
 from strandline.catalog import CatalogManager
-from strandline.errors import DeadlineExceeded, Unavailable
+from strandline.errors import DeadlineExceeded, StrandlineError
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.calls import JSON_TYPE, PREFIX
 from strandline.metastore.session.http_app import Page
@@ -162,14 +162,14 @@ class Monitoring:
         return metrics_text(self._counts(), self._calls.statistics())
 
     def _counts(self) -> dict[str, object | None]:
-        """Return the statistics of each part, or None for a part that raises `Unavailable`.
+        """Return the statistics of each part, or None for a part that cannot be read.
 
-        While the store is unavailable, those of the other parts are needed even more.
+        While the store is unavailable or damaged, those of the other parts are needed even more.
         """
         counts: dict[str, object | None] = {}
         for name, part in self._parts.items():
             try:
                 counts[name] = part.statistics()
-            except Unavailable:
+            except StrandlineError:
                 counts[name] = None
         return counts
