@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -226,13 +227,31 @@ def test_an_unknown_command_is_refused_with_the_closest_match() -> None:
     assert "there is no command 'undorp'; is undrop meant?" in shown.output
 
 
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.mkdir(), "Is a directory"),  # as a container's mount of a missing file
+        (lambda path: path.symlink_to("missing"), "No such file or directory"),
+    ],
+)
+def test_a_settings_file_that_is_none_is_refused(
+    tmp_path: Path, make: Callable[[Path], None], reason: str
+) -> None:
+    make(tmp_path / FILE_NAME)
+    result = strandline("config", tmp_path)
+    assert (result.exit_code, result.stderr) == (
+        64,
+        f"strandline: the settings in {tmp_path / FILE_NAME} cannot be read: {reason}\n",
+    )
+
+
 def test_a_folder_that_the_user_may_not_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> bool:
+    def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "is_file", refuse)
+    monkeypatch.setattr(Path, "lstat", refuse)
     result = strandline("config", tmp_path)
     assert result.exit_code == 64
     assert result.stderr == (

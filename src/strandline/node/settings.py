@@ -265,12 +265,15 @@ def _places(
 
 def _has_settings(folder: Path) -> bool:
     try:
-        return (folder / FILE_NAME).is_file()
+        (folder / FILE_NAME).lstat()  # a folder or a dangling link is refused when it is read
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except PermissionError as error:
         raise InvalidInput(
             f"this user may not read the folder {folder}; run the command as the owner of the "
             "folder, or let the owner set file_access and the permissions of the folder"
         ) from error
+    return True
 
 
 def _of_file(file: Path) -> _Place:
