@@ -725,6 +725,24 @@ def test_a_backup_and_a_restored_store_are_readable_by_their_owner_only(
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o750])
+def test_a_backup_has_the_permissions_of_the_folder_whatever_access_new_files_get(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    temporary: list[int] = []
+
+    def look(node_database: Any, file: Path) -> None:
+        temporary.append(stat.S_IMODE(file.parent.stat().st_mode))
+        copy_database(node_database, file)
+
+    monkeypatch.setattr(module, "copy_database", look)
+    store.chmod(mode)
+    with Node.open(store, settings=Settings(file_access="umask")) as node:
+        back_up(node, tmp_path / "b", user="ann")
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == mode & 0o666
+    assert temporary == [0o700]
+
+
 def test_a_restore_next_to_the_original_store_asks_for_the_copy_option(
     store: Path, tmp_path: Path
 ) -> None:

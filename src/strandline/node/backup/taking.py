@@ -75,12 +75,17 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     _refuse_file(target)
     refuse_inside(target, files.root)
     refuse_inside(target, files.folders.warehouse)
-    mode = node.settings.folder_mode
+    mode = stat.S_IMODE(files.root.stat().st_mode)
     holds = node.transactions.holds
-    with _unfinished(target, mode=mode & 0o666) as written, _temporary_folder(mode=mode) as work:
+    with (
+        _unfinished(target, mode=mode & 0o666) as written,
+        # For the copied database, because the archive may be on a network file system.
+        TemporaryDirectory(prefix="strandline-backup-") as temporary,
+    ):
+        work = Path(temporary)
         hold = node.metastore.hold(BACKUP, user, at=None, ttl_ms=HOLD_MS, user=user)
         try:
-            archive = ArchiveWriter(written, _copy_catalog(node, work))
+            archive = ArchiveWriter(written, _copy_catalog(node, work, mode=mode))
             with closing(open_sqlite(work / DATABASE_FILE)) as copied:
                 with copied.write() as connection:  # no process would release it there
                     connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold.hold_id))
@@ -159,16 +164,10 @@ def _locks(file: BinaryIO) -> bool:
     return True
 
 
-@contextmanager
-def _temporary_folder(*, mode: int) -> Iterator[Path]:
-    """Make a local folder for the copied database. The archive may be on a network file system."""
-    with TemporaryDirectory(prefix="strandline-backup-") as work:
-        os.chmod(work, mode)
-        yield Path(work)
-
-
-def _copy_catalog(node: Node, work: Path) -> Manifest:
+def _copy_catalog(node: Node, work: Path, *, mode: int) -> Manifest:
     """Copy the database and the blobs of its catalog; return the manifest to fill.
+
+    ``mode`` is the permission bits of the store's folder or warehouse.
 
     Repeat until all blobs that the copy names are copied. A blob that is missing twice is missing
     in the store; the manifest reports it.
@@ -200,7 +199,7 @@ def _copy_catalog(node: Node, work: Path) -> Manifest:
                 time=format_timestamp(time),
                 missing=sorted(missing),
                 warehouse="" if node.address.folder else os.path.realpath(node.folders.warehouse),
-                mode=stat.S_IMODE((node.address.folder or node.folders.warehouse).stat().st_mode),
+                mode=mode,
             )
         # A sweep removed blobs between the two steps. The present database names others.
         for leftover in work.iterdir():
