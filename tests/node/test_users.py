@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,23 @@ def test_a_token_is_added_on_a_new_line_after_an_unterminated_one(tmp_path: Path
     users = Users(path)
     assert users.accepts("ann", first)
     assert users.accepts("bob", second)
+
+
+def test_a_token_whose_line_does_not_fit_on_the_disk_leaves_the_file_as_it_was(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "users"
+    token = new_token(path, "ann")
+    text = path.read_text()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(text) + 30, before[1]))
+    try:
+        with pytest.raises(InvalidInput, match=r"no token was added to .*users: No space left"):
+            new_token(path, "bob")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == text
+    assert Users(path).accepts("ann", token)
 
 
 def test_a_large_file_is_read_and_a_huge_one_refused(tmp_path: Path) -> None:

@@ -57,7 +57,11 @@ def new_token(path: Path, user: str) -> str:
         # One write in append mode, so that two commands at once add two lines.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, line.encode())
+            data = line.encode()
+            written = os.write(descriptor, data)
+            if written < len(data):  # the disk is full; a part of a line would be refused
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
