@@ -76,9 +76,10 @@ class PartitionPlaces:
         return True
 
     def was_moved(self, row: Row, location: str) -> bool:
-        """Whether a client has moved the partition's own folder to ``location``, also its own.
+        """Whether a client has moved the partition's folder to another spelling of its name.
 
-        Spark does this after a rename if the keys of the table have capitals.
+        Spark does this after a rename if the keys of the table have capitals. ``location`` is where
+        the folder must be now.
         """
         old_location = row.as_(PartitionRow).location
         if name_of(location) != row.name or not self.is_own(row):
@@ -135,10 +136,10 @@ class PartitionPlaces:
             )
 
     def return_folders(self, change: Staging, rows: Collection[Row], *, but_of: str = "") -> None:
-        """Move the folders of these partitions back that renames have moved and not committed.
+        """Move back the folders of these partitions that a rename has moved but not committed.
 
-        Their processes died: while the ``change`` runs, no other rename does. The caller's own
-        rename, to the location ``but_of``, may have been tried before, and goes on.
+        The process of such a rename died, because no other rename runs during the ``change``. The
+        caller's own rename, to the location ``but_of``, is left alone: it may be a second try.
         """
         row_ids = {row.row_id for row in rows}
         for move in change.unfinished_moves():
