@@ -66,8 +66,8 @@ TEETH = {
     "a compaction leaves what it replaces": Tooth(
         StashLog,
         "compact",
-        "for removed_row in removed]",
-        "for removed_row in removed[1:]]",
+        "_ranges(numbered, removed,",
+        "_ranges(numbered, removed[1:],",
         contract.test_a_trim_preserves_objects_that_were_changed_or_removed,
         (("up_to", 4),),
     ),
