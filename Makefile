@@ -19,7 +19,7 @@ help:
 	echo 'make test    sets up and runs the static checks and the tests'
 	echo 'make lint    runs the static checks alone'
 	echo 'make bench   runs the benchmarks; ONLY=group,group chooses among them'
-	echo 'make teeth   plants faults, each of which the tests must find'
+	echo 'make teeth   plants faults, each of which the tests must find, and runs the slow tests'
 	echo 'make soak    runs the long and random tests; SEED=7 repeats a run'
 	echo 'make setup   sets up: .venv, and Java where it is missing'
 	echo 'make servers sets up what the tests start: PostgreSQL, its Java driver, etcd, an archive of the classes of Spark'
@@ -40,14 +40,14 @@ test: setup
 	mkdir -p build
 	$(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; tested=0; linted=0; \
 	$(MAKE) --no-print-directory servers && echo 'pytest: the tests' && \
-	$(PYTEST) -m 'not soak and not teeth' tests $(ARGS) || tested=$$?; \
+	$(PYTEST) -m 'not soak and not teeth and not slow' tests $(ARGS) || tested=$$?; \
 	wait $$lint || linted=$$?; \
 	cat build/lint.log; \
 	exit $$((tested ? tested : linted))
 
 teeth: setup servers
-	echo 'pytest: the planted faults'
-	$(PYTEST) -m 'teeth and not soak' tests $(ARGS)
+	echo 'pytest: the planted faults and the slow tests'
+	$(PYTEST) -m '(teeth or slow) and not soak' tests $(ARGS)
 
 lint: setup
 	echo 'ruff: style and mistakes'

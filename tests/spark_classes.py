@@ -22,10 +22,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = "JDK_JAVA_OPTIONS"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
-BRIEF = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -XX:MetaspaceSize=256m"
+BRIEF = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m -XX:-UsePerfData "
+    "-XX:MetaspaceSize=256m"
+)
 """Tests run each piece of code only a few times: optimizing it does not pay.
 
-Nor does a collection of the whole heap each time that so many classes need more room.
+Nor does a collection of the whole heap each time that so many classes need more room. In the 48 MB
+that Java gives to code without optimization, Spark's does not fit: Java would throw some away, and
+compile it again.
 """
 SUBMIT_OPTIONS = "PYSPARK_SUBMIT_ARGS"
 FOR_FEW_ROWS = (

@@ -81,7 +81,10 @@ def no_version_is_lost_doubled_or_torn(
     assert len(killed) >= rounds * 9 // 10
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind == "sqlite" else pytest.param(kind, marks=pytest.mark.slow) for kind in STORES],
+)
 def test_no_version_is_lost_doubled_or_torn(kind: str, tmp_path: Path) -> None:
     no_version_is_lost_doubled_or_torn(STORES[kind], tmp_path, ROUNDS[kind])
 

@@ -28,6 +28,7 @@ def create(number: int, *key: str) -> CreateTable:
     return CreateTable(schema="s", definition=definition)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commands", [2_000, pytest.param(MAX_COMMANDS, marks=pytest.mark.soak)])
 def test_a_large_batch_becomes_one_version_or_none(manager: CatalogManager, commands: int) -> None:
     batch: list[Command] = [CreateSchema(name="s"), *map(create, range(commands - 1))]
@@ -40,6 +41,7 @@ def test_a_large_batch_becomes_one_version_or_none(manager: CatalogManager, comm
     assert len(executed.catalog.relation_names("s")) == commands - 1
 
 
+@pytest.mark.slow
 def test_planning_a_command_costs_the_same_however_many_commands_precede_it(
     manager: CatalogManager,
 ) -> None:

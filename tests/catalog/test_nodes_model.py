@@ -422,6 +422,7 @@ def run(*, examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_all_nodes_agree_with_the_model_whatever_happens() -> None:
     run(examples=12, steps=40)
 

@@ -89,6 +89,18 @@ def results(futures: Sequence[Future[Any]], *, timeout: float = 300) -> list[Any
     return [future.result(0) for future in futures]
 
 
+def outcomes(futures: Sequence[Future[Any]], *, timeout: float) -> list[str]:
+    """The outcome of each within ``timeout`` seconds: "done", an error's code, or "waiting"."""
+    ended = wait(futures, max(timeout, 0)).done
+    states = []
+    for future in futures:
+        error = future.exception() if future in ended else None
+        if error is not None and not isinstance(error, RefusedError):
+            raise error
+        states.append(error.args[0] if error else "done" if future in ended else "waiting")
+    return states
+
+
 # -- a call that returned --------------------------------------------------------------------------
 
 
@@ -178,7 +190,10 @@ def a_node_that_was_stopped_never_answers_with_an_old_catalog(
             end = time.monotonic() + delays * delay_ms / 1000
             writer.ask("create", name=f"meanwhile_{turn}").result(60)
             while time.monotonic() < end:
-                writer.ask("read", name="nothing").result(60)
+                # The store may have given the write lock to the stopped node: then this read waits
+                # longer than it may.
+                others = outcomes([writer.ask("read", name="nothing")], timeout=60)
+                assert set(others) <= {*NOTHING_HAPPENED, "done"}, "a read beside a stopped node"
             read = [sleeper.ask("read", name=f"meanwhile_{turn}") for _ in range(4)]
             sleeper.resume()
             assert results(read) == [True] * 4, "an old catalog after a stop"
@@ -247,18 +262,6 @@ def breakable(kind: StoreKind, folder: Path, **options: Any) -> Iterator[tuple[N
         first = kind.through(address, line.port)
         with started(address, folder, first_address=first, **options) as nodes:
             yield nodes, absence
-
-
-def outcomes(futures: Sequence[Future[Any]], *, timeout: float) -> list[str]:
-    """The outcome of each within ``timeout`` seconds: "done", an error's code, or "waiting"."""
-    ended = wait(futures, max(timeout, 0)).done
-    states = []
-    for future in futures:
-        error = future.exception() if future in ended else None
-        if error is not None and not isinstance(error, RefusedError):
-            raise error
-        states.append(error.args[0] if error else "done" if future in ended else "waiting")
-    return states
 
 
 def a_store_that_was_away_leaves_no_trace(

@@ -46,9 +46,10 @@ def objects(dump: dict[str, Any], kind: str) -> dict[Any, Any]:
 
 
 LOGS = ["metastorage", "stash", "persist", "shadow"]
+KINDS = [*LOGS, "postgresql"]
 
 
-@pytest.fixture(scope="module", params=[*LOGS, "postgresql"])
+@pytest.fixture(scope="module", params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A store with its catalog in each kind of log."""
     kind, log = ("folder", request.param) if request.param in LOGS else (request.param, "")
@@ -221,6 +222,11 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     ]
 
 
+@pytest.mark.parametrize(
+    "store",
+    [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])],
+    indirect=True,
+)
 def test_an_edit_that_breaks_a_rule_is_refused_and_changes_nothing(store: Any) -> None:
     before = dumped(store)
     for (command, *rest), reason in refused(before):

@@ -315,6 +315,7 @@ def test_an_unreadable_certificate_or_users_file_prevents_the_start(
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_a_node_of_a_newer_deployment_replaces_the_running_one(tmp_path: Path) -> None:
     def node(generation: int | None) -> NodeProcess:
         settings = Settings(deploy_generation=generation)

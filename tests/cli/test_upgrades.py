@@ -87,7 +87,13 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("log", ["metastorage", "stash", "persist", "shadow"])
+@pytest.mark.parametrize(
+    "log",
+    [
+        "metastorage",
+        *(pytest.param(log, marks=pytest.mark.slow) for log in ("stash", "persist", "shadow")),
+    ],
+)
 def test_upgrade_check_refuses_what_a_node_refuses(log: str, tmp_path: Path) -> None:
     settings = Settings(catalog_log=log)
     for number, (name, statement) in enumerate(BROKEN.items()):
@@ -142,7 +148,9 @@ def test_upgrade_check_changes_no_byte_and_does_not_fence_a_running_node(tmp_pat
         assert node.catalogs.state.token.epoch == 1
 
 
-@pytest.mark.parametrize("log", ["shadow", "shadow:persist+metastorage"])
+@pytest.mark.parametrize(
+    "log", ["shadow:persist+metastorage", pytest.param("shadow", marks=pytest.mark.slow)]
+)
 def test_reading_commands_write_nothing_to_etcd_even_if_one_log_of_a_shadow_is_behind(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

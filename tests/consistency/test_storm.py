@@ -26,7 +26,7 @@ def judge(operations: list[Operation], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("operations", "every"),
     [
-        pytest.param(300, 50, marks=pytest.mark.teeth, id="bounded"),
+        pytest.param(300, 50, marks=pytest.mark.slow, id="bounded"),
         pytest.param(6000, 150, marks=pytest.mark.soak, id="long"),
     ],
 )

@@ -152,6 +152,7 @@ def test_a_put_encodes_its_object_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(encoded) == 1
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_batch_depends_on_its_changes_not_on_the_size_of_the_catalog() -> None:
     def zones(count: int) -> Contents:
         schemas = [SchemaDescriptor(n, 1, f"s{n}", "ann") for n in range(count)]

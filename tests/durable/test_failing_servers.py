@@ -191,7 +191,7 @@ def a_commit_is_settled(
 @pytest.mark.parametrize(
     "kind",
     [
-        kind if kind in ("metastorage", "stash") else pytest.param(kind, marks=pytest.mark.teeth)
+        kind if kind in ("metastorage", "stash") else pytest.param(kind, marks=pytest.mark.slow)
         for kind in KINDS
     ],
 )

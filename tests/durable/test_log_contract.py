@@ -391,6 +391,7 @@ def test_storage_usage_is_scanned_by_version_and_kept_until_it_is_pruned(new_log
     assert [scanned.version for scanned in log.scan(STORAGE_USAGE_EVENT, 1, 8)] == [7, 7]
 
 
+@pytest.mark.slow
 def test_pruning_storage_usage_of_many_versions_keeps_the_history(new_log: NewLog) -> None:
     """Enough versions that a log with maintenance has rewritten them before and after."""
     log = new_log()

@@ -105,7 +105,7 @@ def histories(new_log: NewLog, *, seed: int, steps: int) -> None:
     model.compare(new_log(), 1, model.last + 1)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_log_equals_its_model_after_each_random_step(new_log: NewLog, seed: int) -> None:
     histories(new_log, seed=seed, steps=STEPS)
 

@@ -133,7 +133,7 @@ def test_each_acknowledged_commit_is_in_the_log_once_whichever_process_is_killed
     race(kind, tmp_path, rounds=3)
 
 
-@pytest.mark.teeth
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOGS)
 def test_many_rounds(kind: str, tmp_path: Path) -> None:
     race(kind, tmp_path, rounds=100, seed=11)

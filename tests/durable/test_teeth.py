@@ -105,6 +105,13 @@ TEETH = {
 }
 
 
+@pytest.mark.parametrize("fault", TEETH)
+def test_the_source_has_the_text_that_a_planted_fault_replaces(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TEETH[fault].plant(monkeypatch)
+
+
 @pytest.mark.teeth
 @pytest.mark.parametrize("new_logs", [STASH], indirect=True)
 @pytest.mark.parametrize("fault", TEETH)

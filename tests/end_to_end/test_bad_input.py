@@ -330,6 +330,7 @@ def admitted(node: NodeProcess, database: dict[str, str]) -> ThriftClient | None
     return client
 
 
+@pytest.mark.slow
 def test_idle_connections_do_not_keep_other_clients_out(node: NodeProcess) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -233,6 +233,7 @@ def test_writes_survive_a_restart(place: Place) -> None:
     assert put(store, "b").time > outcome.time
 
 
+@pytest.mark.slow
 def test_a_value_of_twenty_megabytes_is_written_compared_and_deleted_as_one(
     store: Metastorage,
 ) -> None:

@@ -154,6 +154,7 @@ def test_orphaned_chunks_are_removed_once_they_are_old(place: EtcdPlace) -> None
     assert len(place.chunks()) == 4
 
 
+@pytest.mark.slow
 def test_large_values_are_read_whole_during_writes_and_compactions(
     place: EtcdPlace,
 ) -> None:

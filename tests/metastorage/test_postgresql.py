@@ -85,6 +85,7 @@ def waiting_for_locks(url: str) -> int:
         return int(row[0])
 
 
+@pytest.mark.slow
 def test_a_value_of_the_largest_size_can_be_stored(store: SqlMetastorage) -> None:
     value = bytes(MAX_VALUE_BYTES)
     put(store, "big", value)

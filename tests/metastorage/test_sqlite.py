@@ -43,6 +43,7 @@ def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:
     return store.invoke([], [Put(key, value)]).revision
 
 
+@pytest.mark.slow
 def test_a_value_of_the_largest_size_can_be_stored(store: SqlMetastorage) -> None:
     value = bytes(MAX_VALUE_BYTES)
     put(store, "big", value)

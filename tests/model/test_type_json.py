@@ -282,6 +282,7 @@ def test_a_hundred_levels_of_struct_are_read_and_written() -> None:
     assert parse_schema_json(schema_json(schema)) == schema
 
 
+@pytest.mark.slow
 def test_the_cost_of_reading_and_writing_a_schema_is_linear_in_its_columns() -> None:
     def cost(count: int) -> float:
         schema = struct(", ".join(f"c{i} array<decimal(9,2)> comment 'x'" for i in range(count)))

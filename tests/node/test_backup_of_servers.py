@@ -62,7 +62,7 @@ def present_files(session: LocalSession, name: str) -> list[str]:
 
 
 @pytest.fixture(
-    params=["stash", pytest.param("shadow:metastorage+persist", marks=pytest.mark.teeth)]
+    params=["stash", pytest.param("shadow:metastorage+persist", marks=pytest.mark.slow)]
 )
 def log_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -269,7 +269,7 @@ def test_a_backup_in_which_the_catalog_of_etcd_has_a_newer_epoch_than_the_rows_i
         fill(node, "t", rows=0)
 
 
-@pytest.mark.teeth
+@pytest.mark.slow
 @pytest.mark.parametrize("log", ["metastorage", pytest.param("persist", marks=pytest.mark.soak)])
 def test_a_store_with_its_catalog_in_etcd_is_restored_to_postgresql(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -309,6 +309,7 @@ def trimmed(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("leaving", "to"),
     [("metastorage", "stash"), pytest.param("stash", "shadow", marks=pytest.mark.soak)],
@@ -354,7 +355,7 @@ def log_of(folder: Path) -> str:
 # -- etcd ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.teeth
+@pytest.mark.slow
 def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def parts(node: NodeProcess) -> list[dict[str, Any]]:
     return partitions
 
 
+@pytest.mark.slow
 def test_a_long_answer_equals_short_ones(
     node: NodeProcess, client: ThriftClient, parts: list[dict[str, Any]]
 ) -> None:
@@ -193,6 +194,7 @@ def test_reads_of_the_whole_store_are_executed_by_a_child(
         session.dump(ignore=["tables"])
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_in_the_middle_of_a_dump_holds_up_nobody(
     node: NodeProcess, session: HttpSession
 ) -> None:
@@ -233,6 +235,7 @@ def test_a_long_message_that_cannot_be_decoded_fails_without_affecting_the_next(
     assert b"GetPartitionsByNamesRequest lacks its required field db_name" in received
 
 
+@pytest.mark.slow
 def test_a_long_batch_of_commands_is_carried_out_while_others_change_the_catalog(
     node: NodeProcess, session: HttpSession
 ) -> None:

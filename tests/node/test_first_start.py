@@ -67,7 +67,8 @@ def has_fence(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("stopped", "whole", "is_begun"), [(FIRST, OTHER, False), (OTHER, FIRST, True)]
+    ("stopped", "whole", "is_begun"),
+    [(FIRST, OTHER, False), pytest.param(OTHER, FIRST, True, marks=pytest.mark.slow)],
 )
 def test_two_first_starts_with_different_logs_make_one_catalog(
     stopped: Settings, whole: Settings, is_begun: bool, tmp_path: Path

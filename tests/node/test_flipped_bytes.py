@@ -214,6 +214,7 @@ def nothing_is_logged() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_an_error_or_changes_nothing(store: Store) -> None:
     outcome = store.flips(20)
     assert outcome.wrong == []
@@ -271,7 +272,7 @@ def test_a_record_of_another_type_is_refused(
     assert outcome.startswith("refused"), outcome
 
 
-@pytest.mark.teeth
+@pytest.mark.slow
 def test_a_column_of_another_type_gives_no_unhandled_exception(store: Store) -> None:
     with closing(sqlite3.connect(store.file)) as database:
         tables = [
@@ -369,7 +370,7 @@ def test_each_column_of_a_table_without_records_is_indexed() -> None:
             assert not missing, table.name
 
 
-@pytest.mark.teeth
+@pytest.mark.slow
 def test_a_flipped_byte_in_any_page_is_an_error_or_changes_nothing(store: Store) -> None:
     outcome = store.flips(440)
     assert outcome.wrong == []

@@ -120,6 +120,7 @@ def _left_connections(node: ServedNode) -> None:
             return
 
 
+@pytest.mark.slow
 def test_requests_leave_no_objects_that_refer_to_each_other(tmp_path: Path) -> None:
     with (
         closing(ServedNode(new_store("folder", tmp_path / "store"))) as node,

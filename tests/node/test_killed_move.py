@@ -136,6 +136,7 @@ def points_of(folder: Path, leaving: str, to: str) -> int:
     return points
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("leaving", "to"), WAYS)
 def test_running_the_command_again_finishes_a_killed_move(
     leaving: str, to: str, tmp_path: Path
@@ -146,7 +147,7 @@ def test_running_the_command_again_finishes_a_killed_move(
         assert log == (to if at == points - 4 else leaving)
 
 
-@pytest.mark.teeth
+@pytest.mark.slow
 @pytest.mark.parametrize(("leaving", "to", "opens_between"), EACH_POINT)
 def test_a_move_survives_a_kill_at_each_point(
     leaving: str, to: str, *, opens_between: bool, tmp_path: Path

@@ -86,7 +86,7 @@ class Move:
         return address
 
 
-@pytest.mark.teeth
+@pytest.mark.slow
 @pytest.mark.parametrize("leaving", ["postgresql", "etcd"])
 def test_a_move_between_servers_survives_a_kill_at_each_point(leaving: str, tmp_path: Path) -> None:
     killed_in = []

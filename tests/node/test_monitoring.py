@@ -184,6 +184,7 @@ def test_a_health_check_that_never_ends_is_reported_as_a_problem(
         go_on.set()
 
 
+@pytest.mark.slow
 def test_only_a_few_requests_for_metrics_can_hang_and_they_block_no_health_check(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ THREADS = ("news of strandline", "the thread catalog-applier", "the thread cache
 LOST = ("news of strandline are lost", "catalog-applier: ", "cache-applier: ")
 
 
+@pytest.mark.slow
 def test_the_log_says_once_that_news_are_lost_and_when_each_follower_works_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -152,7 +152,7 @@ def test_make_test_runs_each_check_and_leaves_out_the_long_tests(tmp_path: Path)
         "mypy --strict",
         "lint-imports",
         "python -m pytest -q -n auto --dist loadfile",
-        " -m not soak and not teeth tests",
+        " -m not soak and not teeth and not slow tests",
     ):
         assert command in output
 

@@ -76,7 +76,7 @@ def test_a_table_without_rows_has_its_columns(tables: Tables) -> None:
     assert tables.read("shop.t").count() == 0
 
 
-@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("deleted", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_nested_field_read_alone_has_the_same_value_as_in_its_struct(
     tables: Tables, *, deleted: bool
 ) -> None:

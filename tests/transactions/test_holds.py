@@ -143,6 +143,7 @@ def test_a_hold_needs_a_positive_time_to_live(store: Store, ttl_ms: int) -> None
     assert store.transactions.holds.list() == ()
 
 
+@pytest.mark.slow
 def test_the_watermark_never_passes_a_live_hold_or_goes_back(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

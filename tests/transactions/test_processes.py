@@ -21,6 +21,7 @@ ROUNDS = 25
 LOCKED_ROUNDS = 6
 
 
+@pytest.mark.slow
 def test_transactions_of_two_processes_have_one_order_and_the_first_committer_wins(
     tmp_path: Path,
 ) -> None:

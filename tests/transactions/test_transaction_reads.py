@@ -126,6 +126,7 @@ def write_id_of(store: Store, transaction: Transaction) -> int:
     return write_id
 
 
+@pytest.mark.slow
 def test_begin_and_commit_times_follow_the_order_of_effects_under_sixteen_threads(
     store: Store,
 ) -> None:

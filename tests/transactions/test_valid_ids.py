@@ -243,7 +243,10 @@ def visible(write_ids: ValidWriteIdList) -> set[int]:
     return {w for w in range(1, write_ids.hwm + 2) if write_ids.valid(w)}
 
 
-@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "examples",
+    [pytest.param(12, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.soak)],
+)
 def test_snapshots_agree_with_the_model_and_never_change(
     tmp_path_factory: pytest.TempPathFactory, examples: int
 ) -> None:

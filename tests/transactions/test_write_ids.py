@@ -235,6 +235,7 @@ def test_a_text_that_is_too_long_is_refused() -> None:
         ValidWriteIdList.parse(text)
 
 
+@pytest.mark.slow
 def test_a_list_with_100_000_exceptions_is_parsed_written_compared_and_merged() -> None:
     numbers = Random(7).sample(range(1, 10**12), 100_000)
     whole = ValidWriteIdList.of(10**12, open_ids=numbers[:50_000], aborted=numbers[50_000:])

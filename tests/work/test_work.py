@@ -133,6 +133,7 @@ def test_collecting_garbage_frees_new_objects_that_refer_to_each_other() -> None
         gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_collecting_garbage_visits_no_more_objects_than_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

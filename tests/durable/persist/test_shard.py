@@ -454,6 +454,7 @@ def test_writers_racing_with_maintenance_lose_and_duplicate_nothing(place: Place
     assert place.blobs() == log.shard.known.blobs()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_steps_on_two_nodes_keep_every_appended_update(place: Place, seed: int) -> None:
     random = Random(seed)

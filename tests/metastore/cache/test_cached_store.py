@@ -91,6 +91,7 @@ def in_part(value: int) -> Partition:
     return (PartitionValue(1000, value),)
 
 
+@pytest.mark.slow
 def test_reading_a_partition_of_a_large_table_costs_only_its_own_files(dml: Dml) -> None:
     cache, count = dml.cached(), 3_000
     added = [
@@ -310,6 +311,7 @@ def replace_files(dml: Dml, *, minutes: int) -> None:
         dml.transactions.commit(txn_id)
 
 
+@pytest.mark.slow
 def test_a_table_whose_rows_are_replaced_stays_in_memory_without_those_removed_long_ago(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_filter_that_is_too_long_is_refused() -> None:
         parse_filter(" " * (MAX_FILTER_LENGTH + 1))
 
 
+@pytest.mark.slow
 def test_ten_thousand_conditions_in_a_row_are_parsed() -> None:
     tree = parse_filter(" or ".join(f"p = {i}" for i in range(10_000)))
     assert isinstance(tree, Or)
@@ -187,6 +188,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(trees)
 def test_a_printed_expression_tree_is_parsed_back_to_the_same_tree(tree: Expression) -> None:
     assert parse_filter(printed(tree)) == tree

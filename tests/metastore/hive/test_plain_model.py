@@ -11,7 +11,7 @@ from tests.metastore.hive.plain_model import PlainModel
 STEPS, MANY_STEPS = 60, 250
 
 
-@pytest.mark.parametrize("kind", ["folder", "postgresql"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("postgresql", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("seed", "steps"),
     [(1, STEPS), *(pytest.param(n, MANY_STEPS, marks=pytest.mark.soak) for n in range(2, 12))],

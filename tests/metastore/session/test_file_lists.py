@@ -68,6 +68,7 @@ def test_files_are_read_back_unchanged(data: list[DataFile], deletes: list[Delet
     assert read_files(write_files(files)) == files
 
 
+@pytest.mark.slow
 def test_files_of_several_batches_are_read_back_in_order() -> None:
     data = tuple(DataFile(file_id=n, path=f"p{n}", rows=n, bytes=0) for n in range(70_000))
     assert read_files(write_files(TableFiles(data, ()))) == TableFiles(data, ())

@@ -224,6 +224,7 @@ def test_a_caller_without_a_name_is_anonymous(client: httpx.Client) -> None:
     assert client.post("begin", json={}).json()["user"] == "anonymous"
 
 
+@pytest.mark.slow
 def test_a_body_of_a_hundred_megabytes_is_refused(client: httpx.Client) -> None:
     answer = client.post("begin", content=b" " * 100_000_000, timeout=60)
     assert error_of(answer)[:2] == (400, "invalid_input")

@@ -102,6 +102,7 @@ def scenario_commands() -> Iterator[Command]:
                     yield step  # type: ignore[misc]  # functions of a catalog are excluded above
 
 
+@pytest.mark.slow
 def test_every_command_of_the_scenarios_is_read_back_unchanged() -> None:
     several = tuple(scenario_commands())
     assert len({type(value) for value in several}) > 40

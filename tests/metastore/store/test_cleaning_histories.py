@@ -206,7 +206,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.teeth
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_no_kept_snapshot_lacks_a_file(tmp_path: Path, seed: int) -> None:
     run_history(tmp_path / "lake", seed)

@@ -62,6 +62,7 @@ def test_commits_that_changed_only_counts_or_other_tables_are_not_read(
     assert read.call_count == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_one", [False, True])
 def test_a_long_history_and_a_large_commit_are_too_long_for_a_thread(
     node: Node, *, of_one: bool

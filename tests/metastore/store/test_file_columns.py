@@ -127,6 +127,7 @@ def test_a_truncated_or_extended_record_raises_an_error(change: Callable[[bytes]
             FileColumns.read(rows)
 
 
+@pytest.mark.slow
 def test_reading_columns_does_not_import_pandas() -> None:
     code = (
         "import sys; from tests.metastore.store.test_file_columns import *\n"

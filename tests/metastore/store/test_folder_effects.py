@@ -317,6 +317,7 @@ def test_the_holders_of_a_place_are_the_same_before_and_after_they_are_written(n
 # -- several effects in one SQL transaction
 
 
+@pytest.mark.slow
 def test_moves_of_many_folders_share_a_sql_transaction(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

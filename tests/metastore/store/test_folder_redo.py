@@ -90,7 +90,8 @@ def differing(
 @pytest.mark.parametrize(
     ("layout", "steps"),
     [
-        ("plain", 3),
+        ("plain", 2),
+        pytest.param("plain", 3, marks=pytest.mark.slow),
         *((name, 2) for name in LAYOUTS if name != "plain"),
         *(pytest.param(name, 3, marks=pytest.mark.soak) for name in LAYOUTS if name != "plain"),
         pytest.param("plain", 4, marks=pytest.mark.soak),
@@ -124,6 +125,7 @@ def check_long_script(store: Store, data: st.DataObject) -> None:
     assert complaint is None
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(data=st.data())
 def test_a_power_cut_does_not_change_the_result_of_a_few_long_scripts(

@@ -146,6 +146,7 @@ OTHERS = [
 directions, except for maps whose keys are lists."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_struct_survives_a_round_trip(name: str) -> None:
     @settings(max_examples=5, suppress_health_check=list(HealthCheck))

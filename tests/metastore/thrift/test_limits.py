@@ -159,6 +159,7 @@ def test_a_large_request_that_gets_no_thread_is_refused_and_small_ones_are_serve
         assert client.call("get_partitions_by_names", **names) == [{"values": ["1"]}]
 
 
+@pytest.mark.slow
 def test_the_event_loop_runs_other_tasks_between_any_two_slices(serve: Serve) -> None:
     running = serve(toy)
     turns: list[int] = []
@@ -245,6 +246,7 @@ def test_a_running_request_keeps_its_memory_after_its_client_disconnects(
         pass
 
 
+@pytest.mark.slow
 def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_scanned(
     serve: Serve,
 ) -> None:
