@@ -12,7 +12,8 @@
 
 BIN = .venv/bin
 # The tests start many processes; what one of them compiled the others can use.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+PYTEST_ALONE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
+PYTEST = $(PYTEST_ALONE) -n auto --dist loadfile --no-loadscope-reorder
 
 help:
 	echo 'make demo    sets up and runs the main job'
@@ -31,6 +32,9 @@ setup:
 servers: setup
 	scripts/setup postgresql etcd-server
 	$(BIN)/python -m tests.spark_classes
+	# In a new checkout, each process of the run would compile all tests, at the same time as the others.
+	ls tests/__pycache__/conftest.*-pytest-*.pyc > /dev/null 2>&1 || \
+	$(PYTEST_ALONE) --collect-only tests > /dev/null || true # the run says what cannot be collected
 
 demo: setup
 	$(BIN)/strandline demo $(ARGS)
