@@ -139,6 +139,13 @@ def test_many_rounds(kind: str, tmp_path: Path) -> None:
     race(kind, tmp_path, rounds=100, seed=11)
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_source_has_what_a_planted_fault_replaces(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FAULTS[fault].fault(monkeypatch)
+
+
 @pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_race_finds_a_planted_fault(
