@@ -37,8 +37,7 @@ def by(test: Callable[[CatalogManager], None]) -> Check:
 
 def by_scenario(name: str) -> Check:
     """The comparison of the differences with what a scenario changed."""
-    test = tests.test_exactly_the_objects_that_a_version_changed_are_listed
-    return lambda _new_manager, _patch: test(name)
+    return lambda _new_manager, _patch: tests.compare_with_changes(name)
 
 
 def by_any_contents(new_manager: NewManager, patch: Patch) -> None:
