@@ -340,12 +340,12 @@ def test_a_wait_for_a_commit_returns_when_it_is_woken(database: Database) -> Non
         assert waiting.result() == seen
 
 
-def test_write_time_stores_the_time_and_does_not_change_the_mark_of_others(
+def test_a_write_that_is_no_news_stores_the_time_and_does_not_change_the_mark_of_others(
     url: str, database: Database
 ) -> None:
     other = open_database(url)
     seen = steady_mark(other)
-    with database.write_time() as connection:
+    with database.write(is_news=False, is_provisional=True) as connection:
         taken = take_time(connection, HybridClock())
     if not database.mark_is_proof:  # in a file no commit can go unseen
         put(database, 1, 1)

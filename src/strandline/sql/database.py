@@ -9,8 +9,8 @@ These rules hold in every dialect:
   in order of arrival; the thread whose turn it is then waits for other processes. Both waits end
   with `DeadlineExceeded` at the caller's deadline, and with `Stopping` at `Database.stop_waiting`.
 * A write that returned is on disk. The exceptions are `Database.write_unsynced`, for data that
-  matters only while the machine of the database runs, and `Database.write_derived`, for data that
-  is derived again if it is lost.
+  matters only while the machine of the database runs, and provisional writes, which nothing that
+  outlives a crash of that machine relies on.
 * A write that raised has not happened, unless the error is `UnknownOutcome`. Then the next read of
   the same object settles it, because that read starts after the write has ended, either way.
 * A *mark* is a number that moves with each commit of any process. A read that begins after a mark
@@ -97,7 +97,7 @@ class Database(ABC):
     mark_is_proof: ClassVar[bool]
     """Whether an unmoved mark proves that nothing was committed since it was taken."""
     may_lose_provisional: ClassVar[bool]
-    """Whether a crash of the machine may undo a write that is provisional, derived, or of the time.
+    """Whether a crash of the machine may undo a provisional write.
 
     Always False for a server: other machines have seen the write, and keep running.
     """
@@ -186,17 +186,6 @@ class Database(ABC):
         """
         return self._write(deadline, synced=False)
 
-    def write_derived(
-        self, *, deadline: float | None = None, first: Sequence[Query] = ()
-    ) -> AbstractContextManager[Connection]:
-        """Like `write`, for data that is derived from durable rows and is derived again if lost.
-
-        As durable as its readers need it. Not synced in a file: every process that could see it
-        undone ends when the machine crashes, and the next process that opens the file derives it
-        again before anything else.
-        """
-        return self._write(deadline, synced=not self.may_lose_provisional, first=first)
-
     @property
     @abstractmethod
     def is_synced(self) -> bool:
@@ -216,19 +205,6 @@ class Database(ABC):
         Each write calls this before its commit. A caller that also changes things outside of the
         database calls it before that.
         """
-
-    def write_time(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
-        """A write of only the clock row, by which a reader learns the time.
-
-        It moves a mark only if that cannot be avoided. For ``first``, see `write`.
-
-        As durable as its readers need it. Not synced in a file: a process that could see the time
-        undone would have to survive a power cut of the machine. If a remote process still knows
-        such a time, the wall clock has passed it by then, unless the clock was also set back by
-        more than the restart took.
-        """
-        synced = not self.may_lose_provisional
-        return self._write(None, synced=synced, first=first, is_news=False)
 
     @abstractmethod
     def find_damage(self) -> list[str]:

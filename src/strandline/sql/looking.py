@@ -44,10 +44,14 @@ def look_in_order(
     ``first`` are the queries that ``look`` runs first (`Database.write`). It writes the time, but
     for its caller it is a read: if the answer is lost, it is tried again, and never ends with an
     unknown outcome.
+
+    The time is as durable as its readers need it: a process that could see it undone would have to
+    survive a power cut of the machine. If a remote process still knows such a time, the wall clock
+    has passed it by then, unless the clock was also set back by more than the restart took.
     """
     for looks_left in reversed(range(_LOOKS)):
         try:
-            with database.write_time(first=first) as connection:
+            with database.write(first=first, is_news=False, is_provisional=True) as connection:
                 result = look(connection)
                 rows = run_at_commit(connection, *take_time_query(clock, bounded=False))
         except UnknownOutcome as error:

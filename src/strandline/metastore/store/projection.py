@@ -243,8 +243,9 @@ class Projector:
         """Project at most up to ``version``, with the effects that one SQL transaction may have."""
         known = self._entries.known
         try:
-            with self._database.write_derived(
-                deadline=deadline, first=[(POSITION, ())]
+            # If a power cut loses this, the next process that opens the file projects it again.
+            with self._database.write(
+                deadline=deadline, first=[(POSITION, ())], is_provisional=True
             ) as connection:
                 self._guard(connection)
                 turn = self._entries.turn(connection)
