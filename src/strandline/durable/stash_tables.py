@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from zlib import crc32
 
 from sqlalchemy import (
@@ -41,7 +40,7 @@ from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable.rows import REMEDY, Row, checksum
 from strandline.errors import CorruptData
 from strandline.fencing import FenceToken
-from strandline.sql import Parameter, Query, change_each, first_row, run
+from strandline.sql import Parameter, Query, change_each, first_row, insert_queries, run
 from strandline.sql import Row as SqlRow
 from strandline.sql.schema_versions import Step, whole_row
 
@@ -124,8 +123,6 @@ _PUT_ROWS = (
 _PUT_APPENDED = (
     "INSERT INTO stash_appended (collection, version, number, time, checksum, key, value) VALUES "
 )
-_PUTS_AT_ONCE = 8
-"""Rows in one INSERT statement. Few, so that the driver caches few statement texts."""
 ROW_PARTS = "version, number, collection, time, diff, checksum, key, value"
 
 
@@ -302,9 +299,5 @@ def put_appended(connection: Connection, rows: Sequence[Row], numbers: Mapping[s
 
 
 def _put(connection: Connection, text: str, rows: Sequence[tuple[Parameter, ...]]) -> None:
-    for start in range(0, len(rows), _PUTS_AT_ONCE):
-        part = rows[start : start + _PUTS_AT_ONCE]
-        marks = f"({', '.join('?' * len(part[0]))})"
-        change_each(
-            connection, text + ", ".join([marks] * len(part)), [tuple(chain.from_iterable(part))]
-        )
+    for query, values in insert_queries(text, rows):
+        change_each(connection, query, [values])

@@ -20,7 +20,7 @@ count as seen.) `strandline.sql.looking` implements the waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from sqlalchemy import Connection
@@ -61,6 +61,7 @@ from strandline.sql import (
     change,
     change_each,
     first_row,
+    insert_queries,
     look_in_order,
     present_time,
     run,
@@ -82,13 +83,11 @@ _HEAD = (
     "(SELECT revision FROM metastorage_head WHERE id = 1),"
     " (SELECT time FROM metastorage_head WHERE id = 1)"
 )
-_PUT = (
-    "INSERT INTO metastorage (key, revision, time, value) VALUES {rows}"
+_PUT = "INSERT INTO metastorage (key, revision, time, value) VALUES "
+_PUT_AGAIN = (
     " ON CONFLICT (key) DO UPDATE SET revision = excluded.revision,"
     " time = excluded.time, value = excluded.value"
 )
-_PUTS_AT_ONCE = 8
-"""Rows in one INSERT statement. Few, so that the driver caches few statement texts."""
 _MOVE_HEAD = (
     "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
     " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time"
@@ -306,8 +305,9 @@ class SqlMetastorage(Metastorage):
                     deleted += _delete(connection, operation.start, operation.end, head)
         if not puts and not deleted:
             return False
-        for text, values in (*_put_queries(puts), (_MOVE_HEAD, (head.revision, head.time))):
+        for text, values in insert_queries(_PUT, puts, _PUT_AGAIN):
             change_each(connection, text, [values])
+        change_each(connection, _MOVE_HEAD, [(head.revision, head.time)])
         if deleted:
             self._forget_old_deletions(connection)
         return True
@@ -385,14 +385,6 @@ def _condition_query(condition: Condition, now: Timestamp | None) -> Query:
 def _known(number: int) -> int:
     """``number``, or -1, which no row has, if a column cannot hold it."""
     return number if 0 <= number <= _LARGEST_NUMBER else -1
-
-
-def _put_queries(rows: Sequence[tuple[Parameter, ...]]) -> Iterator[Query]:
-    """The queries that put these rows, each with another key."""
-    for start in range(0, len(rows), _PUTS_AT_ONCE):
-        part = rows[start : start + _PUTS_AT_ONCE]
-        text = _PUT.format(rows=", ".join(["(?, ?, ?, ?)"] * len(part)))
-        yield text, tuple(chain.from_iterable(part))
 
 
 def _delete(connection: Connection, start: str, end: str, head: Head) -> int:

@@ -32,7 +32,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection
@@ -57,6 +57,7 @@ class Waiting(NamedTuple):
 
 _MANY = 8
 """From this number of rows on, a server inserts them faster together than one by one."""
+_INSERTED_AT_ONCE = 8
 CHUNK = 500
 """Names or ids in one statement, since databases limit the parameters of a statement."""
 
@@ -228,6 +229,19 @@ def chunks(items: Iterable[T]) -> Iterator[list[T]]:
 def marks(values: Sequence[object]) -> str:
     """The parameter marks for these values, in parentheses."""
     return f"({', '.join('?' * len(values))})"
+
+
+def insert_queries(
+    head: str, rows: Sequence[tuple[Parameter, ...]], tail: str = ""
+) -> Iterator[Query]:
+    """The queries ``head (?, …), (?, …) tail`` for all ``rows``, which have the same columns.
+
+    Each has few rows, so that the driver caches few statement texts.
+    """
+    for start in range(0, len(rows), _INSERTED_AT_ONCE):
+        part = rows[start : start + _INSERTED_AT_ONCE]
+        text = head + ", ".join([marks(part[0])] * len(part)) + tail
+        yield text, tuple(chain.from_iterable(part))
 
 
 def in_lists(values: Iterable[T]) -> Iterator[tuple[str, tuple[T, ...]]]:
