@@ -100,12 +100,12 @@ class ChunkedValues:
 
     def _remove_orphan(self, key: str, identity: bytes) -> bool:
         data = self._keys.data(key)
-        pairs = self._gateway.range(data).pairs
-        value = decode_stored(pairs[0].value).value if pairs else b""
+        entry = self._gateway.range(data)
+        value = None if entry.value is None else decode_stored(entry.value).value
         if isinstance(value, Reference) and value.identity == identity:
             return False
         answer = self._gateway.txn(
-            [if_modified_at(data, pairs[0].modified if pairs else 0)],
+            [if_modified_at(data, entry.modified)],
             [delete_operation(*self._keys.chunks(key, identity))],
             repeatable=True,
         )

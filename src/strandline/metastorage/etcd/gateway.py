@@ -66,6 +66,16 @@ class Page:
     more: bool
     revision: int
 
+    @property
+    def value(self) -> bytes | None:
+        """The value of the first key, or None if there is none."""
+        return self.pairs[0].value if self.pairs else None
+
+    @property
+    def modified(self) -> int:
+        """`Pair.modified` of the first key, or 0 if there is none."""
+        return self.pairs[0].modified if self.pairs else 0
+
 
 @dataclass(frozen=True, slots=True)
 class TxnAnswer:

@@ -186,9 +186,10 @@ class Invoke:
         leases, rest = rest[: len(self._leases)], rest[len(self._leases) :]
         entries, ranges = rest[: len(self._entries)], rest[len(self._entries) :]
         return View(
-            *_head_of(head),
-            _value_of(at),
-            {key: _value_of(page) for key, page in zip(self._entries, entries, strict=True)},
+            decode_head(head.value),
+            head.modified,
+            at.value,
+            {key: page.value for key, page in zip(self._entries, entries, strict=True)},
             {
                 key_range: (tuple(self._keys.key_of(pair.key) for pair in page.pairs), page.more)
                 for key_range, page in zip(self._ranges, ranges, strict=True)
@@ -326,14 +327,6 @@ class Invoke:
                 raise UnsupportedOperation(
                     "etcd has no SQL transactions, so nothing can be written in the same one"
                 )
-
-
-def _value_of(page: Page) -> bytes | None:
-    return page.pairs[0].value if page.pairs else None
-
-
-def _head_of(page: Page) -> tuple[Head, int]:
-    return decode_head(_value_of(page)), page.pairs[0].modified if page.pairs else 0
 
 
 def _holds(condition: Condition, view: View, now: Timestamp) -> bool:

@@ -189,8 +189,7 @@ class EtcdMetastorage(Metastorage):
     def revision(self) -> int:
         self._enter("revisions")
         self._count("revision_reads")
-        pairs = self._gateway.range(self._keys.head).pairs
-        return decode_head(pairs[0].value if pairs else None).revision
+        return decode_head(self._gateway.range(self._keys.head).value).revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
         self._enter("waits")
@@ -252,8 +251,8 @@ class EtcdMetastorage(Metastorage):
 
     def _ensure_format(self) -> None:
         if self._read_only:
-            pairs = self._gateway.range(self._keys.format).pairs
-            self._refuse_other_format(pairs[0].value if pairs else FORMAT)
+            present = self._gateway.range(self._keys.format).value
+            self._refuse_other_format(FORMAT if present is None else present)
             return
         answer = self._gateway.txn(
             [if_modified_at(self._keys.format, 0)],
@@ -330,10 +329,10 @@ class EtcdMetastorage(Metastorage):
     def _refuse_if_not_written(self, view: View, error: FullOutcome) -> None:
         """Raise `StoreFull` if the head is still that of the view: nothing was written."""
         try:
-            pairs = self._gateway.range(self._keys.head).pairs
+            head = self._gateway.range(self._keys.head)
         except StrandlineError:
             return  # the outcome stays unknown
-        if (pairs[0].modified if pairs else 0) == view.head_modified:
+        if head.modified == view.head_modified:
             raise StoreFull(
                 f"etcd ({', '.join(self._gateway.endpoints)}) is full; nothing was written. "
                 f"{MAKE_ROOM}"
@@ -387,11 +386,10 @@ class EtcdMetastorage(Metastorage):
                 [range_operation(self._keys.time)],
                 repeatable=True,
             )
-            pairs = answer.pages[0].pairs
+            present = answer.pages[0].value
             if answer.succeeded:
-                head = decode_head(pairs[0].value if pairs else None)
-                return Head(head.revision, now)
-            stored = self._stored_time(pairs[0].value if pairs else None)
+                return Head(decode_head(present).revision, now)
+            stored = self._stored_time(present)
         raise self._always_second()
 
     def _settle(self) -> None:
