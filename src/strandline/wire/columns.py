@@ -110,9 +110,7 @@ register_codec(
     codec=Codec(_write_column, _read_column),
 )
 _new_in_0_1_0(
-    SchemaVersion,
-    type_id=16,
-    fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))],
+    SchemaVersion, type_id=16, fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))]
 )
 _VERSIONS = nested_list(SchemaVersion)
 _MOST_SHARED_COLUMNS = 100

@@ -83,6 +83,7 @@ from strandline.wire.registry import Fields, nested_list, register
 _new_in_0_1_0 = partial(register, version=1, since="0.1.0")
 _new_in_0_2_0 = partial(register, version=1, since="0.2.0")
 _second_in_0_2_0 = partial(register, version=2, since="0.2.0")
+_new_in_0_4_0 = partial(register, version=1, since="0.4.0")
 _second_in_0_6_0 = partial(register, version=2, since="0.6.0")
 
 # -- grants, which are stored in the objects that they apply to ------------------------------------
@@ -102,16 +103,8 @@ GRANTS = nested_list(Grant)
 
 _DATABASE_1: Fields = (("id", UINT), ("__class__", NO_PARENT), ("name", TEXT), ("owner", TEXT))
 
-_new_in_0_1_0(
-    DatabaseDescriptor,
-    type_id=10,
-    fields=_DATABASE_1,
-)
-_second_in_0_2_0(
-    DatabaseDescriptor,
-    type_id=10,
-    fields=[*_DATABASE_1, ("privileges", GRANTS)],
-)
+_new_in_0_1_0(DatabaseDescriptor, type_id=10, fields=_DATABASE_1)
+_second_in_0_2_0(DatabaseDescriptor, type_id=10, fields=[*_DATABASE_1, ("privileges", GRANTS)])
 
 _SCHEMA_1: Fields = (
     ("id", UINT),
@@ -125,11 +118,7 @@ _SCHEMA_1: Fields = (
 )
 
 _new_in_0_1_0(SchemaDescriptor, type_id=11, fields=_SCHEMA_1)
-_second_in_0_2_0(
-    SchemaDescriptor,
-    type_id=11,
-    fields=[*_SCHEMA_1, ("privileges", GRANTS)],
-)
+_second_in_0_2_0(SchemaDescriptor, type_id=11, fields=[*_SCHEMA_1, ("privileges", GRANTS)])
 
 _TABLE_1: Fields = (
     ("id", UINT),
@@ -162,11 +151,9 @@ def _partition_field(
         raise CorruptData(f"a partition field of a table: {error.message}") from None
 
 
-register(
+_new_in_0_4_0(
     PartitionField,
     type_id=67,
-    version=1,
-    since="0.4.0",
     fields=[
         ("id", UINT),
         ("source_id", UINT),
@@ -187,11 +174,9 @@ _TABLE_2: Fields = (
 
 _new_in_0_1_0(TableDescriptor, type_id=12, fields=_TABLE_1)
 _second_in_0_2_0(TableDescriptor, type_id=12, fields=_TABLE_2)
-register(
+_new_in_0_4_0(
     Constraint,
     type_id=68,
-    version=1,
-    since="0.4.0",
     fields=[
         ("name", TEXT),
         ("kind", enum(ConstraintKind)),
@@ -233,11 +218,7 @@ _VIEW_1: Fields = (
 )
 
 _new_in_0_1_0(ViewDescriptor, type_id=13, fields=_VIEW_1)
-_second_in_0_2_0(
-    ViewDescriptor,
-    type_id=13,
-    fields=[*_VIEW_1, ("privileges", GRANTS)],
-)
+_second_in_0_2_0(ViewDescriptor, type_id=13, fields=[*_VIEW_1, ("privileges", GRANTS)])
 _new_in_0_2_0(
     SystemViewDescriptor,
     type_id=52,
@@ -291,17 +272,13 @@ def _zone_of_version_1(*values: Any) -> ZoneDescriptor:  # Any: field values
 
 _new_in_0_1_0(ZoneDescriptor, type_id=14, fields=_ZONE_1, build=_zone_of_version_1)
 _second_in_0_2_0(
-    ZoneDescriptor,
-    type_id=14,
-    fields=[*_ZONE_1, ("quorum_size", UINT), ("privileges", GRANTS)],
+    ZoneDescriptor, type_id=14, fields=[*_ZONE_1, ("quorum_size", UINT), ("privileges", GRANTS)]
 )
 
 # -- indexes: the table's id follows the name, because indexes are looked up by it -----------------
 
 _new_in_0_2_0(
-    IndexColumn,
-    type_id=66,
-    fields=[("column_id", UINT), ("collation", optional(enum(Collation)))],
+    IndexColumn, type_id=66, fields=[("column_id", UINT), ("collation", optional(enum(Collation)))]
 )
 _new_in_0_2_0(
     IndexDescriptor,
@@ -350,13 +327,7 @@ _new_in_0_2_0(
 _new_in_0_2_0(
     IntrospectionIndex,
     type_id=59,
-    fields=[
-        ("id", UINT),
-        ("replica_id", UINT),
-        ("name", TEXT),
-        ("owner", TEXT),
-        ("address", TEXT),
-    ],
+    fields=[("id", UINT), ("replica_id", UINT), ("name", TEXT), ("owner", TEXT), ("address", TEXT)],
 )
 
 # -- roles and privileges --------------------------------------------------------------------------
@@ -404,21 +375,12 @@ _new_in_0_2_0(
 _new_in_0_2_0(
     SystemPrivilege,
     type_id=55,
-    fields=[
-        ("name", TEXT),
-        ("grantee", UINT),
-        ("grantor", UINT),
-        ("privileges", _PRIVILEGES),
-    ],
+    fields=[("name", TEXT), ("grantee", UINT), ("grantor", UINT), ("privileges", _PRIVILEGES)],
 )
 
 # -- the catalog's own state: objects keyed by name begin with the name ----------------------------
 
-_new_in_0_1_0(
-    FenceToken,
-    type_id=5,
-    fields=[("deploy_generation", UINT), ("epoch", UINT)],
-)
+_new_in_0_1_0(FenceToken, type_id=5, fields=[("deploy_generation", UINT), ("epoch", UINT)])
 register(
     FenceToken,
     type_id=5,
@@ -426,46 +388,19 @@ register(
     since="0.5.0",
     fields=[("deploy_generation", UINT), ("epoch", UINT), ("nonce", UINT)],
 )
+_new_in_0_1_0(IdAllocator, type_id=20, fields=[("name", TEXT), ("next_id", UINT)])
+_new_in_0_1_0(ConfigEntry, type_id=21, fields=[("name", TEXT), ("value", TEXT)])
 _new_in_0_1_0(
-    IdAllocator,
-    type_id=20,
-    fields=[("name", TEXT), ("next_id", UINT)],
-)
-_new_in_0_1_0(
-    ConfigEntry,
-    type_id=21,
-    fields=[("name", TEXT), ("value", TEXT)],
-)
-_new_in_0_1_0(
-    FenceEntry,
-    type_id=22,
-    fields=[("name", TEXT), ("deploy_generation", UINT), ("epoch", UINT)],
+    FenceEntry, type_id=22, fields=[("name", TEXT), ("deploy_generation", UINT), ("epoch", UINT)]
 )
 _new_in_0_2_0(
     Comment,
     type_id=56,
-    fields=[
-        ("name", TEXT),
-        ("object_kind", OBJECT_KIND),
-        ("object_id", UINT),
-        ("text", TEXT),
-    ],
+    fields=[("name", TEXT), ("object_kind", OBJECT_KIND), ("object_id", UINT), ("text", TEXT)],
 )
-_new_in_0_2_0(
-    SystemConfiguration,
-    type_id=60,
-    fields=[("name", TEXT), ("value", TEXT)],
-)
-_new_in_0_2_0(
-    Setting,
-    type_id=61,
-    fields=[("name", TEXT), ("value", TEXT)],
-)
-_new_in_0_2_0(
-    TimestampEntry,
-    type_id=62,
-    fields=[("name", TEXT), ("time", UINT)],
-)
+_new_in_0_2_0(SystemConfiguration, type_id=60, fields=[("name", TEXT), ("value", TEXT)])
+_new_in_0_2_0(Setting, type_id=61, fields=[("name", TEXT), ("value", TEXT)])
+_new_in_0_2_0(TimestampEntry, type_id=62, fields=[("name", TEXT), ("time", UINT)])
 _new_in_0_2_0(
     SystemObjectFingerprint,
     type_id=63,

@@ -31,6 +31,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable.log import refuse_other_token
@@ -184,19 +185,12 @@ _BATCHES = nested_list(Batch)
 _ROLLUP = optional(nested(BlobRef))
 _FENCE = optional(nested(FenceToken))
 _PRUNED = pair(TEXT, UINT)
+_new_in_0_4_0 = partial(register, version=1, since="0.4.0")
 
-register(
-    BlobRef,
-    type_id=70,
-    version=1,
-    since="0.4.0",
-    fields=[("key", TEXT), ("size", UINT), ("checksum", UINT)],
-)
-register(
+_new_in_0_4_0(BlobRef, type_id=70, fields=[("key", TEXT), ("size", UINT), ("checksum", UINT)])
+_new_in_0_4_0(
     Batch,
     type_id=71,
-    version=1,
-    since="0.4.0",
     fields=[
         ("lower", UINT),
         ("upper", UINT),
@@ -206,25 +200,13 @@ register(
         ("parts", nested_list(BlobRef)),
     ],
 )
-register(
-    Replacement,
-    type_id=72,
-    version=1,
-    since="0.4.0",
-    fields=[("lower", UINT), ("upper", UINT), ("batches", _BATCHES)],
+_new_in_0_4_0(
+    Replacement, type_id=72, fields=[("lower", UINT), ("upper", UINT), ("batches", _BATCHES)]
 )
-register(
-    Writer,
-    type_id=73,
-    version=1,
-    since="0.4.0",
-    fields=[("id", BYTES), ("token", BYTES), ("time", TIME)],
-)
-register(
+_new_in_0_4_0(Writer, type_id=73, fields=[("id", BYTES), ("token", BYTES), ("time", TIME)])
+_new_in_0_4_0(
     ShardDiff,
     type_id=74,
-    version=1,
-    since="0.4.0",
     fields=[
         ("time", TIME),
         ("seqno", UINT),
@@ -241,11 +223,9 @@ register(
         ("pruned", optional(_PRUNED)),
     ],
 )
-register(
+_new_in_0_4_0(
     ShardState,
     type_id=75,
-    version=1,
-    since="0.4.0",
     fields=[
         ("shard", TEXT),
         ("seqno", UINT),
