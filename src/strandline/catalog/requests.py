@@ -27,42 +27,30 @@ class Stage(Enum):
     LEFT = auto()
 
 
+@dataclass(slots=True, eq=False)
 class Request:
-    """The commands of one caller, and their outcome once it is known."""
+    """The commands of one caller, and their outcome once it is known.
 
-    __slots__ = (
-        "actions",
-        "applied",
-        "author",
-        "began",
-        "catalog",
-        "commands",
-        "end",
-        "error",
-        "gate",
-        "has_left",
-        "identity",
-        "stage",
-        "version",
-    )
+    ``end`` is an instant of `time.monotonic`. ``identity`` is the user whose privileges are
+    checked; None is the program itself.
+    """
 
-    def __init__(
-        self, commands: Sequence[Command], author: str, end: float, *, identity: str | None
-    ) -> None:
-        self.commands = commands
-        self.author = author
-        self.identity = identity  # whose privileges are checked; None: the program itself
-        self.began = time.monotonic()
-        self.end = end  # an instant of time.monotonic()
-        self.stage = Stage.WAITING
-        self.has_left = False  # its caller has left with `UnknownOutcome`
-        self.version: int | None = None  # of its commands, once they are in the log
-        self.gate = threading.Lock()
+    commands: Sequence[Command]
+    author: str
+    end: float
+    identity: str | None = field(kw_only=True)
+    began: float = field(default_factory=time.monotonic)
+    stage: Stage = Stage.WAITING
+    has_left: bool = False  # its caller has left with `UnknownOutcome`
+    version: int | None = None  # of its commands, once they are in the log
+    gate: threading.Lock = field(default_factory=threading.Lock)  # held until it is answered
+    applied: tuple[bool, ...] = ()
+    actions: tuple[tuple[str, Arguments], ...] = ()  # what its version did, for people
+    catalog: Catalog | None = None  # the one it produced, or was validated against
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
         self.gate.acquire()
-        self.applied: tuple[bool, ...] = ()
-        self.actions: tuple[tuple[str, Arguments], ...] = ()  # what its version did, for people
-        self.catalog: Catalog | None = None  # the one it produced, or was validated against
-        self.error: BaseException | None = None
 
     def left(self) -> float:
         """Seconds until the deadline, at least 0 and at most what a lock accepts."""
