@@ -65,20 +65,20 @@ def _check_created(case: Case, privilege: Privilege, place: Any) -> None:
 
 
 def top_level(privilege: Privilege) -> Rule:
-    def rule(case: Case) -> None:
-        if case.old is None:
-            _check_created(case, privilege, None)
-        else:
-            _check_changed(case)
+    return lambda case: _check(case, privilege, None)
 
-    return rule
+
+def _check(case: Case, privilege: Privilege, place: Any, *, within: Any = None) -> None:
+    """Require what the change of an object without further rules needs."""
+    if case.old is None:
+        _check_created(case, privilege, place)
+    else:
+        _check_changed(case, within=within)
 
 
 def in_database(case: Case) -> None:
-    if case.old is None:
-        _check_created(case, Privilege.CREATE, case.find("database", case.new.database_id))
-    else:
-        _check_changed(case)
+    database = case.find("database", (case.old or case.new).database_id)
+    _check(case, Privilege.CREATE, database)
 
 
 def in_schema(case: Case) -> None:
@@ -200,10 +200,7 @@ def system_privilege(case: Case) -> None:
 
 def in_cluster(case: Case) -> None:
     cluster = case.find("cluster", (case.old or case.new).cluster_id)
-    if case.old is None:
-        _check_created(case, Privilege.CREATE, cluster)
-    else:
-        _check_changed(case, within=cluster)
+    _check(case, Privilege.CREATE, cluster, within=cluster)
 
 
 def of_its_replica(case: Case) -> None:
