@@ -132,7 +132,7 @@ class AlterZone:
             )
         replicas = old.replicas if self.replicas is None else _replicas(self.replicas)
         profiles = old.storage_profiles if self.storage_profiles is None else self.storage_profiles
-        _refuse_to_lose_profiles(planning, old, profiles)
+        refuse_to_lose_profiles(planning, old, profiles)
         up, down = self.auto_adjust_scale_up, self.auto_adjust_scale_down
         new = replace(
             altered(old, owner=self.owner, node_filter=self.node_filter),
@@ -326,13 +326,12 @@ def _tables_in(planning: Planning, zone: ZoneDescriptor) -> Iterator[TableDescri
                 yield table
 
 
-def _refuse_to_lose_profiles(
+def refuse_to_lose_profiles(
     planning: Planning, zone: ZoneDescriptor, profiles: tuple[str, ...]
 ) -> None:
+    """Raise `IllegalChange` if a table uses a storage profile of ``zone`` not in ``profiles``."""
     lost = set(zone.storage_profiles) - set(profiles)
-    if not lost:
-        return
-    for table in _tables_in(planning, zone):
+    for table in _tables_in(planning, zone) if lost else ():
         if table.storage_profile in lost:
             raise IllegalChange(
                 f"storage profile {table.storage_profile!r} cannot be removed from zone "

@@ -16,6 +16,7 @@ from strandline.catalog.commands.column_definition import refuse_indexed_column
 from strandline.catalog.commands.columns import check_column_change, is_completed_by_spark
 from strandline.catalog.commands.defaults import EXISTS_DEFAULT
 from strandline.catalog.commands.objects import SetConfiguration
+from strandline.catalog.commands.zones import refuse_to_lose_profiles
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import owned_by, roles_above
 from strandline.catalog.undo.net import Net
@@ -190,13 +191,8 @@ def check_index(planning: Planning, _: Any, after: IndexDescriptor) -> None:
 
 
 def check_zone(planning: Planning, before: ZoneDescriptor | None, after: ZoneDescriptor) -> None:
-    lost = set(before.storage_profiles if before else ()) - set(after.storage_profiles)
-    for table in planning.catalog.tables() if lost else ():
-        if table.zone_id == after.id and table.storage_profile in lost:
-            raise IllegalChange(
-                f"storage profile {table.storage_profile!r} cannot be removed from zone "
-                f"{after.name}: table {planning.catalog.qualified_name(table)} uses it"
-            )
+    if before is not None:
+        refuse_to_lose_profiles(planning, before, after.storage_profiles)
 
 
 def check_size(planning: Planning, _: Any, after: ClusterDescriptor | ClusterReplica) -> None:
