@@ -21,7 +21,6 @@ from strandline.model.descriptors import (
 )
 from strandline.model.privileges import PUBLIC_NAME, SYSTEM_NAME
 
-SYSTEM = SYSTEM_NAME
 MAX_DELAY_MS = 366 * 24 * 60 * 60 * 1000
 """The longest time from the append of a version to its activation: a year."""
 MAX_SKEW_MS = 24 * 60 * 60 * 1000
@@ -55,7 +54,7 @@ def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Fi
             transaction.put(ConfigEntry(DELAY, str(delay_ms)))
             transaction.put(ConfigEntry(SKEW, str(skew_ms)))
             database, schema, zone = transaction.allocate_id(amount=3)
-            transaction.put(DatabaseDescriptor(database, DEFAULT_DATABASE, SYSTEM))
+            transaction.put(DatabaseDescriptor(database, DEFAULT_DATABASE, SYSTEM_NAME))
             transaction.put(
                 SchemaDescriptor(
                     id=schema,
@@ -67,7 +66,7 @@ def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Fi
                     location=default_location,
                 )
             )
-            transaction.put(ZoneDescriptor(zone, DEFAULT_ZONE_NAME, SYSTEM))
+            transaction.put(ZoneDescriptor(zone, DEFAULT_ZONE_NAME, SYSTEM_NAME))
             transaction.put(ConfigEntry(DEFAULT_ZONE_CONFIG, str(zone)))
             initialize_system_views(transaction, database_id=database)
 

@@ -13,7 +13,12 @@ from strandline.errors import (
     ObjectNotFound,
     UnsupportedOperation,
 )
-from strandline.model.descriptors import ColumnDescriptor, IndexDescriptor, TableDescriptor
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    IndexDescriptor,
+    TableDescriptor,
+    ViewDescriptor,
+)
 from strandline.model.identifiers import check_column_name, check_scan_name, normalize
 from strandline.model.type_changes import carry_ids, check_field_names
 from strandline.model.type_json import check_metadata
@@ -232,6 +237,16 @@ def column_ids(columns: Iterable[ColumnDescriptor], names: Collection[str]) -> t
         if normalize(name) not in by_name:
             raise ObjectNotFound(f"column {name!r} does not exist; columns are {sorted(by_name)}")
     return tuple(by_name[normalize(name)] for name in names)
+
+
+def column_named(relation: TableDescriptor | ViewDescriptor, name: str) -> ColumnDescriptor:
+    """The column of that name. Raises `ObjectNotFound`, which lists the first columns."""
+    named = (column for column in relation.columns if normalize(column.name) == normalize(name))
+    column = next(named, None)
+    if column is None:
+        names = ", ".join(column.name for column in relation.columns[:20])
+        raise ObjectNotFound(f"column {name!r} does not exist in {relation.name}; it has {names}")
+    return column
 
 
 def refuse_used_column(table: TableDescriptor, column: ColumnDescriptor, *, what: str) -> None:

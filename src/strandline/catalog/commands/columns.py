@@ -12,6 +12,7 @@ from strandline.catalog.commands.column_definition import (
     check_columns,
     check_storable,
     checked_columns,
+    column_named,
     new_columns,
     refuse_indexed_column,
     refuse_partitioning_column,
@@ -266,7 +267,7 @@ class RenameColumn:
         with planning.entry(
             "rename_column",
             table=planning.catalog.qualified_name(table),
-            column=_column(table, self.column).name,
+            column=column_named(table, self.column).name,
             to=self.new_name,
         ) as transaction:
             transaction.put(_with_new_names(table, [(self.column, self.new_name)]))
@@ -306,7 +307,7 @@ def _with_new_names(table: TableDescriptor, names: Iterable[tuple[str, str]]) ->
     new_names: dict[int, str] = {}
     by_name = {normalize(c.name): c for c in table.columns}
     for name, new_name in names:
-        old = by_name.get(normalize(name)) or _column(table, name)
+        old = by_name.get(normalize(name)) or column_named(table, name)
         if new_names.setdefault(old.id, new_name) != new_name:
             raise InvalidInput(f"column {old.name!r} of {table.name} cannot have two new names")
     renamed = [c for c in table.columns if new_names.get(c.id, c.name) != c.name]
@@ -352,7 +353,7 @@ class AlterColumn:
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
         if table is None:
             return
-        old = _column(table, self.column)
+        old = column_named(table, self.column)
         next_id = table.next_column_id
         data_type = old.type
         if self.type is not None:
@@ -380,11 +381,3 @@ class AlterColumn:
             )
         default = checked_default(self.default, new.type, column=old.name, nullable=new.nullable)
         return old.default if same_default(old.default, default) else default
-
-
-def _column(table: TableDescriptor, name: str) -> ColumnDescriptor:
-    column = table.column(name)
-    if column is None:
-        names = ", ".join(c.name for c in table.columns[:20])
-        raise ObjectNotFound(f"column {name!r} does not exist in {table.name}; it has {names}")
-    return column

@@ -11,9 +11,14 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from strandline.catalog.commands.column_definition import check_distinct, check_keyable
+from strandline.catalog.commands.column_definition import (
+    check_distinct,
+    check_keyable,
+    column_named,
+)
 from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning, refuse_reserved, required
 from strandline.errors import IllegalChange, IndexStatusConflict, InvalidInput, ObjectNotFound
@@ -58,38 +63,24 @@ class CreateIndex:
             return
         planning.ensure_free(schema, self.index)
         table = planning.table(self.schema, self.table)
-        columns = [_column(table, name) for name in self.columns]
+        columns = [column_named(table, name) for name in self.columns]
         for column in columns:
             check_keyable(column, what="an index")
         self._check_unique(table, columns)
         with_table = planning.base.table_by_id(table.id) is None
-        collations = self.collations or (None,) * len(columns)
-        status = IndexStatus.AVAILABLE if with_table else IndexStatus.REGISTERED
-        with planning.entry(
-            "create_index",
-            index=f"{schema.name}.{self.index}",
+        index = IndexDescriptor(
             id=planning.next_id,
-            table=planning.catalog.qualified_name(table),
-            columns=[column.name for column in columns],
-            status=status.name,
-        ) as transaction:
-            transaction.put(
-                IndexDescriptor(
-                    id=planning.new_id(),
-                    schema_id=schema.id,
-                    name=self.index,
-                    owner=self.owner or table.owner,
-                    table_id=table.id,
-                    kind=self.kind,
-                    columns=tuple(
-                        IndexColumn(column.id, collation)
-                        for column, collation in zip(columns, collations, strict=True)
-                    ),
-                    status=status,
-                    unique=self.unique,
-                    created_with_table=with_table,
-                )
-            )
+            schema_id=schema.id,
+            name=self.index,
+            owner=self.owner or table.owner,
+            table_id=table.id,
+            kind=self.kind,
+            columns=index_columns([column.id for column in columns], self.collations),
+            status=IndexStatus.AVAILABLE if with_table else IndexStatus.REGISTERED,
+            unique=self.unique,
+            created_with_table=with_table,
+        )
+        put_index(planning, index, columns=[column.name for column in columns])
 
     def _check(self) -> None:
         check_name(self.index, "index")
@@ -122,11 +113,23 @@ class CreateIndex:
             )
 
 
-def _column(table: TableDescriptor, name: str) -> ColumnDescriptor:
-    column = table.column(name)
-    if column is None:
-        raise ObjectNotFound(f"column {name!r} does not exist in {table.name}")
-    return column
+def index_columns(
+    column_ids: Sequence[int], collations: Sequence[Collation]
+) -> tuple[IndexColumn, ...]:
+    """The columns of an index; ``collations`` has one for each column, or none."""
+    orders = collations or (None,) * len(column_ids)
+    return tuple(map(IndexColumn, column_ids, orders))
+
+
+def put_index(planning: Planning, index: IndexDescriptor, *, columns: list[str]) -> None:
+    """Create an index, in a separate entry. Its id is allocated here if that is the next one."""
+    arguments = _arguments(planning, index)
+    with planning.entry(
+        "create_index", **arguments, columns=columns, status=index.status.name
+    ) as transaction:
+        if index.id == planning.next_id:
+            planning.new_id()
+        transaction.put(index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

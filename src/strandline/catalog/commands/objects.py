@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
+from strandline.catalog.commands.column_definition import column_named
 from strandline.catalog.commands.table_definition import with_columns
 from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize, parameter
 from strandline.catalog.declared_kinds import declared_kinds
@@ -29,7 +30,7 @@ from strandline.model.descriptors import (
     ViewDescriptor,
     comment_name,
 )
-from strandline.model.identifiers import check_name, normalize
+from strandline.model.identifiers import check_name
 from strandline.model.privileges import ObjectKind, require_kind
 
 MAX_COMMENT_LENGTH = 65_536
@@ -99,12 +100,9 @@ def _name(
 def _with_column_comment(
     relation: TableDescriptor | ViewDescriptor, name: str, text: str | None
 ) -> TableDescriptor | ViewDescriptor:
-    if normalize(name) not in {normalize(column.name) for column in relation.columns}:
-        names = ", ".join(column.name for column in relation.columns)
-        raise ObjectNotFound(f"column {name!r} does not exist in {relation.name}; it has {names}")
-
+    described = column_named(relation, name)
     columns: tuple[ColumnDescriptor, ...] = tuple(
-        replace(column, comment=text) if normalize(column.name) == normalize(name) else column
+        replace(column, comment=text) if column is described else column
         for column in relation.columns
     )
     if isinstance(relation, TableDescriptor):

@@ -17,7 +17,7 @@ from strandline.catalog.commands.column_definition import (
     redefine_columns,
 )
 from strandline.catalog.commands.columns import check_redefinition
-from strandline.catalog.commands.indexes import give_indexes, remove_index
+from strandline.catalog.commands.indexes import give_indexes, index_columns, put_index, remove_index
 from strandline.catalog.commands.table_definition import (
     TableDefinition,
     check_stale_rows,
@@ -36,7 +36,6 @@ from strandline.durable.update import Argument
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
 from strandline.model.descriptors import (
     ColumnDescriptor,
-    IndexColumn,
     IndexDescriptor,
     IndexKind,
     IndexStatus,
@@ -47,8 +46,6 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.identifiers import check_versioned_name, normalize
-
-DEFAULT_ZONE = DEFAULT_ZONE_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +105,19 @@ class CreateTable:
             transaction.allocate_id(amount=2 if has_key else 1)
             transaction.put(table)
         if has_key:
-            _create_key_index(planning, table, definition, name=key_name, schema=schema)
+            key = IndexDescriptor(
+                id=table.primary_key_index,
+                schema_id=schema.id,
+                name=key_name,
+                owner=table.owner,
+                table_id=table_id,
+                kind=IndexKind.SORTED if definition.primary_key_collations else IndexKind.HASH,
+                columns=index_columns(table.primary_key, definition.primary_key_collations),
+                status=IndexStatus.AVAILABLE,
+                unique=True,
+                created_with_table=True,
+            )
+            put_index(planning, key, columns=list(definition.primary_key))
 
 
 def _check_limit(planning: Planning) -> None:
@@ -122,7 +131,7 @@ def _check_limit(planning: Planning) -> None:
 
 def _zone(planning: Planning, definition: TableDefinition) -> ZoneDescriptor:
     if definition.zone is None:
-        present, name = planning.catalog.default_zone(), DEFAULT_ZONE
+        present, name = planning.catalog.default_zone(), DEFAULT_ZONE_NAME
     else:
         present, name = planning.catalog.zone_named(definition.zone), definition.zone
     zone = must_exist(present, f"zone {name!r}")
@@ -133,41 +142,6 @@ def _zone(planning: Planning, definition: TableDefinition) -> ZoneDescriptor:
             f"{definition.name}; it has {', '.join(zone.storage_profiles)}"
         )
     return zone
-
-
-def _create_key_index(
-    planning: Planning,
-    table: TableDescriptor,
-    definition: TableDefinition,
-    *,
-    name: str,
-    schema: SchemaDescriptor,
-) -> None:
-    collations = definition.primary_key_collations or (None,) * len(table.primary_key)
-    index = IndexDescriptor(
-        id=table.primary_key_index,
-        schema_id=schema.id,
-        name=name,
-        owner=table.owner,
-        table_id=table.id,
-        kind=IndexKind.SORTED if definition.primary_key_collations else IndexKind.HASH,
-        columns=tuple(
-            IndexColumn(column_id, collation)
-            for column_id, collation in zip(table.primary_key, collations, strict=True)
-        ),
-        status=IndexStatus.AVAILABLE,
-        unique=True,
-        created_with_table=True,
-    )
-    with planning.entry(
-        "create_index",
-        index=f"{schema.name}.{name}",
-        id=index.id,
-        table=f"{schema.name}.{table.name}",
-        columns=list(definition.primary_key),
-        status=index.status.name,
-    ) as transaction:
-        transaction.put(index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
