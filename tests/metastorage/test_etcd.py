@@ -22,6 +22,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.metastorage import Absent, Delete, DeleteRange, Exists, Lease, Put, ValueIs
+from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd import leases as etcd_leases
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.feed import ChangeFeed
@@ -384,6 +385,24 @@ def test_closing_the_store_ends_calls_that_wait_for_the_server(place: EtcdPlace)
     sent = {2, 3}  # they may or may not have been sent before the close
     for number, error in enumerate(errors):
         assert isinstance(error, (Stopping, UnknownOutcome) if number in sent else Stopping)
+
+
+def test_a_store_that_gives_up_ends_calls_that_the_server_does_not_answer(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "GIVE_UP_SECONDS", 0.1)
+    store = place.node(patience=3600)
+    put(store, "a")
+    place.server.pause()
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            pending = threads.submit(store.get, "a")
+            store.give_up()
+            error = pending.exception(timeout=60)
+        finally:
+            place.server.resume()
+    assert isinstance(error, Unavailable)
+    assert put(store, "b").succeeded
 
 
 # The server

@@ -32,7 +32,7 @@ from strandline.metastorage import (
     SqlMetastorage,
     open_metastorage,
 )
-from strandline.sql import open_database, run, run_at_commit
+from strandline.sql import open_database, postgres_database, run, run_at_commit
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from strandline.sql.postgres_listener import PostgresListener
 from tests.servers import postgresql
@@ -71,6 +71,26 @@ def test_a_read_succeeds_even_if_the_server_does_not_answer_its_end(
         server.resume()
     assert database.rows("SELECT 2") == [(2,)]
     assert database._engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a QueuePool
+
+
+def test_a_database_that_gives_up_ends_calls_that_the_server_does_not_answer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "GIVE_UP_SECONDS", 0.1)
+    server = postgresql.running()
+    with closing(open_url(url, patience=3600)) as database, ThreadPoolExecutor(1) as threads:
+        reads = database.statistics().reads
+        server.pause()
+        try:
+            pending = threads.submit(database.rows, "SELECT 1")
+            while database.statistics().reads == reads:
+                time.sleep(0.001)
+            database.give_up()
+            error = pending.exception(timeout=60)
+        finally:
+            server.resume()
+        assert isinstance(error, DeadlineExceeded)
+        assert database.rows("SELECT 2") == [(2,)]
 
 
 def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:

@@ -16,6 +16,7 @@ from strandline.cli.main import main
 from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat
 from strandline.metastorage import Delete, Metastorage, Put, open_metastorage
+from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastore.inspection import Kind
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
@@ -23,6 +24,7 @@ from strandline.node import Node
 from strandline.node.database_mark import KEY, DatabaseMark
 from strandline.node.warehouse_place import accept_database
 from strandline.sql import Database, open_database, stored_time, take_time
+from strandline.sql.postgres_database import PostgresDatabase
 from tests.node.test_warehouse_place import before_the_next
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
@@ -180,6 +182,30 @@ def test_a_store_without_a_mark_is_opened_and_gets_one(store: EmptyStore) -> Non
         assert mark.marked_time() == 0
         append(store)
         assert mark.marked_time() > 0
+
+
+def test_a_node_that_closes_first_gives_up_what_its_servers_do_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: dict[str, list[object]] = {"give_up": [], "close": []}
+
+    def record(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def recorded(server: object) -> None:
+            called[name].append(server)
+            real(server)
+
+        monkeypatch.setattr(kind, name, recorded)
+
+    for kind in (EtcdGateway, PostgresDatabase):
+        record(kind, "give_up")
+        record(kind, "close")
+    store = stores.new_store("etcd", tmp_path)
+    with Node.open(store.address, settings=store.settings):
+        called["close"].clear()  # of what only the opening needed
+    assert {type(server) for server in called["close"]} == {EtcdGateway, PostgresDatabase}
+    assert set(called["close"]) <= set(called["give_up"])
 
 
 def test_a_damaged_mark_is_refused(store: EmptyStore) -> None:

@@ -314,6 +314,9 @@ class Metastorage(ABC):
         with self._counting:
             self._counts[what] += 1
 
+    def give_up(self) -> None:  # noqa: B027 - the owner of a SQL database calls its `give_up`
+        """See `strandline.sql.Database.give_up`."""
+
     @abstractmethod
     def close(self) -> None:
         """Stop answering; calls that wait end with `Stopping`. Idempotent."""

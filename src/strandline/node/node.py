@@ -472,11 +472,16 @@ class Node:
         """
         self.database.stop_waiting()
 
+    def give_up(self) -> None:
+        """Wait no longer for servers that do not answer. Called when no caller waits any more."""
+        self._opened_store.give_up()
+
     def close(self) -> None:
         """Stop following and close the store. Idempotent."""
         if self._chores.stopping.is_set():
             return
         self._chores.stopping.set()
+        self.give_up()
         self.catalogs.stop(wake=self.database.wake)
         self.projector.stop()
         self.store.follower.stop(wake=self.database.wake)

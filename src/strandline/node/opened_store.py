@@ -78,6 +78,14 @@ class OpenedStore:
     mark: DatabaseMark | None
     _opened: ExitStack
 
+    def give_up(self) -> None:
+        """`Database.give_up` for the database and for etcd."""
+        self.database.give_up()
+        if self.catalog_log.metastorage is not None:
+            self.catalog_log.metastorage.give_up()
+        if self.mark is not None:
+            self.mark.metastorage.give_up()
+
     def close(self) -> None:
         """Close everything that `open_store` opened. Idempotent."""
         self._opened.close()

@@ -193,6 +193,7 @@ async def _serve(
     http.leave()
     await thrift.stop()
     await serving
+    node.give_up()
     children.close()
     workers.close()
     if failure is not None:

@@ -10,7 +10,7 @@ from strandline.sql.clock_row import (
     take_time,
     take_time_query,
 )
-from strandline.sql.database import DIALECTS, PATIENCE, Database, open_database
+from strandline.sql.database import DIALECTS, GIVE_UP_SECONDS, PATIENCE, Database, open_database
 from strandline.sql.fence import FENCE_ROW, FenceRow
 from strandline.sql.looking import look_in_order, wait_until
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
@@ -38,6 +38,7 @@ __all__ = [
     "CHUNK",
     "DIALECTS",
     "FENCE_ROW",
+    "GIVE_UP_SECONDS",
     "PATIENCE",
     "STORED_TIME_QUERY",
     "Counter",

@@ -57,6 +57,7 @@ from strandline.sql.statements import Parameter, Query, Row, change, run
 
 PATIENCE = 30.0
 """Seconds that a write waits for its turn if the caller gives no deadline."""
+GIVE_UP_SECONDS = 2.0
 _CLOSE_PATIENCE = 10.0
 NO_STEPS: Mapping[int, schema_versions.Step] = MappingProxyType({})
 
@@ -320,6 +321,12 @@ class Database(ABC):
         """
         self._nobody_waits = True
         self._process_lock.stop_waiting()
+
+    def give_up(self) -> None:  # noqa: B027 - a file answers
+        """Wait no longer than `GIVE_UP_SECONDS` for any answer of a server, now and later.
+
+        For a process that is about to end and has no callers any more.
+        """
 
     def close(self) -> None:
         """Refuse new transactions, wait for running ones, close all connections. Idempotent."""

@@ -224,11 +224,31 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             seconds_left = max(self.deadline - time.monotonic(), 0.001)
             options["interval"] = min(options["interval"], seconds_left)
         try:
-            waiting = _until(gen, self.deadline, self.is_given_up or _never)
-            return super().wait(waiting, *arguments, **options)
+            return super().wait(self._until_deadline(gen), *arguments, **options)
         except NoAnswer:
             self.pgconn.finish()
             raise
+
+    def _until_deadline(self, gen: PQGen[T]) -> Generator[Any, Any, T]:
+        """``gen``, ended with `NoAnswer` if it still waits after the deadline, or is given up.
+
+        The driver resumes it with 0 if it was not ready within an interval. Another thread may
+        bring the deadline forward.
+        """
+        try:
+            awaited_state: Any = next(gen)
+            while True:
+                ready = yield awaited_state
+                if not ready and self._is_over():
+                    raise NoAnswer("no answer before the deadline")
+                awaited_state = gen.send(ready)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+    def _is_over(self) -> bool:
+        is_late = self.deadline is not None and time.monotonic() >= self.deadline
+        return is_late or (self.is_given_up is not None and self.is_given_up())
 
 
 def _inserting(head: str, tail: str, rows: Iterable[tuple[Parameter, ...]]) -> Iterator[str]:
@@ -242,29 +262,6 @@ def _inserting(head: str, tail: str, rows: Iterable[tuple[Parameter, ...]]) -> I
             part, length = [], 0
     if part:
         yield f"{head}{', '.join(part)}{tail}"
-
-
-def _never() -> bool:
-    return False
-
-
-def _until(
-    gen: PQGen[T], deadline: float, is_given_up: Callable[[], bool]
-) -> Generator[Any, Any, T]:
-    """``gen``, ended with `NoAnswer` if it still waits after the deadline, or is given up.
-
-    The driver resumes it with 0 if it was not ready within an interval.
-    """
-    try:
-        awaited_state: Any = next(gen)
-        while True:
-            ready = yield awaited_state
-            if not ready and (time.monotonic() >= deadline or is_given_up()):
-                raise NoAnswer("no answer before the deadline")
-            awaited_state = gen.send(ready)
-    except StopIteration as end:
-        answer: T = end.value
-        return answer
 
 
 def address_of(url: str) -> tuple[str, str]:

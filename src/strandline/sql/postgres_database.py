@@ -39,6 +39,7 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from itertools import takewhile
 from typing import cast
+from weakref import WeakSet
 
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
@@ -47,7 +48,7 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from strandline.errors import DeadlineExceeded, StrandlineError, Unavailable, UnknownOutcome
 from strandline.sql import postgres_connection as driver
 from strandline.sql import schema_versions
-from strandline.sql.database import PATIENCE, Database
+from strandline.sql.database import GIVE_UP_SECONDS, PATIENCE, Database
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.postgres_listener import PostgresListener
 from strandline.sql.statements import (
@@ -110,6 +111,7 @@ class PostgresDatabase(Database):
         super().__init__(name, patience=patience, read_only=read_only)
         self._open_outcomes = 0
         self._settled_outcomes = 0
+        self._connections: WeakSet[driver.Connection] = WeakSet()
         self._pool_number = 0
         """Raised when the pool is discarded. A connection in use then is closed when it returns."""
         self._engine = create_engine(
@@ -196,7 +198,17 @@ class PostgresDatabase(Database):
         pool_number = self._pool_number  # read first: the pool may be discarded meanwhile
         connection = driver.connect(self._address, patience=self._patience)
         connection.pool_number = pool_number
+        with self._state:
+            self._connections.add(connection)
         return connection
+
+    def give_up(self) -> None:
+        self._patience = min(self._patience, GIVE_UP_SECONDS)
+        end = time.monotonic() + self._patience
+        with self._state:
+            for connection in self._connections:
+                if connection.deadline is not None:
+                    connection.deadline = min(connection.deadline, end)
 
     def _close_if_left_over(self, connection: driver.Connection | None, _: object) -> None:
         """Close a connection that returns to a pool that was discarded."""

@@ -45,6 +45,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.metastorage.store import StoreFull
+from strandline.sql import GIVE_UP_SECONDS
 
 Json = dict[str, Any]
 
@@ -290,6 +291,19 @@ class EtcdGateway:
                 self._prefer_another(endpoint)
                 raise Unavailable(f"the watch at etcd {endpoint} ended: {error}") from error
 
+    def give_up(self) -> None:
+        """See `Metastorage.give_up`."""
+        self.timeout = min(self.timeout, GIVE_UP_SECONDS)
+        ending = threading.Timer(self.timeout, self._end_calls)
+        ending.daemon = True
+        ending.start()
+
+    def _end_calls(self) -> None:
+        with self._lock:
+            sockets = list(self._sockets)
+        for connection in sockets:
+            _shut_down(connection)
+
     def close(self) -> None:
         """End every running call, and close the connections.
 
@@ -299,9 +313,7 @@ class EtcdGateway:
             return  # the connections belong to the parent process
         with self._lock:
             self._closed = True
-            sockets = list(self._sockets)
-        for connection in sockets:
-            _shut_down(connection)
+        self._end_calls()
         with self._lock:
             self._lock.wait_for(lambda: self._calls == 0, timeout=_CLOSING_SECONDS)
         self._client.close()
@@ -309,13 +321,13 @@ class EtcdGateway:
     def _call(self, path: str, body: Json, *, repeatable: bool) -> Json:
         content = json.dumps(body)
         attempts = len(self.endpoints) + 1
-        finish = time.monotonic() + self.timeout
+        began = time.monotonic()
         # Without the errors, whose frames refer to this dictionary: they would stay in memory.
         failures: dict[str, tuple[str, bool]] = {}
         with self._call_under_way():
             for left in range(attempts, 0, -1):
                 endpoint = self.endpoints[self._preferred]
-                patience = max(finish - time.monotonic(), 0.001)
+                patience = max(began + self.timeout - time.monotonic(), 0.001)
                 share = min(patience / left, TRY_SECONDS) if left > 1 else patience
                 try:
                     return self._post(

@@ -244,6 +244,9 @@ class EtcdMetastorage(Metastorage):
     def statistics(self) -> MetastorageStatistics:
         return replace(super().statistics(), watches=self._feed.generation)
 
+    def give_up(self) -> None:
+        self._gateway.give_up()
+
     def close(self) -> None:
         self._closed = True
         self._gateway.close()
