@@ -35,6 +35,9 @@ from strandline.wire import encode
 _ONE_STATEMENT_MS = 10_000
 """The longest time between two commits that a client makes for one statement."""
 
+_Change = tuple[Sequence[NewRow], Collection[int]]
+"""The rows that are added, and the ids of those that are removed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -124,17 +127,7 @@ class Staging:
         Raises `WriteConflict` if the transaction does not see one of these rows, and
         `AlreadyExists` if it sees a row of an added name.
         """
-        row_ids, event_ids = self._put(
-            add,
-            remove,
-            touch,
-            event_count=1,
-            events=lambda row_ids, removed: [
-                WriteEvent(
-                    first_row_id=row_ids.start, rows=len(row_ids), removed=tuple(sorted(removed))
-                )
-            ],
-        )
+        row_ids, event_ids = self._put([(add, remove)], touch)
         return Staged(self.write_id, tuple(row_ids), event_ids[0])
 
     def replace(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
@@ -144,35 +137,20 @@ class Staging:
         """
         return self.stage_each([([new], [old]) for old, new in replacements.items()])
 
-    def stage_each(
-        self, changes: Sequence[tuple[Sequence[NewRow], Collection[int]]]
-    ) -> tuple[int, ...]:
+    def stage_each(self, changes: Sequence[_Change]) -> tuple[int, ...]:
         """Stage what each change adds and removes, all or nothing; return the new ids, in order.
 
         Each change is an event of its own.
         """
-        row_ids, _ = self._put(
-            [row for added, _ in changes for row in added],
-            [row_id for _, removed in changes for row_id in removed],
-            (),
-            event_count=len(changes),
-            events=lambda row_ids, _: _events(row_ids.start, changes),
-        )
+        row_ids, _ = self._put(changes)
         return tuple(row_ids)
 
     def _put(
-        self,
-        add: Sequence[NewRow],
-        remove: Collection[int],
-        touch: Collection[int],
-        *,
-        event_count: int,
-        events: Callable[[range, Collection[int]], Sequence[WriteEvent]],
+        self, changes: Sequence[_Change], touch: Collection[int] = ()
     ) -> tuple[range, list[int]]:
-        """Add and remove rows; return the ids of the added rows, and of the events.
-
-        ``events`` makes the ``event_count`` events from the ids of the added and removed rows.
-        """
+        """Add and remove rows; return the ids of the added rows, and of the events."""
+        add = [row for added, _ in changes for row in added]
+        remove = [row_id for _, removed in changes for row_id in removed]
         removed = self._find(remove, "removed")
         touched = self._find(touch, "changed")
         self._refuse_taken_names(add, without=removed.keys())
@@ -182,7 +160,7 @@ class Staging:
         }
         self._may_have_rows = self.has_staged = True
         connection, table_id, write_id = self._connection, self.table_id, self.write_id
-        taking = [(NUMBERS, event_count)]
+        taking = [(NUMBERS, len(changes))]
         if add:
             taking.append((queries.ROW_IDS, len(add)))
         last_event, *last_row = Counter.take(connection, *taking)
@@ -192,7 +170,7 @@ class Staging:
             queries.add_rows(connection, table_id, write_id, add, first=row_ids.start)
         queries.add_removals(connection, table_id, write_id, removed)
         records.add_footprint(connection, self.txn_id, table_id, frozenset(footprint))
-        return row_ids, self._log(events(row_ids, removed.keys()), last=last_event)
+        return row_ids, self._log(_events(row_ids.start, changes), last=last_event)
 
     def set_parameters(self, parameters: Properties) -> None:
         """Replace the table's parameters by these."""
@@ -301,13 +279,12 @@ class Staging:
                     )
 
 
-def _events(
-    first: int, changes: Sequence[tuple[Sequence[NewRow], Collection[int]]]
-) -> list[WriteEvent]:
+def _events(first: int, changes: Sequence[_Change]) -> list[WriteEvent]:
     """One event for each change; the row ids that they add are consecutive from ``first`` on."""
     events = []
     for added, removed in changes:
-        events.append(WriteEvent(first_row_id=first, rows=len(added), removed=tuple(removed)))
+        ids = tuple(sorted(set(removed)))
+        events.append(WriteEvent(first_row_id=first, rows=len(added), removed=ids))
         first += len(added)
     return events
 
