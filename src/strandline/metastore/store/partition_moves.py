@@ -26,16 +26,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection
 
-from strandline.metastore.store.tables import PARTITION_MOVE, UNFINISHED_MOVE
 from strandline.model.places import DROPPED
-from strandline.sql import chunks
+from strandline.sql import change, change_each, in_lists, run
 
-_MOVE = tuple(PARTITION_MOVE.c[name] for name in ("location", "up_to_row", "target", "target_row"))
+_MOVE = "location, up_to_row, target, target_row"
 PURGED = ""
 """The target of a dropped partition whose files were deleted with it."""
 _KEY = re.compile("(?:^|(?<=/))[^=/]+=")
@@ -50,8 +49,7 @@ def name_of(location: str) -> str:
     return _KEY.sub(lambda key: _ESCAPE.sub(lambda e: e[0].upper(), key[0].lower()), location)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMove:
+class PartitionMove(NamedTuple):
     """One move. It applies to rows with this ``location`` and ids up to ``up_to_row``.
 
     With ``target_row``, the partition was renamed or brought back: that row has the location
@@ -105,97 +103,73 @@ def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None
     finish(connection, table_id, [PartitionMove(m.target, m.up_to_row, "") for m in renames])
 
 
-def note(connection: Connection, table_id: int, moves: Collection[PartitionMove]) -> None:
+def note(connection: Connection, table_id: int, moves: Iterable[PartitionMove]) -> None:
     """Record moves of partitions of a table whose folders have been moved."""
-    if moves:
-        connection.execute(
-            insert(PARTITION_MOVE),
-            [
-                {
-                    "table_id": table_id,
-                    "location": move.location,
-                    "up_to_row": move.up_to_row,
-                    "target": move.target,
-                    "target_row": move.target_row,
-                }
-                for move in moves
-            ],
-        )
+    change_each(
+        connection,
+        "INSERT INTO partition_move (table_id, location, up_to_row, target, target_row)"
+        " VALUES (?, ?, ?, ?, ?)",
+        [(table_id, *move) for move in moves],
+    )
 
 
-def begin(connection: Connection, table_id: int, moves: Sequence[PartitionMove]) -> None:
-    """Mark moves as unfinished."""
-    finish(connection, table_id, moves)  # an undo that another process began, and did not end
-    if moves:
-        connection.execute(
-            insert(UNFINISHED_MOVE),
-            [
-                {
-                    "table_id": table_id,
-                    "location": move.location,
-                    "up_to_row": move.up_to_row,
-                    "target": move.target,
-                }
-                for move in moves
-            ],
-        )
+def begin(connection: Connection, table_id: int, moves: Iterable[PartitionMove]) -> None:
+    """Mark moves as unfinished, also if another process has marked them and did not end."""
+    change_each(
+        connection,
+        "INSERT INTO unfinished_move (table_id, location, up_to_row, target) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (table_id, location, up_to_row) DO UPDATE SET target = excluded.target",
+        [(table_id, move.location, move.up_to_row, move.target) for move in moves],
+    )
 
 
 def unfinished(connection: Connection, table_id: int) -> list[PartitionMove]:
     """The moves aside of a table whose folders may not have been moved yet."""
-    columns = UNFINISHED_MOVE.c
-    statement = select(columns.location, columns.up_to_row, columns.target)
-    rows = connection.execute(statement.where(columns.table_id == table_id))
-    return [PartitionMove(*values) for values in rows]
+    of_table = "SELECT location, up_to_row, target FROM unfinished_move WHERE table_id = ?"
+    return [PartitionMove(*row) for row in run(connection, of_table, (table_id,))]
 
 
 def all_unfinished(connection: Connection) -> frozenset[tuple[int, str, int]]:
     """The table id, the location and the row of each unfinished move."""
-    columns = UNFINISHED_MOVE.c
-    rows = connection.execute(select(columns.table_id, columns.location, columns.up_to_row))
+    rows = run(connection, "SELECT table_id, location, up_to_row FROM unfinished_move")
     return frozenset((table_id, location, row_id) for table_id, location, row_id in rows)
 
 
 def finish(connection: Connection, table_id: int, moves: Iterable[PartitionMove]) -> None:
     """Record that the folders of these moves are no longer at their old places."""
-    columns = UNFINISHED_MOVE.c
-    for move in moves:
-        connection.execute(
-            delete(UNFINISHED_MOVE)
-            .where(columns.table_id == table_id, columns.location == move.location)
-            .where(columns.up_to_row == move.up_to_row)
-        )
+    change_each(
+        connection,
+        "DELETE FROM unfinished_move WHERE table_id = ? AND location = ? AND up_to_row = ?",
+        [(table_id, move.location, move.up_to_row) for move in moves],
+    )
 
 
 def return_(connection: Connection, table_id: int, move: PartitionMove, row_id: int) -> None:
     """Turn a move aside into one back to its location, from which on the row's moves apply."""
-    columns = PARTITION_MOVE.c
-    connection.execute(
-        update(PARTITION_MOVE)
-        .where(columns.table_id == table_id, columns.location == move.location)
-        .where(columns.up_to_row == move.up_to_row)
-        .values(target=move.location, target_row=row_id)
+    change_each(
+        connection,
+        "UPDATE partition_move SET target = location, target_row = ?"
+        " WHERE table_id = ? AND location = ? AND up_to_row = ?",
+        [(row_id, table_id, move.location, move.up_to_row)],
     )
     finish(connection, table_id, [move])
 
 
 def forget_rows(connection: Connection, table_id: int, row_ids: Iterable[int]) -> None:
     """Delete the moves of partitions whose rows were deleted, with all older rows of the table."""
-    columns = PARTITION_MOVE.c
-    for chunk in chunks(row_ids):
-        connection.execute(
-            delete(PARTITION_MOVE).where(columns.table_id == table_id, columns.up_to_row.in_(chunk))
-        )
+    for listed, ids in in_lists(row_ids):
+        of_rows = f"DELETE FROM partition_move WHERE table_id = ? AND up_to_row IN {listed}"
+        change(connection, of_rows, (table_id, *ids))
 
 
 def of_table(connection: Connection, table_id: int) -> PartitionMoves:
-    statement = select(*_MOVE).where(PARTITION_MOVE.c.table_id == table_id)
-    return PartitionMoves(PartitionMove(*values) for values in connection.execute(statement))
+    statement = f"SELECT {_MOVE} FROM partition_move WHERE table_id = ?"
+    return PartitionMoves(PartitionMove(*row) for row in run(connection, statement, (table_id,)))
 
 
 def of_all_tables(connection: Connection) -> dict[int, set[PartitionMove]]:
     """The moves of each table that has any."""
     moves: dict[int, set[PartitionMove]] = {}
-    for table_id, *values in connection.execute(select(PARTITION_MOVE.c.table_id, *_MOVE)):
-        moves.setdefault(table_id, set()).add(PartitionMove(*values))
+    for table_id, *move in run(connection, f"SELECT table_id, {_MOVE} FROM partition_move"):
+        moves.setdefault(table_id, set()).add(PartitionMove(*move))
     return moves
