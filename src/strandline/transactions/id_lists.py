@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from heapq import merge
 from operator import lt
-from typing import Self
+from typing import Any, Self
 
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
 
@@ -242,39 +242,31 @@ class IdList:
 
     # -- text
 
+    @classmethod
+    def of_text(cls, text: str, parts: Sequence[str], **others: Any) -> Self:
+        """The list whose ids are in ``parts`` of ``text``; missing parts at the end mean no ids.
+
+        ``others`` are the fields of a subclass. Raises `InvalidInput`, and `LimitExceeded`.
+        """
+        _refuse_no_text(text)
+        if not 2 <= len(parts) <= 4:
+            raise InvalidInput(
+                f"{_shortened(text)} is not a list of valid ids; it reads"
+                " [table:]hwm:minOpen:open:aborted"
+            )
+        hwm, smallest = (_parse_id(text, part) for part in parts[:2])
+        opened, aborted = (*(_parse_ids(text, part) for part in parts[2:]), (), ())[:2]
+        # Merged and not united, so that a duplicate id is noticed.
+        exceptions = tuple(merge(opened, aborted))
+        return cls(hwm=hwm, exceptions=exceptions, aborted_ids=aborted, min_open=smallest, **others)
+
     def numbers(self) -> str:
         """The text of the four fields, in Hive's form: ``hwm:minOpen:open:aborted``."""
         opened, aborted = (",".join(map(str, ids)) for ids in (self.open_ids, self.aborted_ids))
         return f"{self.hwm}:{self.min_open}:{opened}:{aborted}"
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedNumbers:
-    """The numbers in the text of a list, named as the fields of `IdList`."""
-
-    hwm: int
-    exceptions: tuple[int, ...]
-    aborted_ids: tuple[int, ...]
-    min_open: int
-
-    @classmethod
-    def parse(cls, text: str, fields: Sequence[str]) -> Self:
-        """The numbers in ``fields``, which are the parts of ``text``.
-
-        Fields that are missing at the end mean no ids. Raises `InvalidInput`.
-        """
-        if not 2 <= len(fields) <= 4:
-            raise InvalidInput(
-                f"{shortened(text)} is not a list of valid ids; it reads"
-                " [table:]hwm:minOpen:open:aborted"
-            )
-        hwm, smallest = (parse_id(text, field) for field in fields[:2])
-        opened, aborted = (*(_parse_ids(text, field) for field in fields[2:]), (), ())[:2]
-        # Merged and not united, so that a duplicate id is noticed.
-        return cls(hwm, tuple(merge(opened, aborted)), aborted, smallest)
-
-
-def refuse_no_text(text: str) -> None:
+def _refuse_no_text(text: str) -> None:
     """Raise `InvalidInput` for an empty text, `LimitExceeded` for more than `MAX_TEXT` characters.
 
     Hive reads an empty text as "everything is valid". A list that got lost must not make
@@ -288,11 +280,11 @@ def refuse_no_text(text: str) -> None:
         )
 
 
-def parse_id(text: str, part: str) -> int:
+def _parse_id(text: str, part: str) -> int:
     """The id that ``part`` of ``text`` spells. Raises `InvalidInput`."""
     if part.isascii() and part.isdigit() and len(part) <= 19 and int(part) <= NO_OPEN:
         return int(part)
-    raise InvalidInput(f"{shortened(part)} in {shortened(text)} is not an id (0 … {NO_OPEN})")
+    raise InvalidInput(f"{_shortened(part)} in {_shortened(text)} is not an id (0 … {NO_OPEN})")
 
 
 def _parse_ids(text: str, field: str) -> tuple[int, ...]:
@@ -302,10 +294,11 @@ def _parse_ids(text: str, field: str) -> tuple[int, ...]:
         ids = tuple(map(int, field.split(",")))
         if max(ids) <= NO_OPEN:
             return ids
-    return tuple(parse_id(text, part) for part in field.split(","))  # raises at the first wrong one
+    # Raises at the first wrong one.
+    return tuple(_parse_id(text, part) for part in field.split(","))
 
 
-def shortened(text: str) -> str:
+def _shortened(text: str) -> str:
     """``text`` as messages quote it: cut after the first characters."""
     if len(text) <= _SHOWN_CHARACTERS:
         return repr(text)

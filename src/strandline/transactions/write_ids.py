@@ -16,17 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from strandline.errors import IllegalChange, InvalidInput
-from strandline.transactions.id_lists import (
-    NO_OPEN,
-    IdList,
-    ParsedNumbers,
-    RangeResponse,
-    contains,
-    refuse_no_text,
-)
+from strandline.transactions.id_lists import NO_OPEN, IdList, RangeResponse, contains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +32,7 @@ class ValidTxnList(IdList):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The list that ``text`` represents. Raises `InvalidInput`, `LimitExceeded`."""
-        refuse_no_text(text)
-        numbers = ParsedNumbers.parse(text, text.split(":", 4))
-        return cls(**_fields(numbers))
+        return cls.of_text(text, text.split(":", 4))
 
     @classmethod
     def derive(
@@ -107,10 +98,8 @@ class ValidWriteIdList(IdList):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The list that ``text`` represents. Raises `InvalidInput`, `LimitExceeded`."""
-        refuse_no_text(text)
         name, *rest = text.split(":", 5)
-        numbers = ParsedNumbers.parse(text, rest)
-        return cls(**_fields(numbers), table=None if name.lower() == "null" else name)
+        return cls.of_text(text, rest, table=None if name.lower() == "null" else name)
 
     @classmethod
     def derive(
@@ -190,8 +179,4 @@ L = TypeVar("L", bound=ValidWriteIdList)
 
 
 def _of_kind(kind: type[L], ids: ValidWriteIdList) -> L:
-    return kind(**_fields(ids))
-
-
-def _fields(numbers: ParsedNumbers | ValidWriteIdList) -> dict[str, Any]:
-    return {field.name: getattr(numbers, field.name) for field in fields(numbers)}
+    return kind(**{field.name: getattr(ids, field.name) for field in fields(ids)})
