@@ -12,6 +12,7 @@ import pytest
 from strandline.errors import Fenced
 from strandline.transactions import Component, LockMode, TransactionState, heartbeats
 from strandline.transactions.heartbeats import Heartbeats
+from strandline.work.following import FollowingThread
 from tests.sql.statements import recorded
 from tests.transactions.stores import FLIGHTS, START_MS, Store
 
@@ -31,7 +32,11 @@ def noted(store: Store) -> Iterator[Store]:
 @pytest.fixture
 def unstored(store: Store) -> Iterator[Store]:
     """The same store, but its thread never stores anything."""
-    with patch.object(Heartbeats, "_run", lambda _: None), patch.object(heartbeats, "LATEST", 1e9):
+
+    def idle(thread: FollowingThread) -> None:
+        thread._stop.wait()
+
+    with patch.object(FollowingThread, "_run", idle), patch.object(heartbeats, "LATEST", 1e9):
         store.transactions.heartbeats.start()
         yield store
         store.transactions.heartbeats.stop()
@@ -156,7 +161,6 @@ def test_a_heartbeat_never_lowers_a_stored_time_or_revives_an_ended_transaction(
 def test_the_thread_stores_heartbeats_and_continues_after_a_failure(
     store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeats, "LATEST", 0.01)
     monkeypatch.setattr(heartbeats, "PERIOD", 0.01)
     beats = store.transactions.heartbeats
     txn_id = store.begin()
@@ -167,7 +171,7 @@ def test_the_thread_stores_heartbeats_and_continues_after_a_failure(
         beats._txns[txn_id] = START_MS + 1_000
         beats._oldest = 0.0
         beats._changed.notify_all()
-    wait_until(lambda: "heartbeats are not stored" in caplog.text)
+    wait_until(lambda: "storing heartbeats: " in caplog.text)
     store.fenced = False
     wait_until(lambda: heard_of(store, txn_id) > START_MS)
     beats.stop()

@@ -34,11 +34,12 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
-from strandline.errors import Stopping, StrandlineError
+from strandline.errors import StrandlineError
 from strandline.sql import Database, change_each
 from strandline.sql.database import PATIENCE
 from strandline.transactions.tables import LAST_ID
 from strandline.transactions.transaction import TransactionState
+from strandline.work.following import FollowingThread
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,9 @@ class Heartbeats:
         self._changed = threading.Condition()
         self._storing = threading.Lock()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = FollowingThread(
+            self._round, name="storing heartbeats", expected=(StrandlineError,)
+        )
 
     def note(self, *, txns: Iterable[int] = (), locks: Iterable[int] = (), at: int) -> None:
         """Note that the clients of these transactions and locks were alive at ``at`` (ms).
@@ -99,7 +102,7 @@ class Heartbeats:
                 self._oldest = time.monotonic()
             is_late = time.monotonic() - self._oldest > LATEST
             self._changed.notify_all()
-        if self._thread is None or is_late:
+        if is_late or not self._thread.running():
             self.store()
 
     def store(self, *, timeout: float = PATIENCE) -> None:
@@ -141,40 +144,29 @@ class Heartbeats:
         _write(connection, _STORE_LOCK, locks)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread, and store the rest if the database answers within `PERIOD`."""
-        thread, self._thread = self._thread, None
-        if thread is None:
+        if not self._thread.running():
             return
         self._stopping.set()
+        self._thread.stop(wake=self._wake)
+        try:
+            self.store(timeout=PERIOD)
+        except StrandlineError as error:
+            logger.warning("the last heartbeats are not stored: %s", error)
+
+    def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-        thread.join()
-        self._store_or_tell(timeout=PERIOD)
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            with self._changed:
-                self._changed.wait_for(lambda: self._oldest is not None or self._stopping.is_set())
-            stored = self._stopping.is_set() or self._store_or_tell()
-            self._stopping.wait(PERIOD if stored else LATEST)
-
-    def _store_or_tell(self, *, timeout: float = PATIENCE) -> bool:
-        """Store all notes; log an error if that fails. Return whether they are stored."""
-        try:
-            self.store(timeout=timeout)
-        except Stopping:
-            return False
-        except StrandlineError as error:
-            logger.warning("heartbeats are not stored: %s; next attempt soon", error)
-            return False
-        except Exception:
-            logger.exception("heartbeats are not stored; next attempt soon")
-            return False
-        return True
+    def _round(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._oldest is not None or self._stopping.is_set())
+        if not self._stopping.is_set():
+            self.store()
+            self._stopping.wait(PERIOD)
 
     def _noted(self) -> tuple[Notes, Notes]:
         """The next notes to store, of transactions and of locks; at most `_MOST` of each."""
