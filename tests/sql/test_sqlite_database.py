@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -134,6 +135,17 @@ def test_a_write_to_a_full_disk_is_unavailable_and_undone(sqlite: SqliteDatabase
     assert ids(sqlite) == [1]
     put(sqlite, 3, 3)
     assert ids(sqlite) == [1, 3]
+
+
+def test_a_database_that_cannot_be_opened_since_the_disk_is_full_says_so(path: Path) -> None:
+    open_sqlite(path).close()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))  # for the index of the log
+    try:
+        with pytest.raises(Unavailable, match="is full; free space and try again"):
+            open_sqlite(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_swallowed_disk_error_does_not_become_a_commit(sqlite: SqliteDatabase) -> None:

@@ -303,8 +303,7 @@ def is_io_error(error: BaseException) -> bool:
 
 def may_be_in_the_log(error: BaseException) -> bool:
     """Whether all frames of a commit that the disk failed may have been written to the log."""
-    original = getattr(error, "orig", None) or error
-    return getattr(original, "sqlite_errorcode", None) != sqlite3.SQLITE_IOERR_WRITE
+    return _extended_code(error) != sqlite3.SQLITE_IOERR_WRITE
 
 
 def translate(error: BaseException, path: Path) -> StrandlineError | None:
@@ -337,7 +336,8 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DeadlineExceeded(f"{path} is locked by another process ({reason}); try again")
-    if code == sqlite3.SQLITE_FULL:
+    # The index of the log is the first file that is made, and lacks a code of its own for this.
+    if code == sqlite3.SQLITE_FULL or _extended_code(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return Unavailable(f"the disk that holds {path} is full; free space and try again")
     if code == sqlite3.SQLITE_TOOBIG:
         return InvalidInput(f"a value is larger than {path} can hold ({reason})")
@@ -360,8 +360,12 @@ def _unwritable(path: Path) -> str:
 
 def _code(error: BaseException) -> int | None:
     """SQLite's primary result code, or None."""
-    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
+    code = _extended_code(error)
     return None if code is None else code & 0xFF
+
+
+def _extended_code(error: BaseException) -> int | None:
+    return getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
 
 
 LOCKS = Path("/proc/locks")
