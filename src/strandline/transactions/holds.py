@@ -39,15 +39,7 @@ from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFou
 from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.sql import PATIENCE, Database, present_time, take_time
 from strandline.transactions import records
-from strandline.transactions.tables import (
-    HOLD,
-    HOLD_WATERMARK,
-    LAST_ID,
-    METADATA,
-    PART,
-    STEPS,
-    VERSION,
-)
+from strandline.transactions.tables import HOLD, HOLD_WATERMARK, LAST_ID
 
 BACKUP = "backup"
 """The kind of hold that a backup takes."""
@@ -76,7 +68,6 @@ class Holds:
         guard: Callable[[Connection], None],
         history_retention_ms: Callable[[], int],
     ) -> None:
-        database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
         self._database = database
         self._clock = clock
         self._guard = guard

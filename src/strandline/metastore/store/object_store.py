@@ -32,7 +32,7 @@ from sqlalchemy import Connection
 
 from strandline import faults
 from strandline.clock import Timestamp
-from strandline.metastore.store import partition_moves, table_places, tables
+from strandline.metastore.store import partition_moves, table_places
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.metastore.store.notifications import NUMBERS, NotificationLog, WriteEvent
@@ -41,7 +41,6 @@ from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents, table_contents
-from strandline.metastore.store.upgrades import STEPS
 from strandline.model.descriptors import Properties
 from strandline.model.partitioning import Partition
 from strandline.model.places import Place
@@ -169,7 +168,6 @@ class SqlObjectStore(ObjectStore):
         folders: StoreFolders,
         projector: ProjectsDdl | None = None,
     ) -> None:
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
         self._database = database
         self._transactions = transactions
         self._notifications = notifications
