@@ -9,9 +9,10 @@ import pytest
 
 from strandline import clock
 from strandline.clock import MIN_TIMESTAMP, Timestamp, system_elapsed
-from strandline.errors import DeadlineExceeded, VersionNotFound
+from strandline.errors import DeadlineExceeded, Unavailable, UnknownOutcome, VersionNotFound
 from strandline.metastore import snapshot_holds
 from strandline.metastore.snapshot_holds import SnapshotHolds
+from strandline.sql import SqliteDatabase
 from tests.metastore.dml import Dml
 
 HOUR_MS = 3_600_000
@@ -71,6 +72,22 @@ def test_without_a_hold_a_client_is_told_that_the_store_is_busy(
     assert dml.transactions.holds.list() == ()
     kept.keep(at, last=at)
     assert [hold.at for hold in dml.transactions.holds.list()] == [at]
+
+
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+def test_a_reader_is_not_told_that_a_change_may_have_been_written(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dml.append("a")
+    at = dml.transactions.latest_time()
+
+    def fail(*_: object) -> None:
+        raise UnknownOutcome("the disk failed; the change may or may not have been written")
+
+    monkeypatch.setattr(SqliteDatabase, "_commit", fail)
+    with pytest.raises(Unavailable, match="did not confirm it") as refused:
+        SnapshotHolds(dml.transactions.holds, HOUR_MS).keep(at, last=at)
+    assert not isinstance(refused.value, UnknownOutcome)
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)

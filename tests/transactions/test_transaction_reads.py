@@ -15,7 +15,7 @@ from strandline.clock import (
     parse_timestamp,
     timestamp,
 )
-from strandline.errors import InvalidInput, VersionNotFound
+from strandline.errors import InvalidInput, Unavailable, UnknownOutcome, VersionNotFound
 from strandline.sql import take_time
 from strandline.transactions import Transaction, TransactionState, ValidWriteIdList
 from strandline.transactions.transaction_reads import SETTLED_MS
@@ -37,6 +37,18 @@ def test_a_read_as_of_the_current_millisecond_is_answered_and_never_changes(stor
     assert committed.commit_time is not None
     assert committed.commit_time > end_of_this_millisecond
     assert store.transactions.write_ids(FLIGHTS, at=end_of_this_millisecond) == seen
+
+
+def test_a_read_while_the_disk_fails_does_not_say_that_a_change_may_have_been_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise UnknownOutcome("the disk failed; the change may or may not have been written: …")
+
+    monkeypatch.setattr(type(store.database), "_commit", fail)
+    with pytest.raises(Unavailable, match=r"\(the disk failed\); nothing was changed") as refused:
+        store.transactions.write_ids(FLIGHTS, at=parse_timestamp("2023-11-14T22:13:20.000Z"))
+    assert not isinstance(refused.value, UnknownOutcome)
 
 
 def test_a_future_or_invalid_time_is_refused(store: Store) -> None:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 
 from strandline.clock import Timestamp, elapsed_seconds, format_timestamp
-from strandline.errors import DeadlineExceeded, VersionNotFound
+from strandline.errors import DeadlineExceeded, Unavailable, UnknownOutcome, VersionNotFound
 from strandline.transactions.holds import Holds
 
 KIND = "snapshot"
@@ -79,4 +79,9 @@ class SnapshotHolds:
             raise DeadlineExceeded(
                 f"the snapshot as of {format_timestamp(at)} cannot be kept for its reader now,"
                 f" because the store is busy; try again ({error.message})"
+            ) from error
+        except UnknownOutcome as error:
+            raise Unavailable(
+                f"the snapshot as of {format_timestamp(at)} cannot be kept for its reader now,"
+                " because the database did not confirm it; check the database, and try again"
             ) from error

@@ -29,6 +29,7 @@ from strandline.transactions.conflicts import (
 )
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.locks import Locks
+from strandline.transactions.reserved_ids import ReservedIds
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
 from strandline.transactions.transaction import (
     Transaction,
@@ -62,24 +63,28 @@ class TransactionEnds(TransactionReads):
         database: Database,
         clock: HybridClock,
         *,
-        writes: GuardedWrites,
-        shared: SharedWrites,
         catalogs: CatalogView,
+        guard: Callable[[Connection], None],
         listeners: Iterable[TransactionListener],
         name_row: NameRow,
-        heartbeats: Heartbeats,
-        locks: Locks,
+        timeout_ms: int,
         retention_ms: Callable[[], int],
     ) -> None:
-        super().__init__(
-            database, clock, writes=writes, catalogs=catalogs, retention_ms=retention_ms
+        super().__init__(database, clock, catalogs=catalogs, guard=guard, retention_ms=retention_ms)
+        self._writes = GuardedWrites(
+            database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
+        )
+        self.reserved_ids = ReservedIds(database, self._writes)
+        self._shared = SharedWrites(
+            clock, writes=self._writes, catalogs=catalogs, reserved_ids=self.reserved_ids
+        )
+        self.heartbeats = Heartbeats(database, guard=guard)
+        self.locks = Locks(
+            database, clock, guard=guard, heartbeats=self.heartbeats, timeout_ms=timeout_ms
         )
         self._listeners = tuple(listeners)
         self._first_of_listeners = [query for of in self._listeners for query in of.first_queries]
         self._name_row = name_row
-        self.heartbeats = heartbeats
-        self.locks = locks
-        self._shared = shared
         self._unwritten: dict[int, None] = {}
         """See `is_unwritten`; in the order of insertion."""
         self._counts: Counter[str] = Counter()

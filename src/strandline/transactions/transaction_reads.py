@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from sqlalchemy import Connection
+
 from strandline.clock import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
@@ -18,9 +20,9 @@ from strandline.clock import (
     milliseconds,
 )
 from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
-from strandline.sql import STORED_TIME_QUERY, Database, present_time, stored_time, take_time
+from strandline.sql import STORED_TIME_QUERY, Database, look_in_order, present_time, stored_time
 from strandline.transactions import records
-from strandline.transactions.catalog_view import Behind, CatalogView, GuardedWrites
+from strandline.transactions.catalog_view import Behind, CatalogView
 from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
     UNFINISHED_QUERIES,
@@ -51,14 +53,14 @@ class TransactionReads:
         database: Database,
         clock: HybridClock,
         *,
-        writes: GuardedWrites,
         catalogs: CatalogView,
+        guard: Callable[[Connection], None],
         retention_ms: Callable[[], int],
     ) -> None:
         self._database = database
         self._clock = clock
-        self._writes = writes
         self._catalogs = catalogs
+        self._guard = guard
         self._retention_ms = retention_ms
 
     def get(self, txn_id: int) -> Transaction:
@@ -134,9 +136,7 @@ class TransactionReads:
     def settle(self, at: Timestamp) -> None:
         """Let the store's time reach ``at``, which a store has given, whatever the clock says."""
         self._clock.update(at)
-        self._writes.run(
-            lambda connection: take_time(connection, self._clock, bounded=False), timeout=PATIENCE
-        )
+        look_in_order(self._database, self._clock, self._guard, first=())
 
     def settled(self, *, since: Timestamp) -> Timestamp | None:
         """The store's last time if it may serve as the present, else None.

@@ -61,14 +61,11 @@ from strandline.sql import (
     take_time_query,
 )
 from strandline.transactions import records
-from strandline.transactions.catalog_view import CatalogView, GuardedWrites
+from strandline.transactions.catalog_view import CatalogView
 from strandline.transactions.conflicts import NameRow
-from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holds import Holds, watermark_at
 from strandline.transactions.list_records import min_open_txn, seen_by, seen_by_query
-from strandline.transactions.locks import Locks
-from strandline.transactions.reserved_ids import ReservedIds
-from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
+from strandline.transactions.shared_writes import Round, SharedCall
 from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
@@ -113,26 +110,16 @@ class Transactions(TransactionEnds):
         has_own_times: bool = False,
     ) -> None:
         database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
-        writes = GuardedWrites(
-            database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
-        )
-        heartbeats = Heartbeats(database, guard=guard)
-        self.reserved_ids = ReservedIds(database, writes)
         super().__init__(
             database,
             clock,
-            writes=writes,
-            shared=SharedWrites(
-                clock, writes=writes, catalogs=catalogs, reserved_ids=self.reserved_ids
-            ),
             catalogs=catalogs,
+            guard=guard,
             listeners=listeners,
             name_row=name_row,
-            heartbeats=heartbeats,
-            locks=Locks(database, clock, guard=guard, heartbeats=heartbeats, timeout_ms=timeout_ms),
+            timeout_ms=timeout_ms,
             retention_ms=history_retention_ms,
         )
-        self._guard = guard
         self.has_own_times = has_own_times
         self._timeout_ms = timeout_ms
         self._uncounted = 0

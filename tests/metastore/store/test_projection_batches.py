@@ -16,13 +16,14 @@ import pytest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, RenameTable, TableDefinition
 from strandline.catalog.verbs import FolderEffect
 from strandline.durable.update import Entry
-from strandline.errors import DeadlineExceeded, Unavailable
+from strandline.errors import DeadlineExceeded, Unavailable, UnknownOutcome
 from strandline.metastore.store import projection, warehouse
 from strandline.metastore.store.folder_effects import folder_effect
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.warehouse import Warehouse
 from strandline.model.types import INT
 from strandline.node import Node as WholeNode
+from strandline.sql import SqliteDatabase
 from tests.metastore.store.test_projection import Node, create, failing, node, rename
 
 __all__ = ["node"]
@@ -350,3 +351,20 @@ def test_a_sync_that_began_before_a_move_does_not_count_for_it(
         monkeypatch.setattr(node.projector, "_note_projected", note_after_the_look)
         node.projector.project_up_to(second)
     assert syncs == ["sync"]
+
+
+def test_a_projection_whose_commit_fails_is_repeated_and_is_no_unknown_outcome_for_a_reader(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = node.ddl(create(node, "rides"), project=False)
+
+    def fail(*_: object) -> None:
+        raise UnknownOutcome("the disk failed; the change may or may not have been written")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteDatabase, "_commit", fail)
+        with pytest.raises(Unavailable, match=r"recorded \(the disk failed\); try") as refused:
+            node.projector.project_up_to(version)
+    assert not isinstance(refused.value, UnknownOutcome)
+    node.projector.project_up_to(version)
+    assert node.folder("rides").is_dir()

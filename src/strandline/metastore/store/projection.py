@@ -60,7 +60,14 @@ from sqlalchemy import Connection
 from strandline.catalog import Behind, Catalog
 from strandline.durable import CatalogTransaction, Companion
 from strandline.durable.update import Update
-from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable, WrongEnvironment
+from strandline.errors import (
+    DeadlineExceeded,
+    Fenced,
+    Stopping,
+    Unavailable,
+    UnknownOutcome,
+    WrongEnvironment,
+)
 from strandline.metastore.store.entry_projection import (
     AppliedUpdates,
     EntryProjection,
@@ -253,6 +260,13 @@ class Projector:
         except NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
+        except UnknownOutcome as error:
+            # It can be repeated, and the caller may be a reader, who has changed nothing.
+            reason = error.message.partition("; the change may or may not")[0]
+            raise Unavailable(
+                f"the folders and events of the catalog up to version {version} could not be "
+                f"recorded ({reason}); try again"
+            ) from error
         self._failed_batch = None
         self._moves += turn.moves
         syncs = self._moves > self._synced_moves
