@@ -52,6 +52,43 @@ GONE = "the-files-of-this-partition-were-deleted:/"
 """The location of a past partition whose files are gone. Spark shows the first part."""
 
 
+class FolderMoves:
+    """The folders that one change moves and makes. If it is undone, they are moved back."""
+
+    def __init__(self, folders: StoreFolders, change: Staging) -> None:
+        self._folders = folders
+        self._unsynced = Unsynced()
+        self.moved: list[tuple[str, str]] = []
+        change.if_undone(self._move_back)
+
+    def move(self, source: str, target: str) -> Moved:
+        outcome = self._folders.move(source, target, unsynced=self._unsynced)
+        if outcome is Moved.MOVED:
+            self.moved.append((source, target))
+        return outcome
+
+    def make(self, location: str) -> None:
+        self._folders.make(location, unsynced=self._unsynced)
+
+    def sync(self) -> None:
+        """Sync what was done. Call it before the change is committed."""
+        self._unsynced.sync()
+
+    def _move_back(self) -> None:
+        """Move the folders back, as far as the system allows."""
+        while self.moved:
+            source, target = self.moved.pop()
+            try:
+                self._folders.move(target, source)
+            except StrandlineError:
+                logger.exception(
+                    "a change failed, and the folder %s could not be moved back; move it to %s "
+                    "within a day, before cleaning deletes it",
+                    target,
+                    source,
+                )
+
+
 class PartitionPlaces:
     """The folders of one table's present partitions, and how dropped ones are moved aside.
 
@@ -263,11 +300,10 @@ class PastPlaces(PartitionPlaces):
         moves = (self._moves.follow(row.as_(PartitionRow).location, row.row_id)[1] for row in rows)
         return [move for move in moves if move is not None and move.target != PURGED]
 
-    def bring_back(self, row: Row, *, unsynced: Unsynced) -> tuple[str, str] | None:
-        """Move the folder of a dropped partition back; return source and target, or None if not.
+    def bring_back(self, row: Row, moves: FolderMoves) -> None:
+        """Move the folder of a dropped partition back, if it was moved.
 
-        The caller syncs it. Raises `ObjectNotFound` if its files are gone, `IllegalChange` if other
-        files are there.
+        Raises `ObjectNotFound` if its files are gone, `IllegalChange` if other files are there.
         """
         location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
         place = resolve_location(self._location, location)
@@ -277,9 +313,8 @@ class PastPlaces(PartitionPlaces):
                     f"partition {row.name} of {self._table.name} cannot be brought back: its files"
                     " were deleted before it was dropped, as INSERT OVERWRITE does"
                 )
-            return None
+            return
         aside = self._aside_of(move)
-        moved = None
         if aside is None or not self._folders.exists(aside):
             if aside is None or not self._folders.exists(place):
                 reason = "dropped with PURGE" if aside is None else "cleaned up"
@@ -290,14 +325,12 @@ class PastPlaces(PartitionPlaces):
         else:
             try:
                 self._folders.verify_below(place, table=self._location)
-                if self._folders.move(aside, place, unsynced=unsynced) is Moved.MOVED:
-                    moved = (aside, place)
+                moves.move(aside, place)
             except FolderRefused as refused:
                 raise IllegalChange(
                     f"partition {row.name} of {self._table.name} cannot be brought back:"
                     f" {refused.message}"
                 ) from refused
-        return moved
 
     def refuse_shared(self, rows: Sequence[Row], change: Staging) -> None:
         """Raise `IllegalChange` if a present partition has the files of one of these.
@@ -400,7 +433,6 @@ def undrop_partitions(
     if table.transactional or not table.partition_columns:
         raise InvalidInput(f"{shown_name} has no partitions that could be dropped")
     location = metastore.location(table)
-    moved: list[tuple[str, str]] = []
 
     def read(change: Staging) -> tuple[PastPlaces, list[Row], list[Row]]:
         # Read under the write lock: a drop or a rename would add moves meanwhile.
@@ -417,13 +449,10 @@ def undrop_partitions(
     try:
         with metastore.store.change(table.id, author=author) as change:
             places, rows, statistics = read(change)
-            change.if_undone(lambda: _move_back(metastore.folders, moved))
-            unsynced = Unsynced()
+            moves = FolderMoves(metastore.folders, change)
             for row in rows:
-                move = places.bring_back(row, unsynced=unsynced)
-                if move is not None:
-                    moved.append(move)
-            unsynced.sync()
+                places.bring_back(row, moves)
+            moves.sync()
             staged = change.stage(
                 add=[row.replaced_by(row.content) for row in (*rows, *statistics)]
             )
@@ -456,11 +485,3 @@ def _to_restore(
     rows = [row for row in rows if row.name not in existing_rows]
     restored = {row.name for row in rows}
     return rows, [row for row in statistics if row.name in restored]
-
-
-def _move_back(folders: StoreFolders, moved: list[tuple[str, str]]) -> None:
-    """Move the folders back, as far as the system allows, and forget the moves."""
-    while moved:
-        source, target = moved.pop()
-        with suppress(StrandlineError):
-            folders.move(target, source)

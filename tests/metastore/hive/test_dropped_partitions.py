@@ -26,10 +26,13 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from strandline.metastore import partition_places
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.interface import AsOf
-from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
+from strandline.metastore.partition_places import (
+    FolderMoves,
+    UnfinishedMoves,
+    finish_partition_moves,
+)
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
@@ -637,7 +640,7 @@ def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) ->
 def test_the_folders_of_a_refused_undrop_move_back_before_another_writer_can_take_their_place(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, move_back, places = SqlObjectStore.change, partition_places._move_back, []
+    begin, move_back, places = SqlObjectStore.change, FolderMoves._move_back, []
     changes: list[Staging] = []
 
     @contextmanager
@@ -646,17 +649,17 @@ def test_the_folders_of_a_refused_undrop_move_back_before_another_writer_can_tak
             changes.append(change)
             yield change
 
-    def move_back_in_the_transaction(folders: Any, moved: Any) -> None:
-        if moved:
+    def move_back_in_the_transaction(moves: FolderMoves) -> None:
+        if moves.moved:
             places.append(changes[-1].place())  # raises if the transaction has ended
-        move_back(folders, moved)
+        move_back(moves)
 
     stub.drop_partition("d1", "t1", ["a"], True)
     stub.drop_partition("d1", "t1", ["b"], True)
     (folder(hive) / "p=b").mkdir()
     (folder(hive) / "p=b" / "other").write_text("")
     monkeypatch.setattr(SqlObjectStore, "change", noted)
-    monkeypatch.setattr(partition_places, "_move_back", move_back_in_the_transaction)
+    monkeypatch.setattr(FolderMoves, "_move_back", move_back_in_the_transaction)
     with pytest.raises(IllegalChange, match="p=b"):
         hive.node.session(user="ann").undrop_partitions("d1.t1", partitions=["p=a", "p=b"])
     assert len(places) == 1

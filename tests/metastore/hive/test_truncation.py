@@ -16,6 +16,7 @@ from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.hive import truncation
+from strandline.metastore.partition_places import FolderMoves
 from strandline.metastore.store.cleaned_files import Cleaned
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
@@ -182,7 +183,7 @@ def test_a_truncation_whose_process_died_can_be_repeated(
         raise Unavailable("the process died")
 
     monkeypatch.setattr(Unsynced, "sync", die)
-    monkeypatch.setattr(truncation._Emptying, "undo", die)
+    monkeypatch.setattr(FolderMoves, "_move_back", die)
     assert refusal(lambda: parted.truncate_table("d1", name, None))
     monkeypatch.undo()
     parted.truncate_table("d1", name, None)
@@ -227,25 +228,6 @@ def test_a_truncation_that_fails_leaves_the_files_although_another_node_cleans_m
     assert sorted(place(hive, name).rglob("*")) == before
 
 
-def test_the_files_move_back_before_another_writer_can_take_their_place(
-    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undo, places = truncation._Emptying.undo, []
-
-    def fail(self: Unsynced) -> None:
-        raise Unavailable("the disk is full")
-
-    def undo_in_the_transaction(self: truncation._Emptying) -> None:
-        if self._moved:
-            places.append(self.change.place())  # raises if the transaction has ended
-        undo(self)
-
-    monkeypatch.setattr(Unsynced, "sync", fail)
-    monkeypatch.setattr(truncation._Emptying, "undo", undo_in_the_transaction)
-    assert "the disk is full" in refusal(lambda: parted.truncate_table("d1", "parted", None))[1]
-    assert len(places) == 1
-
-
 def test_the_log_says_where_files_are_that_could_not_be_moved_back(
     hive: HiveNode,
     parted: Any,
@@ -265,12 +247,9 @@ def test_the_log_says_where_files_are_that_could_not_be_moved_back(
     monkeypatch.setattr(Unsynced, "sync", fail)
     monkeypatch.setattr(StoreFolders, "move", move_only_aside)
     assert refusal(lambda: parted.truncate_table("d1", "parted", None))
-    messages = [record.getMessage() for record in caplog.records if "truncation" in record.name]
-    assert len(messages) == 2
-    for message in messages:
-        aside = re.search(r"still be at (\S+), where", message)
-        assert aside is not None
-        assert (Path(aside[1].removeprefix("file:")) / "a").exists()
+    asides = re.findall(r"the folder (\S+) could not be moved back", caplog.text)
+    assert len(asides) == 2
+    assert all((Path(aside.removeprefix("file:")) / "a").exists() for aside in asides)
 
 
 def test_no_files_come_back_if_the_truncation_may_have_been_committed(

@@ -17,10 +17,10 @@ from strandline.metastore.hive.partition_changes import named_table, plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.partition_places import partition_places
+from strandline.metastore.partition_places import FolderMoves, partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
-from strandline.metastore.store.warehouse import FolderRefused, Moved, Unsynced
+from strandline.metastore.store.warehouse import FolderRefused, Moved
 from strandline.model.descriptors import TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
@@ -277,10 +277,9 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 change.record_moves(
                     PartitionMove(old.location, rows[old_name].row_id, renamed_row.location, row_id)
                 )
-                unsynced = Unsynced()
-                moved = _move_folder(call, partitioned, old, renamed_row, unsynced=unsynced)
-                change.if_undone(lambda: _move_back(call, moved))
-                unsynced.sync()
+                moves = FolderMoves(call.folders, change)
+                _move_folder(call, partitioned, old, renamed_row, moves)
+                moves.sync()
     except BaseException:
         with suppress(StrandlineError):  # if that fails, the next node that starts does it
             places.finish_moves(store.sql_store)
@@ -292,24 +291,15 @@ def _move_folder(
     partitioned: Partitioned,
     before: PartitionRow,
     after: PartitionRow,
-    *,
-    unsynced: Unsynced,
-) -> tuple[str, str] | None:
-    """Move the folder of a partition. Return its old and new place, or None if none existed."""
+    moves: FolderMoves,
+) -> None:
+    """Move the folder of a partition, or make it if none existed."""
     old, new = partitioned.place(before), partitioned.place(after)
     try:
         call.folders.verify_below(old, table=partitioned.location)
         call.folders.verify_below(new, table=partitioned.location)
-        outcome = call.folders.move(old, new, unsynced=unsynced)
+        outcome = moves.move(old, new)
     except FolderRefused as refused:
         raise IllegalChange(f"the partition cannot be renamed: {refused.message}") from refused
     if outcome is Moved.MISSING:
-        call.folders.make(new, unsynced=unsynced)
-    return (old, new) if outcome is Moved.MOVED else None
-
-
-def _move_back(call: Call, moved: tuple[str, str] | None) -> None:
-    """Undo `_move_folder`, as far as the system allows."""
-    if moved is not None:
-        with suppress(StrandlineError):
-            call.folders.move(moved[1], moved[0])
+        moves.make(new)

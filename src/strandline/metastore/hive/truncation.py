@@ -13,19 +13,18 @@ between, the request can be repeated, and cleaning deletes what was moved aside 
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from strandline.clock import system_wall_clock
-from strandline.errors import IllegalChange, ObjectNotFound, StrandlineError, UnsupportedOperation
+from strandline.errors import IllegalChange, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.partition_places import partition_places
+from strandline.metastore.partition_places import FolderMoves, partition_places
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.rows import (
     NewRow,
@@ -36,12 +35,10 @@ from strandline.metastore.store.rows import (
     new_parameters,
 )
 from strandline.metastore.store.staging import Staging
-from strandline.metastore.store.warehouse import Moved, Unsynced, delete_or_leave
+from strandline.metastore.store.warehouse import delete_or_leave
 from strandline.metastore.table_parameters import ACCURATE, LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableKind, properties
 from strandline.model.privileges import Privilege
-
-logger = logging.getLogger(__name__)
 
 _EMPTY = {
     **dict.fromkeys(("numFiles", "numRows", "rawDataSize", "totalSize"), "0"),
@@ -135,39 +132,19 @@ class _Emptying:
         self._folders = call.folders
         self._dropped = call.folders.place(partitioned.location).aside(partitioned.table.id)
         call.folders.verify(self._dropped)
-        self._unsynced = Unsynced()
-        self._moved: list[tuple[str, str]] = []
-        change.if_undone(self.undo)
+        self.moves = FolderMoves(call.folders, change)
 
     def empty(self, location: str) -> None:
         # Not an id of a row or write: a request that died may have left a folder of that name.
         number = secrets.randbelow(10**18)
         name = f"{self._dropped.text}.{number}.{system_wall_clock()}{TRUNCATED_SUFFIX}"
         aside = self._folders.shown(name)
-        if self._folders.move(location, aside, unsynced=self._unsynced) is Moved.MOVED:
-            self._moved.append((location, aside))
-        self._folders.make(location, unsynced=self._unsynced)
-
-    def sync(self) -> None:
-        self._unsynced.sync()
-
-    def undo(self) -> None:
-        """Move the folders back, as far as the system allows."""
-        while self._moved:
-            location, aside = self._moved.pop()
-            try:
-                self._folders.move(aside, location)
-            except StrandlineError:
-                logger.exception(
-                    "the files of a failed truncation may still be at %s, where cleaning deletes "
-                    "them after a day; move them to %s",
-                    aside,
-                    location,
-                )
+        self.moves.move(location, aside)
+        self.moves.make(location)
 
     def finish(self) -> None:
         """Delete the old files. Cleaning deletes those later that the system refuses to delete."""
-        for _, aside in self._moved:
+        for _, aside in self.moves.moved:
             delete_or_leave(self._folders.path(aside))
 
 
@@ -184,7 +161,7 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
         places.require_present(change)
         emptying = _Emptying(call, partitioned, change)
         yield emptying
-        emptying.sync()
+        emptying.moves.sync()
     # After the transaction: this may take long, and others may write.
     emptying.finish()
 
