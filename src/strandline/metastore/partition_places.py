@@ -136,12 +136,13 @@ class PartitionPlaces:
             if self.is_own(row)
         ]
 
-    def finish_moves(self, store: SqlObjectStore) -> None:
-        """Move the folders of dropped partitions aside, and delete those that were purged.
+    def finish_moves(self, store: SqlObjectStore, moves: Collection[PartitionMove]) -> None:
+        """Finish those of ``moves`` that are unfinished; others may belong to changes in progress.
 
-        The folder of a rename or return that was not committed goes back. A move that the system
-        refuses is logged and stays unfinished. So do all moves if the table was dropped meanwhile:
-        its partitions are aside with it.
+        Folders of dropped partitions are moved aside, and deleted if they were purged. The folder
+        of a rename or return that was not committed goes back. A move that the system refuses is
+        logged and stays unfinished. So do all moves if the table was dropped meanwhile: its
+        partitions are aside with it.
         """
         purged: list[Path] = []
 
@@ -155,7 +156,7 @@ class PartitionPlaces:
             here = PartitionPlaces(self._table, location=location, folders=self._folders)
             return here._carry_out(moves, purged, present)
 
-        store.finish_moves(self._table.id, carry_out)
+        store.finish_moves(self._table.id, moves, carry_out)
         for path in purged:  # after the transaction: this may take long, and others may write
             delete_or_leave(path)
 
@@ -170,6 +171,18 @@ class PartitionPlaces:
             raise WriteConflict(
                 f"table {self._table.name} was renamed or dropped meanwhile; nothing was changed,"
                 " try again"
+            )
+
+    def require_begun(self, change: Staging, moves: Iterable[PartitionMove]) -> None:
+        """Raise `WriteConflict` unless all of these moves are marked as unfinished.
+
+        While the change waited for its turn, another node may have taken it for that of a process
+        that died, and ended its marks; or another change of these partitions came first.
+        """
+        if not set(moves) <= set(change.unfinished_moves()):
+            raise WriteConflict(
+                f"the partitions of {self._table.name} were changed meanwhile, or this change "
+                "waited too long for the database; nothing was changed, try again"
             )
 
     def return_folders(self, change: Staging, rows: Collection[Row], *, but_of: str = "") -> None:
@@ -377,14 +390,19 @@ def past_places(
     )
 
 
-def finish_partition_moves(metastore: Metastore) -> None:
-    """Finish the moves that a killed process left unfinished, for all present tables."""
-    catalog = metastore.catalogs.latest_catalog()
-    for table_id in {table_id for table_id, *_ in metastore.store.sql_store.unfinished_moves()}:
+def finish_partition_moves(
+    metastore: Metastore, unfinished: Collection[tuple[int, PartitionMove]] | None = None
+) -> None:
+    """Finish moves that a killed process left unfinished in present tables, by default all."""
+    store, catalog = metastore.store.sql_store, metastore.catalogs.latest_catalog()
+    moves: dict[int, set[PartitionMove]] = {}
+    for table_id, move in store.unfinished_moves() if unfinished is None else unfinished:
+        moves.setdefault(table_id, set()).add(move)
+    for table_id, moves_of_table in moves.items():
         table = catalog.table_by_id(table_id)
         if table is not None:
             places = partition_places(metastore, table, location=metastore.location(table))
-            places.finish_moves(metastore.store.sql_store)
+            places.finish_moves(store, moves_of_table)
 
 
 class UnfinishedMoves:
@@ -392,8 +410,8 @@ class UnfinishedMoves:
 
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
-        self._seen: frozenset[tuple[int, str, int]] = frozenset()
-        self._tried: frozenset[tuple[int, str, int]] = frozenset()
+        self._seen: frozenset[tuple[int, PartitionMove]] = frozenset()
+        self._tried: frozenset[tuple[int, PartitionMove]] = frozenset()
 
     def finish(self) -> None:
         """Finish what two calls in a row have seen. What the system refuses is tried only once.
@@ -409,7 +427,7 @@ class UnfinishedMoves:
         )
         again = (unfinished & self._seen) - self._tried
         if again:
-            finish_partition_moves(self._metastore)
+            finish_partition_moves(self._metastore, again)
         self._tried = (self._tried | again) & unfinished
         self._seen = unfinished
 
@@ -445,10 +463,12 @@ def undrop_partitions(
 
     with metastore.store.change(table.id, author=author) as change:
         places, rows, _ = read(change)
-    metastore.store.sql_store.begin_moves(table.id, places.moves_aside(rows))
+    begun = places.moves_aside(rows)
+    metastore.store.sql_store.begin_moves(table.id, begun)
     try:
         with metastore.store.change(table.id, author=author) as change:
             places, rows, statistics = read(change)
+            places.require_begun(change, places.moves_aside(rows))
             moves = FolderMoves(metastore.folders, change)
             for row in rows:
                 places.bring_back(row, moves)
@@ -461,7 +481,7 @@ def undrop_partitions(
                 places.record_return(change, row, new_row_id)
     except BaseException:
         with suppress(StrandlineError):  # if that fails, the next node that starts does it
-            places.finish_moves(metastore.store.sql_store)
+            places.finish_moves(metastore.store.sql_store, begun)
         raise
     return sorted(row.name for row in rows)
 

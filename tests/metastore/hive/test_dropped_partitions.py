@@ -13,6 +13,7 @@ from hive_metastore.ttypes import (
     Database,
     EnvironmentContext,
     FieldSchema,
+    InvalidOperationException,
     MetaException,
     Partition,
 )
@@ -25,6 +26,7 @@ from strandline.errors import (
     ObjectNotFound,
     Unavailable,
     UnknownOutcome,
+    WriteConflict,
 )
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.interface import AsOf
@@ -34,6 +36,7 @@ from strandline.metastore.partition_places import (
     finish_partition_moves,
 )
 from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import Moved, Unsynced
@@ -554,8 +557,36 @@ def test_a_running_node_undoes_a_rename_whose_process_died(
     rename_and_die(hive, stub, monkeypatch)
     moves.finish()
     assert (folder(hive) / "p=z").exists()  # the process may still be at work
+    store = hive.node.metastore.store.sql_store
+    table_id = hive.node.session(user="ann").table("d1.t1").descriptor.id
+    later = PartitionMove("p=y", 1, "p=c")  # of a rename that is still at work
+    store.begin_moves(table_id, [later])
     moves.finish()
     assert texts(stub, "d1") == FIRST
+    assert [move for of, move in store.unfinished_moves() if of == table_id] == [later]
+
+
+@pytest.mark.parametrize("change", ["rename", "undrop"])
+def test_a_change_that_waits_so_long_that_another_node_ends_its_mark_is_refused(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Without the mark, the folder would stay at its new place if the process died."""
+    if change == "undrop":
+        stub.drop_partition("d1", "t1", ["b"], True)
+    before, begin = sorted(folder(hive).parent.rglob("*")), SqlObjectStore.begin_moves
+
+    def begin_and_wait(store: SqlObjectStore, *arguments: Any) -> None:
+        begin(store, *arguments)
+        finish_partition_moves(hive.node.metastore)  # as another node does after a while
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "begin_moves", begin_and_wait)
+        with pytest.raises((InvalidOperationException, WriteConflict), match="waited too long"):
+            CHANGES[change](hive, stub)
+    assert sorted(folder(hive).parent.rglob("*")) == before
+    CHANGES[change](hive, stub)
+    value = "z" if change == "rename" else "b"
+    assert texts(stub, "d1") == {"a": "first a", value: "first b", "c": "first c"}
 
 
 def died(*_: object) -> None:

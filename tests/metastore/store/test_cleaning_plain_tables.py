@@ -11,7 +11,11 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import ObjectNotFound, VersionNotFound
-from strandline.metastore.partition_places import PartitionPlaces, partition_places
+from strandline.metastore.partition_places import (
+    PartitionPlaces,
+    finish_partition_moves,
+    partition_places,
+)
 from strandline.metastore.store import cleaned_files, cleaning, removed_rows
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import (
@@ -73,7 +77,7 @@ class Parted:
             change.record_moves(*self.places.drop([partition], purge=False))
             change.stage(remove=[row.row_id for row in (partition, *statistics)])
         if finish:
-            self.places.finish_moves(self.lake.node.store.sql_store)
+            finish_partition_moves(self.lake.node.metastore)
         return partition.row_id
 
     def aside(self) -> set[str]:
@@ -146,7 +150,7 @@ def test_a_drop_that_is_partly_cleaned_is_not_undone_partly(
     with lake.node.store.change(parted.table.id, author="ann") as change:
         change.record_moves(*parted.places.drop(rows, purge=False))
         change.stage(remove=row_ids)
-    parted.places.finish_moves(lake.node.store.sql_store)
+    finish_partition_moves(lake.node.metastore)
     lake.wait()
     monkeypatch.setattr(cleaning, "MOST_ROWS", 1)
     lake.node.cleaner.clean_new(stopped=iter([False] * 3 + [True] * 9).__next__)
@@ -163,7 +167,7 @@ def test_a_dropped_partition_whose_folder_was_not_moved_yet_is_kept(lake: Lake) 
     lake.wait()
     assert ("dropped partitions", 0, 1) not in lake.clean()
     assert lake.on_disk("p") == {"k=1/f"}
-    parted.places.finish_moves(lake.node.store.sql_store)
+    finish_partition_moves(lake.node.metastore)
     assert parted.aside() == {str(row_id)}
     assert ("dropped partitions", 0, 1) in lake.clean()
     assert parted.aside() == set()

@@ -243,6 +243,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
         )
     }
     places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
+    begun: list[PartitionMove] = []
     if old_name in present and partitioned.table.kind is TableKind.MANAGED:
         # Where the files are before they move.
         old = present[old_name].as_(PartitionRow)
@@ -250,8 +251,8 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
         counted = quick.of_altered(new.parameters, place, old=old.parameters)
         new = replace(new, parameters=counted)
         if new_name not in present and places.is_own(present[old_name]):
-            undo = PartitionMove(new_name, present[old_name].row_id, old.location)
-            store.sql_store.begin_moves(table_id, [undo])
+            begun.append(PartitionMove(new_name, present[old_name].row_id, old.location))
+            store.sql_store.begin_moves(table_id, begun)
     try:
         with store.change(table_id, author=call.user) as change:
             places.require_present(change)
@@ -268,6 +269,8 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
             old = rows[old_name].as_(PartitionRow)
             renamed_row = replace(new, created=old.created, location=old.location)
             if places.is_own(rows[old_name]):
+                undo = PartitionMove(new_name, rows[old_name].row_id, old.location)
+                places.require_begun(change, [undo])
                 renamed_row = replace(renamed_row, location=new_name)
             before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
             after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
@@ -282,7 +285,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 moves.sync()
     except BaseException:
         with suppress(StrandlineError):  # if that fails, the next node that starts does it
-            places.finish_moves(store.sql_store)
+            places.finish_moves(store.sql_store, begun)
         raise
 
 

@@ -284,13 +284,13 @@ def _drop(
         if missing is not None and len(rows) < len(names):
             raise missing
         places.return_folders(change, rows)
-        if rows and delete_data:
-            change.record_moves(*places.drop(rows, purge=purge))
+        moves = places.drop(rows, purge=purge) if delete_data else []
+        change.record_moves(*moves)
         if rows:
             statistics = change.visible(RowKind.STATISTICS, names).values()
             change.stage(remove=[row.row_id for row in (*rows, *statistics)])
-    if rows and delete_data:
-        places.finish_moves(call.metastore.store.sql_store)
+    if moves:
+        places.finish_moves(call.metastore.store.sql_store, moves)
     return [row.as_(PartitionRow) for row in rows]
 
 

@@ -205,13 +205,15 @@ class SqlObjectStore(ObjectStore):
         answers = self._database.answers(table_places.places_queries(table_ids))
         return table_places.by_id(chain.from_iterable(answers))
 
-    def unfinished_moves(self) -> frozenset[tuple[int, str, int]]:
-        """The table id, the location and the row of each unfinished move; see `finish_moves`."""
+    def unfinished_moves(self) -> frozenset[tuple[int, PartitionMove]]:
+        """Each unfinished move, with the id of its table; see `finish_moves`."""
         with self._database.read() as connection:
             return partition_moves.all_unfinished(connection)
 
-    def finish_moves(self, table_id: int, carry_out: CarriesOut) -> None:
-        """Carry out the unfinished moves of a table while all other writers wait.
+    def finish_moves(
+        self, table_id: int, moves: Collection[PartitionMove], carry_out: CarriesOut
+    ) -> None:
+        """Carry out those of these moves of a table that are unfinished, while other writers wait.
 
         ``carry_out`` gets them, the place of the table, and those among their locations that
         present partitions have. It returns the moves that it has finished.
@@ -219,10 +221,11 @@ class SqlObjectStore(ObjectStore):
         # If a power cut loses this, the moves are repeated and found done.
         with self._database.write_unsynced() as connection:
             self._guard(connection)
-            moves = partition_moves.unfinished(connection, table_id)
-            if moves:
+            unfinished = partition_moves.unfinished(connection, table_id)
+            wanted = [move for move in unfinished if move in moves]
+            if wanted:
                 place = table_places.place_of(connection, table_id)
-                locations = (at for move in moves for at in (move.location, move.target))
+                locations = (at for move in wanted for at in (move.location, move.target))
                 present = queries.visible_rows(
                     connection,
                     table_id,
@@ -231,7 +234,7 @@ class SqlObjectStore(ObjectStore):
                     names=set(map(partition_moves.name_of, locations)),
                 )
                 present_locations = {row.as_(PartitionRow).location for row in present.values()}
-                finished = carry_out(moves, place, present_locations)
+                finished = carry_out(wanted, place, present_locations)
                 partition_moves.finish(connection, table_id, finished)
 
     def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:

@@ -129,10 +129,10 @@ def unfinished(connection: Connection, table_id: int) -> list[PartitionMove]:
     return [PartitionMove(*row) for row in run(connection, of_table, (table_id,))]
 
 
-def all_unfinished(connection: Connection) -> frozenset[tuple[int, str, int]]:
-    """The table id, the location and the row of each unfinished move."""
-    rows = run(connection, "SELECT table_id, location, up_to_row FROM unfinished_move")
-    return frozenset((table_id, location, row_id) for table_id, location, row_id in rows)
+def all_unfinished(connection: Connection) -> frozenset[tuple[int, PartitionMove]]:
+    """Each unfinished move, with the id of its table."""
+    rows = run(connection, "SELECT table_id, location, up_to_row, target FROM unfinished_move")
+    return frozenset((table_id, PartitionMove(*move)) for table_id, *move in rows)
 
 
 def finish(connection: Connection, table_id: int, moves: Iterable[PartitionMove]) -> None:
