@@ -390,12 +390,12 @@ def test_a_failed_cleaning_is_logged_and_retried(
     failures = [Unavailable("the disk is away"), ZeroDivisionError()]
     finished = threading.Event()
 
-    def clean(_: Cleaner, *, stopped: Callable[[], bool]) -> None:
+    def clean(_: Cleaner, **options: object) -> None:
         if failures:
             raise failures.pop(0)
         finished.set()
 
-    monkeypatch.setattr(Cleaner, "clean_new", clean)
+    monkeypatch.setattr(Cleaner, "clean", clean)
     with Node.open(tmp_path / "s", settings=Settings(clean_interval_ms=1)):
         assert finished.wait(30)
     messages = [record.message for record in caplog.records if "cleaning" in record.message]

@@ -232,26 +232,25 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
     if not yes:
         _refuse_older(store)
     with joining(store) as node:
-        limit = node.cleaner.limit()
-        removed = node.cleaner.clean(dry_run=not yes)
+        cleaned = node.cleaner.clean(dry_run=not yes)
         failures = node.cleaner.statistics().failures
     if output == "json":
-        for cleaned in removed:
-            print_json({**asdict(cleaned), "removed": yes})
-    elif not removed:
+        for part in cleaned.parts:
+            print_json({**asdict(part), "removed": yes})
+    elif not cleaned.parts:
         click.echo("there is nothing to clean")
     else:
         table = new_table("table", "what", "rows", "files", "bytes")
-        for cleaned in removed:
-            numbers = (cleaned.rows, cleaned.files, cleaned.bytes)
-            table.add_row(*cells(cleaned.table, cleaned.what, *(f"{n:,}" for n in numbers)))
+        for part in cleaned.parts:
+            numbers = (part.rows, part.files, part.bytes)
+            table.add_row(*cells(part.table, part.what, *(f"{n:,}" for n in numbers)))
         new_console().print(table)
         click.echo("removed" if yes else "nothing was removed; --yes removes it")
     if output == "text":
         click.echo(
             "nothing is cleaned while a backup copies files"
-            if limit is None
-            else f"what commits removed after {format_timestamp(limit)} stays"
+            if cleaned.limit is None
+            else f"what commits removed after {format_timestamp(cleaned.limit)} stays"
         )
     if failures:
         click.echo(

@@ -14,6 +14,8 @@ from typing import Protocol
 from strandline.config import SettingValue
 from strandline.metastore.store.cleaning import Cleanable
 
+MOST_NAMED = 1_000
+"""The most names of files and folders that are listed of each part of a `Cleanable`."""
 MOST_FINDINGS = 1_000
 """The most errors, and the most leftovers, that a `VerificationReport` lists."""
 

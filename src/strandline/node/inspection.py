@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from strandline.config import SettingValue
 from strandline.durable import durable_state
-from strandline.metastore.inspection import MOST_FINDINGS, Finding, VerificationReport
+from strandline.metastore.inspection import MOST_FINDINGS, MOST_NAMED, Finding, VerificationReport
 from strandline.metastore.store.cleaning import Cleanable, Cleaner
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.node.address import StoreAddress
@@ -70,7 +70,7 @@ class StoreInspection:
         return dump_pieces(state, ignored=ignore, only_counts=stats_only)
 
     def clean(self) -> Cleanable:
-        return self._cleaner.preview()
+        return self._cleaner.clean(dry_run=True, most_named=MOST_NAMED)
 
     def settings(self) -> list[SettingValue]:
         return list(self._settings)

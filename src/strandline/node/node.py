@@ -356,7 +356,7 @@ class Node:
         )
         if settings.clean_interval_ms:
             interval = settings.clean_interval_ms / 1000
-            clean = partial(self.cleaner.clean_new, stopped=chores.stopping.is_set)
+            clean = partial(self.cleaner.clean, most_named=0, stopped=chores.stopping.is_set)
             # A process that runs only for a moment leaves cleaning to other nodes.
             pauses = chain([min(interval, FIRST_CLEANING_SECONDS)], repeat(interval))
             chores.repeat("cleaner", {"cleaning": clean}, pauses=pauses)

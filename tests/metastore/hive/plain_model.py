@@ -276,7 +276,7 @@ class PlainModel:
         self._session.compact(version)
 
     def _clean(self) -> None:
-        cleaned = self._random.choice(self._nodes).node.cleaner.clean()
+        cleaned = self._random.choice(self._nodes).node.cleaner.clean().parts
         self.log[-1] += tuple(f"{each.what} {each.table}" for each in cleaned)
 
     def _earliest(self) -> int:

@@ -279,7 +279,7 @@ def test_a_cleaned_partition_is_not_shown_to_the_past_by_the_cache_of_another_no
         if exists_again:
             add(node, client, "b", text="second")
         with node.another_node() as other:
-            cleaned = {cleaned_part.what for cleaned_part in other.cleaner.clean()}
+            cleaned = {cleaned_part.what for cleaned_part in other.cleaner.clean().parts}
             assert cleaned == {"removed rows", "dropped partitions"}
         kind, message = refusal(lambda: client.get_partitions(before, "t1", -1))
         assert (kind, "have been cleaned" in message) == ("NoSuchObjectException", True)

@@ -218,7 +218,7 @@ def test_changes_of_partitions_whose_rows_were_cleaned_are_reported_as_alters(
         request = NotificationEventRequest(since, 100)
         types = [event.eventType for event in client.get_next_notification(request).events][::2]
         assert types == ["ADD_PARTITION", "ADD_PARTITION", "ALTER_PARTITION", "DROP_PARTITION"]
-        assert sum(cleaned.rows for cleaned in node.node.cleaner.clean()) == 2
+        assert sum(cleaned.rows for cleaned in node.node.cleaner.clean().parts) == 2
         events = client.get_next_notification(request).events[::2]
         assert [event.eventType for event in events] == ["ALTER_TABLE"] * 4
         assert {event.tableName for event in events} == {"t1"}

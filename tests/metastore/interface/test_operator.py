@@ -22,10 +22,10 @@ from strandline.metastore import inspection
 from strandline.metastore.inspection import Finding, Kind
 from strandline.metastore.interface import Session
 from strandline.metastore.session.http_app import HttpApplication
-from strandline.metastore.store import cleaning
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.node import Node
+from strandline.node import inspection as node_inspection
 from strandline.node.settings import PROGRAM, REGISTRY
 from tests.metastore.interface.calls import Served, create, write
 from tests.metastore.session.served import serving
@@ -125,7 +125,7 @@ def test_what_cleaning_would_remove_is_listed_and_kept(
     (line,) = lines(lake.node, "clean")
     assert line == {**asdict(leftovers), "removed": False}
     assert file_of(lake.node, path).exists()
-    monkeypatch.setattr(cleaning, "MOST_NAMED", 0)
+    monkeypatch.setattr(node_inspection, "MOST_NAMED", 0)
     (leftovers,) = session.clean().parts
     assert (leftovers.files, leftovers.names) == (1, [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -86,14 +87,14 @@ class Lake:
 
     def clean(self) -> list[tuple[str, int, int]]:
         """Clean and return what was cleaned; a dry run before it must report the same."""
-        said = self.node.cleaner.clean(dry_run=True)
-        cleaned = self.node.cleaner.clean()
+        said = self.node.cleaner.clean(dry_run=True).parts
+        cleaned = self.node.cleaner.clean().parts
         assert _sorted(said) == _sorted(cleaned)
-        assert self.node.cleaner.clean() == []
+        assert self.node.cleaner.clean().parts == ()
         return [(part.what, part.rows, part.files) for part in cleaned]
 
 
-def _sorted(cleaned: list[Cleaned]) -> list[tuple[object, ...]]:
+def _sorted(cleaned: Sequence[Cleaned]) -> list[tuple[object, ...]]:
     return sorted(
         (part.what, part.table, part.rows, part.files, part.bytes, sorted(part.names))
         for part in cleaned

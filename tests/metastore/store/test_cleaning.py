@@ -329,7 +329,7 @@ def test_the_thread_lists_a_folder_only_if_it_may_have_leftovers(
 
     def looks() -> int:
         """Clean once more, and return how often folders were listed so far."""
-        lake.node.cleaner.clean_new(stopped=bool)
+        lake.node.cleaner.clean()
         return len(looked)
 
     def abort(txn_id: int) -> None:

@@ -153,7 +153,7 @@ def test_a_drop_that_is_partly_cleaned_is_not_undone_partly(
     finish_partition_moves(lake.node.metastore)
     lake.wait()
     monkeypatch.setattr(cleaning, "MOST_ROWS", 1)
-    lake.node.cleaner.clean_new(stopped=iter([False] * 3 + [True] * 9).__next__)
+    lake.node.cleaner.clean(stopped=iter([False] * 3 + [True] * 9).__next__)
     assert 0 < len(lake.node.store.sql_store.rows_by_id(row_ids)) < 3
     for partitions in ([], ["k=2"]):
         with pytest.raises(ObjectNotFound, match="no dropped partition"):
@@ -214,7 +214,7 @@ def test_a_folder_of_dropped_partitions_that_cannot_be_listed_does_not_end_the_c
     in_folder.node.cleaner.clean()
     assert in_folder.node.cleaner.statistics().failures == 1
     in_folder.put("t", data_path(1 << FILE_NUMBER_BITS, uuid4().hex))
-    assert [part.what for part in in_folder.node.cleaner.clean()] == ["leftovers"]
+    assert [part.what for part in in_folder.node.cleaner.clean().parts] == ["leftovers"]
 
 
 def test_removed_rows_are_read_once_and_not_for_each_part_that_is_deleted(
@@ -228,7 +228,7 @@ def test_removed_rows_are_read_once_and_not_for_each_part_that_is_deleted(
     read = Mock(wraps=removed_rows.removed_rows)
     monkeypatch.setattr(cleaning, "removed_rows", read)
     monkeypatch.setattr(cleaning, "MOST_ROWS", 2)
-    (cleaned,) = in_folder.node.cleaner.clean()
+    (cleaned,) = in_folder.node.cleaner.clean().parts
     assert (cleaned.rows, read.call_count) == (10, 2)  # the second read finds none
 
 

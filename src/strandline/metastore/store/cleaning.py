@@ -44,6 +44,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -87,9 +88,6 @@ MOST_ROWS, MOST_EVENTS = 2_000, 10_000
 MOST_READ = 50 * MOST_ROWS
 """The most removed rows that are read at once. Each read sorts all removed rows of the table."""
 
-MOST_NAMED = 1_000
-"""The most names that a preview of cleaning lists of one part."""
-
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
 
 _OLD_EVENTS = (
@@ -118,7 +116,7 @@ _ROW_ID = re.compile("[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """What cleaning would remove, with the first `MOST_NAMED` names of each part.
+    """What cleaning removed, or would remove.
 
     It removes what commits removed up to ``limit``. That is None while a backup copies files: then
     nothing is removed.
@@ -144,7 +142,7 @@ class _Pass:
     """One pass over the store: whether it is a dry run, and whether it must stop."""
 
     dry_run: bool
-    stopped: Callable[[], bool] = lambda: False
+    stopped: Callable[[], bool]
 
 
 class Cleaner:
@@ -182,7 +180,6 @@ class Cleaner:
         self._on_rows_gone = on_rows_gone
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
-        self._last_progress: tuple[int, int] | None = None
         self._settled: dict[int, Times] = {}
         self._runs = self._rows = self._file_count = self._bytes = 0
 
@@ -192,66 +189,51 @@ class Cleaner:
             self._runs, self._rows, self._file_count, self._bytes, self._files.failures
         )
 
-    def clean(self, *, dry_run: bool = False) -> list[Cleaned]:
-        """Remove all that can be removed, or report what would be."""
-        this_pass = _Pass(dry_run)
-        return list(self._clean(this_pass, self._limit(this_pass), everything=True))
+    def clean(
+        self,
+        *,
+        dry_run: bool = False,
+        most_named: int = sys.maxsize,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Cleanable:
+        """Remove all that can be removed until ``stopped``, or report what would be.
 
-    def limit(self) -> Timestamp | None:
-        """Up to when what commits removed would be cleaned; None while a backup copies files."""
-        return self._limit(_Pass(dry_run=True))
-
-    def preview(self) -> Cleanable:
-        """Report what `clean` would remove, for a client that wants bounded lists."""
-        this_pass = _Pass(dry_run=True)
-        limit, parts = self._limit(this_pass), []
-        for cleaned in self._clean(this_pass, limit, everything=True):
-            del cleaned.names[MOST_NAMED:]
+        The result has at most ``most_named`` names of each part.
+        """
+        this_pass = _Pass(dry_run, stopped)
+        limit = self._limit(this_pass)
+        parts: list[Cleaned] = []
+        if limit is None:
+            logger.info("nothing is cleaned while a backup copies files")
+            return Cleanable(limit, ())
+        for cleaned in self._clean(this_pass, limit):
+            del cleaned.names[most_named:]
             parts.append(cleaned)
         return Cleanable(limit, tuple(parts))
 
-    def clean_new(self, *, stopped: Callable[[], bool]) -> None:
-        """`clean` for a background thread: skip steps that can have found nothing new.
-
-        New leftovers come from aborts, and dropped tables become removable by trimming.
-        """
-        progress = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
-        this_pass = _Pass(dry_run=False, stopped=stopped)
-        for cleaned in self._clean(
-            this_pass, self._limit(this_pass), everything=progress != self._last_progress
-        ):
-            logger.info(
-                "cleaned the %s of %s: %d rows, %d files of %d bytes",
-                cleaned.what,
-                cleaned.table,
-                cleaned.rows,
-                cleaned.files,
-                cleaned.bytes,
-            )
-        if not stopped():
-            self._last_progress = progress
-
-    def _clean(
-        self, this_pass: _Pass, limit: Timestamp | None, *, everything: bool
-    ) -> Iterator[Cleaned]:
-        if limit is None:
-            logger.info("nothing is cleaned while a backup copies files")
-            return
+    def _clean(self, this_pass: _Pass, limit: Timestamp) -> Iterator[Cleaned]:
         if not this_pass.dry_run:
             self._runs += 1
             self._aborted_rows.clean(stopped=this_pass.stopped)
-        steps = [
+        for cleaned in chain(
             self._removed_rows(limit, this_pass),
             self._dropped_partitions(limit, this_pass),
             self._old_events(this_pass),
-        ]
-        if everything:
-            steps += [self._leftovers(this_pass), self._dropped_tables(this_pass)]
-        for cleaned in chain.from_iterable(steps):
+            self._leftovers(this_pass),
+            self._dropped_tables(this_pass),
+        ):
             if not this_pass.dry_run:
                 self._rows += cleaned.rows
                 self._file_count += cleaned.files
                 self._bytes += cleaned.bytes
+                logger.info(
+                    "cleaned the %s of %s: %d rows, %d files of %d bytes",
+                    cleaned.what,
+                    cleaned.table,
+                    cleaned.rows,
+                    cleaned.files,
+                    cleaned.bytes,
+                )
             yield cleaned
 
     def _limit(self, this_pass: _Pass) -> Timestamp | None:
