@@ -127,7 +127,8 @@ class Dml:
         """The rows and removals of a write id, committed or not."""
         with self.database.read() as connection:
             rows = row_queries.rows_of_write(connection, table_id, write_id)
-            return rows, row_queries.removals_of_write(connection, table_id, write_id)
+            removed = row_queries.removed_by_write(connection, table_id, write_id)
+            return rows, [Removal(row_id, table_id, write_id) for row_id in removed]
 
     def events(self, after: int = 0) -> list[Notification]:
         return self.log.read(after, limit=10_000)

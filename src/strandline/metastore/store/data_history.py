@@ -19,7 +19,7 @@ from strandline import work
 from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from strandline.metastore.store.row_queries import (
     count_of_write,
-    removals_of_write,
+    removed_by_write,
     rows_by_id,
     rows_of_write,
 )
@@ -140,9 +140,9 @@ def _changing(
 def _change(connection: Connection, table_id: int, write_id: int) -> TableChange:
     work.require(lambda limit: count_of_write(connection, table_id, write_id, limit))
     added = rows_of_write(connection, table_id, write_id)
-    removals = removals_of_write(connection, table_id, write_id)
-    work.spend(len(added) + len(removals))
-    removed = list(rows_by_id(connection, [removal.row_id for removal in removals]).values())
+    removed_ids = removed_by_write(connection, table_id, write_id)
+    work.spend(len(added) + len(removed_ids))
+    removed = list(rows_by_id(connection, removed_ids).values())
     return TableChange(
         table_id,
         appended_rows=_rows_of_data_files(added),

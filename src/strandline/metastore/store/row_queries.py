@@ -18,14 +18,7 @@ from sqlalchemy import Connection
 from strandline import work
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import CorruptData, VersionNotFound
-from strandline.metastore.store.rows import (
-    PARAMETERS_NAME,
-    NewRow,
-    Removal,
-    Row,
-    RowKind,
-    row_context,
-)
+from strandline.metastore.store.rows import PARAMETERS_NAME, NewRow, Row, RowKind, row_context
 from strandline.sql import (
     CHUNK,
     Counter,
@@ -395,24 +388,17 @@ def rows_of_kind(
 ) -> list[Row]:
     """All rows of a kind that are not aborted; with ``write_id``, only those that it added."""
     if write_id is not None:
-        parameters = (table_id, kind.value, write_id)
-        return [
-            row_from(columns)
-            for columns in run(connection, f"{_OF_KIND} AND write_id = ?", parameters)
-        ]
+        of_write = f"{_OF_KIND} AND write_id = ?"
+        return rows_from(run(connection, of_write, (table_id, kind.value, write_id)))
     aborted = aborted_write_ids(connection, table_id)
     rows = map(row_from, run(connection, _OF_KIND, (table_id, kind.value)))
     return [row for row in rows if row.write_id not in aborted]
 
 
-def removals_of_write(connection: Connection, table_id: int, write_id: int) -> list[Removal]:
-    """The removals of a write id in a table, in the order of row ids."""
-    row_ids = run(
-        connection,
-        "SELECT row_id FROM store_removal WHERE table_id = ? AND write_id = ? ORDER BY row_id",
-        (table_id, write_id),
-    )
-    return [Removal(row_id, table_id, write_id) for (row_id,) in row_ids]
+def removed_by_write(connection: Connection, table_id: int, write_id: int) -> list[int]:
+    """The ids of the rows of a table that a write id removed, in order."""
+    removed = "SELECT row_id FROM store_removal WHERE table_id = ? AND write_id = ? ORDER BY row_id"
+    return [row_id for (row_id,) in run(connection, removed, (table_id, write_id))]
 
 
 def name_change(connection: Connection, table_id: int, row_id: int, write_id: int) -> str | None:

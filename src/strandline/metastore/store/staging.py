@@ -110,8 +110,7 @@ class Staging:
 
     def own_removals(self) -> list[Row]:
         """All rows that this write id removed so far."""
-        removals = queries.removals_of_write(self._connection, self.table_id, self.write_id)
-        row_ids = [removal.row_id for removal in removals]
+        row_ids = queries.removed_by_write(self._connection, self.table_id, self.write_id)
         return list(queries.rows_by_id(self._connection, row_ids).values())
 
     def stage(
