@@ -177,29 +177,21 @@ def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
     return _writable(find(connection, txn_id))
 
 
-def find_for_table(
-    connection: Connection, txn_id: int, table_id: int
+def for_table(
+    connection: Connection, txn_id: int, rows: Sequence[Row]
 ) -> tuple[Transaction, int | None]:
-    """The result of `find_for_writing`, and the transaction's write id for a table, or None."""
-    queries = find_for_table_queries(txn_id, table_id)
-    if not queries:
-        return find_for_writing(connection, txn_id), None
-    return for_table(txn_id, run(connection, *queries[0]))
+    """The result of `find_for_writing`, and the transaction's write id for a table, or None.
 
-
-def for_table(txn_id: int, rows: Sequence[Row]) -> tuple[Transaction, int | None]:
-    """The result of `find_for_table`, from the rows of `find_for_table_queries`.
-
-    Raises what `find_for_writing` raises.
+    ``rows`` are those of `find_for_table_queries`.
     """
-    if not rows:
-        raise _not_found(txn_id)
+    if not rows:  # there is no such transaction, or no table can have the id
+        return find_for_writing(connection, txn_id), None
     (row,) = rows
     return _writable(_transaction(row[:-2])), row[-1]
 
 
 def find_for_table_queries(txn_id: int, table_id: int) -> tuple[Query, ...]:
-    """The query of `find_for_table`; none if no transaction or table can have these ids."""
+    """The query for `for_table`; none if no transaction or table can have these ids."""
     if not (0 < txn_id <= LAST_ID and 0 < table_id <= LAST_ID):
         return ()
     return ((_FIND_FOR_TABLE, (table_id, txn_id)),)
@@ -373,7 +365,7 @@ def silent(connection: Connection, *, at: int) -> list[int]:
 def heartbeat(
     connection: Connection, txn_ids: frozenset[int], *, owner: str | None = None
 ) -> Heartbeat:
-    """The transactions of ``txn_ids`` that are no longer open.
+    """Which of ``txn_ids`` are open, aborted, committed or missing.
 
     Raises what `require_owner` raises.
     """
@@ -383,11 +375,11 @@ def heartbeat(
         for txn_id, _, user in rows:
             require_owner(txn_id, user, owner=owner)
         states |= {txn_id: TransactionState(state) for txn_id, state, _ in rows}
-    aborted, committed = (
-        frozenset(txn_id for txn_id, state in states.items() if state is ended)
-        for ended in (TransactionState.ABORTED, TransactionState.COMMITTED)
+    opened, committed, aborted = (
+        frozenset(txn_id for txn_id, state in states.items() if state is wanted)
+        for wanted in TransactionState
     )
-    return Heartbeat(aborted, committed, missing=txn_ids - states.keys())
+    return Heartbeat(opened, aborted, committed, missing=txn_ids - states.keys())
 
 
 def open_count(connection: Connection) -> int:

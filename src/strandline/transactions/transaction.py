@@ -82,8 +82,9 @@ def require_owner(txn_id: int, user: str, *, owner: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The transactions of a heartbeat that are no longer open, by the reason."""
+    """The transactions of a heartbeat: those that are open, and the others by the reason."""
 
+    open: frozenset[int]
     aborted: frozenset[int]
     committed: frozenset[int]
     missing: frozenset[int]

@@ -223,11 +223,8 @@ class TransactionEnds(TransactionReads):
         requested_ids = frozenset(txn_ids)
         with self._database.read() as connection:
             heartbeat = records.heartbeat(connection, requested_ids, owner=owner)
-        candidates = sorted(
-            requested_ids - heartbeat.aborted - heartbeat.committed - heartbeat.missing
-        )
         aborted: list[int] = []
-        for chunk in _in_parts(candidates):
+        for chunk in _in_parts(sorted(heartbeat.open)):
 
             def end(connection: Connection, chunk: Sequence[int] = chunk) -> list[int]:
                 return [ended.txn_id for ended in self._abort_on(connection, chunk)]

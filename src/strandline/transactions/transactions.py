@@ -207,9 +207,7 @@ class Transactions(TransactionEnds):
             self._guard(connection)
             now = milliseconds(present_time(connection, self._clock))
             heartbeat = records.heartbeat(connection, requested_ids, owner=owner)
-        self.heartbeats.note(
-            txns=requested_ids - heartbeat.aborted - heartbeat.committed - heartbeat.missing, at=now
-        )
+        self.heartbeats.note(txns=heartbeat.open, at=now)
         return heartbeat
 
     @contextmanager
@@ -274,16 +272,12 @@ class Transactions(TransactionEnds):
         Its result is None, and it changes nothing, if the present version of the catalog is not
         ``under``.
         """
-        first_queries = records.find_for_table_queries(txn_id, table_id)
 
         def stage(shared: Round, rows: list[Row]) -> Callable[[], dict[int, int] | None]:
             if under is not None and under != shared.catalog_version:
                 return lambda: None
             connection = shared.connection
-            if first_queries:
-                transaction, write_id = records.for_table(txn_id, rows)
-            else:  # no transaction or table can have this id
-                transaction, write_id = records.find_for_writing(connection, txn_id), None
+            transaction, write_id = records.for_table(connection, txn_id, rows)
             require_owner(txn_id, transaction.user, owner=owner)
             self._require_writable(transaction, table_id)
             if write_id is not None:
@@ -303,19 +297,25 @@ class Transactions(TransactionEnds):
         return SharedCall(
             stage,
             shared=self._shared,
-            first_queries=first_queries,
+            first_queries=records.find_for_table_queries(txn_id, table_id),
             txn_id=txn_id,
             timeout=PATIENCE,
             under_catalog=under is not None,
         )
 
     @contextmanager
-    def autocommit(self, table_id: int, *, user: str) -> Iterator[Step]:
+    def autocommit(
+        self,
+        table_id: int,
+        *,
+        user: str,
+        prepare: Callable[[Connection, int], object] = lambda *_: None,
+    ) -> Iterator[Step]:
         """A transaction on one table that begins, writes and commits in one SQL transaction.
 
         The block stages rows on the step's connection, under the step's write id. When the block
         ends, all of it is committed; if it raises, nothing has happened. Raises what `commit`
-        raises.
+        raises. ``prepare`` is called before it with the catalog version, and may raise `Behind`.
 
         The commit time is the begin time. No other time was assigned in between. And with a catalog
         in another database, this process may not know the catalog of a later time at the commit,
@@ -326,6 +326,7 @@ class Transactions(TransactionEnds):
             def start(connection: Connection) -> Step:
                 now = take_time(connection, self._clock)
                 version = self._catalogs.catalog_at(connection, now).version
+                prepare(connection, version)
                 begin_query = records.begin_query(
                     begin_time=now,
                     catalog_version=version,
@@ -416,7 +417,9 @@ class Transactions(TransactionEnds):
         self, connection: Connection, txn_id: int, table_id: int, owner: str | None
     ) -> Step:
         """See `writing`. Raises `Behind` if the catalog of the begin is not applied here."""
-        transaction, write_id = records.find_for_table(connection, txn_id, table_id)
+        find_queries = records.find_for_table_queries(txn_id, table_id)
+        rows = [row for query in find_queries for row in run(connection, *query)]
+        transaction, write_id = records.for_table(connection, txn_id, rows)
         require_owner(txn_id, transaction.user, owner=owner)
         now = take_time(connection, self._clock)
         if write_id is None:

@@ -21,10 +21,9 @@ removal every snapshot sees (`cleaning`).
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain, islice
 from typing import Protocol
 
@@ -45,11 +44,8 @@ from strandline.model.descriptors import Properties
 from strandline.model.partitioning import Partition
 from strandline.model.places import Place
 from strandline.sql import Database
-from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList
+from strandline.transactions import Step, Transactions, ValidWriteIdList
 from strandline.transactions.list_records import write_ids_at
-
-PATIENCE = 30.0
-"""Seconds that a plain change waits for the database, and for DDL before it to be projected."""
 
 _PATHS_AHEAD = 4
 """The most paths to look up ahead: a server keeps a prepared statement for each number of them."""
@@ -72,9 +68,6 @@ class ProjectsDdl(Protocol):
 
     def project_on(self, connection: Connection, version: int) -> None:
         """Project up to ``version`` in this transaction; `Behind` if it needs one of its own."""
-
-    def project_up_to(self, version: int) -> None:
-        """Project up to ``version``, in write transactions of its own."""
 
 
 class _NothingStaged(Exception):
@@ -275,7 +268,7 @@ class SqlObjectStore(ObjectStore):
             return table_contents(
                 connection,
                 table_id,
-                event_id=self._notifications.head_on(connection),
+                event_id=self._notifications.position_on(connection).event_id,
                 max_bytes=max_bytes,
                 max_rows=max_rows,
             )
@@ -306,8 +299,11 @@ class SqlObjectStore(ObjectStore):
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
-        with suppress(_NothingStaged), ExitStack() as opened:
-            staging = self._staging(self._begin_change(opened, table_id, author))
+        with (
+            suppress(_NothingStaged),
+            self._transactions.autocommit(table_id, user=author, prepare=self._project) as step,
+        ):
+            staging = self._staging(step)
             yield staging
             if not staging.has_staged:
                 raise _NothingStaged
@@ -336,22 +332,7 @@ class SqlObjectStore(ObjectStore):
     def _staging(self, step: Step) -> Staging:
         return Staging(step, self._notifications, if_undone=self._database.if_undone)
 
-    def _begin_change(self, opened: ExitStack, table_id: int, author: str) -> Step:
-        """Enter a transaction on the table in which all DDL up to its catalog is projected."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            step = None
-            try:
-                with ExitStack() as attempt:
-                    step = attempt.enter_context(
-                        self._transactions.autocommit(table_id, user=author)
-                    )
-                    if self._projector is not None:
-                        version = step.transaction.catalog_version
-                        self._projector.project_on(step.connection, version)
-                    opened.push(attempt.pop_all())
-                    return step
-            except Behind:
-                if self._projector is None or step is None or time.monotonic() > deadline:
-                    raise
-                self._projector.project_up_to(step.transaction.catalog_version)
+    def _project(self, connection: Connection, version: int) -> None:
+        """Project the DDL that a plain change relies on. Raises `Behind`."""
+        if self._projector is not None:
+            self._projector.project_on(connection, version)
