@@ -40,7 +40,7 @@ class Lake:
         """Move the clock forward."""
         self._ahead[0] += milliseconds
         with self.node.database.write() as connection:  # the store's time moves with its writers
-            self.node.notifications.head_on(connection)
+            self.node.notifications.position_on(connection)
 
     def create(self, name: str = "t", **definition: object) -> int:
         columns = (ColumnDefinition("k", BIGINT),)

@@ -167,9 +167,9 @@ _NUMBERS = struct.Struct("<6q")
 class LogPosition:
     """The log's last event, and how far the catalog's log is projected into it."""
 
-    event_id: int
-    projected_version: int
-    projected_entries: int
+    event_id: int = 0
+    projected_version: int = 0
+    projected_entries: int = 0
 
 
 class NotificationLog:
@@ -217,7 +217,7 @@ class NotificationLog:
         """
         rows = self._database.rows(_NEXT, (applied, applied, limit + 1))
         if not rows:
-            return LogPosition(0, 0, 0), []
+            return LogPosition(), []
         events = [
             Notification._make((*row[3:10], row[10] or b"")) for row in rows if row[3] is not None
         ]
@@ -227,14 +227,10 @@ class NotificationLog:
         """The id of the last event, as of now; 0 if there is none."""
         return self.position().event_id
 
-    def head_on(self, connection: Connection) -> int:
-        """`head`, as the caller's transaction sees it."""
-        return self.position_on(connection).event_id
-
     def position_on(self, connection: Connection) -> LogPosition:
         """The log's position, as the caller's transaction sees it."""
         row = first_row(connection, POSITION)
-        return LogPosition(0, 0, 0) if row is None else LogPosition(*row)
+        return LogPosition() if row is None else LogPosition(*row)
 
     def move_projection(
         self,
@@ -265,7 +261,7 @@ class NotificationLog:
     def position(self) -> LogPosition:
         """The log's position, as of now."""
         rows = self._database.rows(POSITION)
-        return LogPosition(*rows[0]) if rows else LogPosition(0, 0, 0)
+        return LogPosition(*rows[0]) if rows else LogPosition()
 
     def mark(self) -> int:
         return self._database.mark()

@@ -154,8 +154,7 @@ class Projector:
 
     def projected_version(self) -> int:
         """The highest version of which all entries are projected, as of now."""
-        with self._database.read() as connection:
-            return self._notifications.position_on(connection).projected_version
+        return self._notifications.position().projected_version
 
     def catch_up(self) -> None:
         """Note which versions any process has projected. Does not wait for writers."""
