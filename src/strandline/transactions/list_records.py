@@ -60,12 +60,8 @@ def write_ids_query(table_id: int, *, at: Timestamp | None) -> Query:
 
 
 def seen_by_query(table_id: int, txn_id: int) -> Query:
+    """The query for the writes of a table that a transaction sees, without its own; `list_of`."""
     return _SEEN_BY, (table_id, table_id, table_id, txn_id)
-
-
-def seen_by(connection: Connection, table_id: int, txn_id: int) -> ValidWriteIdList:
-    """The writes of a table that a transaction sees, without its own writes."""
-    return list_of(run(connection, *seen_by_query(table_id, txn_id)))
 
 
 def list_of(rows: Sequence[Row]) -> ValidWriteIdList:

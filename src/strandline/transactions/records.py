@@ -144,17 +144,8 @@ class WithWrites(NamedTuple):
     has_locks: bool
 
 
-def find_with_writes(connection: Connection, txn_id: int) -> WithWrites:
-    """Read all that the end of a transaction needs, in one round trip.
-
-    Raises `TransactionNotFound`.
-    """
-    rows = [row for query in find_with_writes_queries(txn_id) for row in run(connection, *query)]
-    return with_writes(txn_id, rows)
-
-
 def with_writes(txn_id: int, rows: Sequence[Row]) -> WithWrites:
-    """The result of `find_with_writes`, from the rows of `find_with_writes_queries`.
+    """All that the end of a transaction needs, from the rows of `find_with_writes_queries`.
 
     Raises `TransactionNotFound`.
     """
@@ -165,7 +156,7 @@ def with_writes(txn_id: int, rows: Sequence[Row]) -> WithWrites:
 
 
 def find_with_writes_queries(txn_id: int) -> tuple[Query, ...]:
-    """The query of `find_with_writes`; none if no transaction can have this id."""
+    """The query for `with_writes`, one round trip; none if no transaction can have this id."""
     return ((_FIND_WITH_WRITES, (txn_id,)),) if 0 < txn_id <= LAST_ID else ()
 
 

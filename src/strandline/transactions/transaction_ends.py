@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from strandline import faults
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import Fenced, Stopping, TransactionFinished, Unavailable, WriteConflict
-from strandline.sql import Database, Row, present_time, take_time, take_time_query
+from strandline.sql import Database, Row, present_time, run, take_time, take_time_query
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import (
@@ -266,7 +266,9 @@ class TransactionEnds(TransactionReads):
     def _commit_on(self, connection: Connection, txn_id: int, owner: str | None) -> End:
         """Commit a transaction, or abort it and return the conflict that was the reason."""
         commit_time = take_time(connection, self._clock)
-        transaction, writes, has_locks = records.find_with_writes(connection, txn_id)
+        find_queries = records.find_with_writes_queries(txn_id)
+        rows = [row for query in find_queries for row in run(connection, *query)]
+        transaction, writes, has_locks = records.with_writes(txn_id, rows)
         require_owner(txn_id, transaction.user, owner=owner)
         if _is_committed(transaction):
             return End(transaction, changed=False)

@@ -64,7 +64,7 @@ from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView
 from strandline.transactions.conflicts import NameRow
 from strandline.transactions.holds import Holds, watermark_at
-from strandline.transactions.list_records import min_open_txn, seen_by, seen_by_query
+from strandline.transactions.list_records import list_of, min_open_txn, seen_by_query
 from strandline.transactions.shared_writes import Round, SharedCall
 from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
@@ -437,7 +437,7 @@ class Transactions(TransactionEnds):
     ) -> Step:
         """The step of a transaction; allocates its write id for the table if it has none yet."""
         txn_id = transaction.txn_id
-        seen = seen_by(connection, table_id, txn_id)
+        seen = list_of(run(connection, *seen_by_query(table_id, txn_id)))
         is_first = write_id is None
         if write_id is None:
             write_id = records.allocate_one(connection, txn_id, table_id)
