@@ -26,7 +26,6 @@ from strandline.metastore.snapshot_holds import SnapshotHolds
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
-from strandline.model.places import place_of_table
 from strandline.transactions import Hold, Transaction, Transactions
 
 logger = logging.getLogger("strandline.ddl")
@@ -238,5 +237,4 @@ class Metastore:
 
     def default_location(self, schema: SchemaDescriptor, name: str) -> str:
         """The URI of the folder that a new managed table of that name gets."""
-        place = self.folders.place_of_schema(schema)
-        return self.folders.location(place_of_table(place, name, schema_name=schema.name))
+        return self.folders.location(self.folders.place_of_new(schema, name))

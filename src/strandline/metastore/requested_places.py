@@ -32,7 +32,7 @@ from strandline.metastore.store.rows import PartitionRow, RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.model.descriptors import TableKind
-from strandline.model.places import Place, place_of_table, places_of_schema
+from strandline.model.places import Place, places_of_schema
 
 WHY_FILES_ARE_GONE = (
     "PURGE, cleaning or another program deleted them, or a new table took over their folder"
@@ -107,15 +107,13 @@ class RequestedPlaces:
             requested_location = definition.location
             # An older catalog is enough, unless a named place must be compared with the default.
             catalog = self._catalog if requested_location else self._catalogs.latest_catalog()
-            default = self._default(catalog, command.schema, definition.name)
-            if requested_location and (
-                default is None or self._folders.place(requested_location) != default
-            ):
+            schema = catalog.schema(command.schema)
+            default = schema and self._folders.place_of_new(schema, definition.name)
+            if requested_location and self._folders.place(requested_location) != default:
                 definition = replace(definition, kind=TableKind.EXTERNAL)
             else:
-                definition = (
-                    replace(definition, location=None) if requested_location else definition
-                )
+                if requested_location:
+                    definition = replace(definition, location=None)
                 if default and not catalog.relation(command.schema, definition.name):
                     self._refuse_unmakeable(default)
         if definition.kind is TableKind.EXTERNAL:
@@ -156,14 +154,6 @@ class RequestedPlaces:
         if old.transactional and old.location and named and self._folders.same(named, old.location):
             definition = replace(definition, location=old.location)  # the same in other words
         return replace(command, definition=definition)
-
-    def _default(self, catalog: Catalog, schema_name: str, name: str) -> Place | None:
-        """The place that a managed table of that name gets; None if the schema does not exist."""
-        schema = catalog.schema(schema_name)
-        if schema is None:
-            return None
-        place = self._folders.place_of_schema(schema)
-        return place_of_table(place, name, schema_name=schema.name)
 
     def _refuse_unreachable(self, location: str | None, *, table: str | None = None) -> None:
         """Raise `InvalidInput` if it is no path, or in the folder of a copy's original."""

@@ -43,7 +43,7 @@ from strandline.catalog.verbs import FolderEffect, verb_named
 from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
-from strandline.metastore.store.folder_turns import MOST_EFFECTS, DefaultPlaces, PathPair, Turn
+from strandline.metastore.store.folder_turns import MOST_EFFECTS, DefaultPlaces, Turn
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderRefused, Moved, delete_or_leave
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
@@ -193,7 +193,7 @@ class FolderEffects:
     def _expect_made(self, task: _Task) -> list[Place]:
         """The place that the name of a new table gives, if any."""
         _, table = task.table()
-        task.turn.places.expect_none([table.id])
+        task.turn.places.expect_none(table.id)
         key = task.update.version, table.id
         if key not in task.turn.default_places:
             place = self._named(task) or self._default_place(task, table, argument="table")
@@ -222,14 +222,12 @@ class FolderEffects:
         work = _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
             return True
-        if not turn.take(partial(self._paths_of, work.makes, work.moves)):
+        makes, moves = work.makes, work.moves  # without `work.do`, which refers to the turn
+        if not turn.take(lambda: (self._paths(makes), self._paths(moves))):
             return False
-        turn.moves = turn.moves or bool(work.moves)
+        turn.moves = turn.moves or bool(moves)
         work.do()
         return True
-
-    def _paths_of(self, makes: Iterable[Place], moves: Iterable[Place]) -> PathPair:
-        return self._paths(makes), self._paths(moves)
 
     def _paths(self, places: Iterable[Place]) -> Sequence[str]:
         """The paths of these places, without those out of reach."""

@@ -30,8 +30,7 @@ from strandline.model.places import Place
 MOST_EFFECTS = 512
 """The most effects of one SQL transaction: other writers wait for it."""
 
-PathPair = tuple[Sequence[str], Sequence[str]]
-Paths = Callable[[], PathPair]
+Paths = Callable[[], tuple[Sequence[str], Sequence[str]]]
 """Returns the folders that an effect makes, and those that it moves or removes.
 
 It must not refer to its turn, which keeps it: cycles live until the garbage collector runs.

@@ -31,7 +31,7 @@ from pathlib import Path
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.metastore.store.warehouse import FolderRefused, Warehouse
 from strandline.model.descriptors import SchemaDescriptor
-from strandline.model.places import Place, places_of_schema
+from strandline.model.places import Place, place_of_table, places_of_schema
 
 WAREHOUSE_FOLDER = "warehouse"
 _PLACES_REMEMBERED = 1024
@@ -85,6 +85,10 @@ class StoreFolders(Warehouse):
         if not schema.location:  # of release 0.1.0
             return next(places_of_schema(schema.name))
         return self.place(schema.location)
+
+    def place_of_new(self, schema: SchemaDescriptor, name: str) -> Place:
+        """The place that a new managed table of that name gets."""
+        return place_of_table(self.place_of_schema(schema), name, schema_name=schema.name)
 
     def location(self, place: Place) -> str:
         """The URI of a place, as Hadoop writes it: the scheme and a path, nothing escaped."""

@@ -106,10 +106,9 @@ class TablePlaces:
         self._changed: dict[int, Place | None] = {}
         self._put: dict[Place, set[int]] = {}
 
-    def expect_none(self, table_ids: Iterable[int]) -> None:
-        """Note that these tables are new, and have no rows yet."""
-        for table_id in table_ids:
-            self._of.setdefault(table_id, None)
+    def expect_none(self, table_id: int) -> None:
+        """Note that a table is new, and has no row yet."""
+        self._of.setdefault(table_id, None)
 
     def expect(self, table_ids: Iterable[int]) -> None:
         """Read the places of these tables, and the other tables there, in two statements."""
