@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -52,7 +52,7 @@ class CallLog:
 
     def __init__(self, slow_ms: int = DEFAULT_SLOW_MS) -> None:
         self._slow_ms = slow_ms
-        self._methods: dict[tuple[str, str], MethodCalls] = {}
+        self._methods: defaultdict[tuple[str, str], MethodCalls] = defaultdict(MethodCalls)
 
     def ended(
         self,
@@ -65,9 +65,7 @@ class CallLog:
         error: BaseException | None = None,
     ) -> None:
         """Record that a call of a known ``method`` was answered, or refused with ``error``."""
-        calls = self._methods.get((protocol, method))
-        if calls is None:
-            calls = self._methods[protocol, method] = MethodCalls()
+        calls = self._methods[protocol, method]
         calls.parts[bisect_left(BOUNDS, seconds)] += 1
         calls.seconds += seconds
         milliseconds = int(seconds * 1000)

@@ -47,7 +47,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -123,7 +123,7 @@ class _Shares:
         self._of_user_limit = max(1, int(limit * USER_SHARE))
         self._of_kind_limit = max(1, int(limit * KIND_SHARE))
         self._others_limit = max(1, int(limit * OTHERS_SHARE))
-        self._of_user: dict[str, int] = {}
+        self.of_user: Counter[str] = Counter()
         self._of_kind = dict.fromkeys(CallKind, 0)
         self.taken = 0
 
@@ -131,8 +131,8 @@ class _Shares:
         """Describe the calls that have all of this call's share; None if one is free for it."""
         if self.taken >= self._limit:
             return f"{self.taken} calls"
-        if self.of_user(user) >= self._of_user_limit:
-            return f"{self._of_user[user]} calls of {user}"
+        if self.of_user[user] >= self._of_user_limit:
+            return f"{self.of_user[user]} calls of {user}"
         if kind is CallKind.READ:
             return None
         if kind is not CallKind.WRITE and self._of_kind[kind] >= self._of_kind_limit:
@@ -140,23 +140,17 @@ class _Shares:
         others = self.taken - self._of_kind[CallKind.READ]
         return f"{others} large and writing calls" if others >= self._others_limit else None
 
-    def of_user(self, user: str) -> int:
-        """The number that a user has."""
-        return self._of_user.get(user, 0)
-
     def take(self, user: str, kind: CallKind) -> None:
         self.taken += 1
-        self._of_user[user] = self.of_user(user) + 1
+        self.of_user[user] += 1
         self._of_kind[kind] += 1
 
     def give_back(self, user: str, kind: CallKind) -> None:
         self.taken -= 1
         self._of_kind[kind] -= 1
-        remaining = self._of_user[user] - 1
-        if remaining:
-            self._of_user[user] = remaining
-        else:
-            del self._of_user[user]
+        self.of_user[user] -= 1
+        if not self.of_user[user]:
+            del self.of_user[user]
 
 
 @dataclass(eq=False, slots=True)
@@ -395,7 +389,7 @@ class Workers:
                     loop = asyncio.get_running_loop()
                     self._next_start = loop.call_at(full_until, self._start_more)
                 return
-            first = min(ready, key=lambda call: (self._threads.of_user(call.user), call.number))
+            first = min(ready, key=lambda call: (self._threads.of_user[call.user], call.number))
             self._leave_queue(first)
             self._start(first)
 
