@@ -74,7 +74,7 @@ from strandline.metastore.store.removed_rows import (
 )
 from strandline.metastore.store.row_queries import rows_by_id
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.table_places import all_places, place_of, put_places
+from strandline.metastore.store.table_places import all_places, place_of
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED, Place
 from strandline.sql import Database, change, run
@@ -494,12 +494,9 @@ class Cleaner:
             statement = f"DELETE FROM {name} WHERE table_id = ? AND row_id IN ({some})"
             while deleted := self._change(statement, (table_id, table_id)):
                 count += deleted if name == "store_row" else 0
-        for name in ("partition_move", "unfinished_move", "cleaned_table"):
+        places = ("table_location",) if with_place else ()
+        for name in ("partition_move", "unfinished_move", "cleaned_table", *places):
             self._change(f"DELETE FROM {name} WHERE table_id = ?", (table_id,))
-        if with_place:
-            with self._database.write() as connection:
-                self._guard(connection)
-                put_places(connection, {table_id: None})
         return count
 
     def _change(self, statement: str, parameters: tuple[int, ...]) -> int:
