@@ -36,8 +36,8 @@ from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
+    FolderMoves,
     FolderRefused,
-    Moved,
     Unsynced,
     delete_or_leave,
     resolve_location,
@@ -50,43 +50,6 @@ logger = logging.getLogger(__name__)
 
 GONE = "the-files-of-this-partition-were-deleted:/"
 """The location of a past partition whose files are gone. Spark shows the first part."""
-
-
-class FolderMoves:
-    """The folders that one change moves and makes. If it is undone, they are moved back."""
-
-    def __init__(self, folders: StoreFolders, change: Staging) -> None:
-        self._folders = folders
-        self._unsynced = Unsynced()
-        self.moved: list[tuple[str, str]] = []
-        change.if_undone(self._move_back)
-
-    def move(self, source: str, target: str) -> Moved:
-        outcome = self._folders.move(source, target, unsynced=self._unsynced)
-        if outcome is Moved.MOVED:
-            self.moved.append((source, target))
-        return outcome
-
-    def make(self, location: str) -> None:
-        self._folders.make(location, unsynced=self._unsynced)
-
-    def sync(self) -> None:
-        """Sync what was done. Call it before the change is committed."""
-        self._unsynced.sync()
-
-    def _move_back(self) -> None:
-        """Move the folders back, as far as the system allows."""
-        while self.moved:
-            source, target = self.moved.pop()
-            try:
-                self._folders.move(target, source)
-            except StrandlineError:
-                logger.exception(
-                    "a change failed, and the folder %s could not be moved back; move it to %s "
-                    "within a day, before cleaning deletes it",
-                    target,
-                    source,
-                )
 
 
 class PartitionPlaces:
@@ -106,8 +69,7 @@ class PartitionPlaces:
         if self._table.kind is not TableKind.MANAGED or name_of(location) != row.name:
             return False
         try:
-            place = resolve_location(self._location, location)
-            self._folders.verify_below(place, table=self._location)
+            self._folders.verify_below(self._at(location), table=self._location)
         except StrandlineError:
             return False
         return True
@@ -118,10 +80,9 @@ class PartitionPlaces:
         Spark does this after a rename if the keys of the table have capitals. ``location`` is where
         the folder must be now.
         """
-        old_location = row.as_(PartitionRow).location
         if name_of(location) != row.name or not self.is_own(row):
             return False
-        old, new = (resolve_location(self._location, at) for at in (old_location, location))
+        old, new = self._at(row.as_(PartitionRow).location), self._at(location)
         return self._folders.exists(new) and not self._folders.exists(old)
 
     def drop(self, rows: Sequence[Row], *, purge: bool) -> list[PartitionMove]:
@@ -194,9 +155,7 @@ class PartitionPlaces:
         row_ids = {row.row_id for row in rows}
         for move in change.unfinished_moves():
             if move.undoes_rename and move.up_to_row in row_ids and move.location != but_of:
-                moved, place = (
-                    resolve_location(self._location, at) for at in (move.location, move.target)
-                )
+                moved, place = self._at(move.location), self._at(move.target)
                 self._folders.verify_below(moved, table=self._location)
                 self._folders.verify_below(place, table=self._location)
                 if self._folders.exists(moved) and not self._folders.exists(place):
@@ -208,7 +167,7 @@ class PartitionPlaces:
         A client may already have written there, and its files look like the old ones.
         """
         for move in change.unfinished_moves():
-            place = resolve_location(self._location, move.location)
+            place = self._at(move.location)
             if move.location in locations and self._folders.exists(place):
                 raise IllegalChange(
                     f"partition {move.location} of {self._table.name} cannot be created: the files"
@@ -226,7 +185,7 @@ class PartitionPlaces:
             if move.location in present or was_changed:
                 finished.append(move)  # what is there now belongs to a later partition
                 continue
-            place = resolve_location(self._location, move.location)
+            place = self._at(move.location)
             aside = self._aside_of(move)
             if aside is None:
                 aside = self._folders.shown(f"{self._dropped.text}.{move.up_to_row}{PURGED_SUFFIX}")
@@ -254,6 +213,10 @@ class PartitionPlaces:
             return ()
         return finished
 
+    def _at(self, location: str) -> str:
+        """The place of a partition with that location."""
+        return resolve_location(self._location, location)
+
     @property
     def _dropped(self) -> Place:
         """The place to which the folder of the table goes when the table is dropped."""
@@ -261,7 +224,7 @@ class PartitionPlaces:
 
     def _aside_of(self, move: PartitionMove) -> str | None:
         if move.undoes_rename:
-            return resolve_location(self._location, move.target)
+            return self._at(move.target)
         return None if move.target == PURGED else self._folders.shown(move.target)
 
 
@@ -281,9 +244,7 @@ class PastPlaces(PartitionPlaces):
 
     def place(self, row: Row) -> str:
         """The present location of a past or present partition; below `GONE` if it was deleted."""
-        content = row.as_(PartitionRow)
-        location, move = self._moves.follow(content.location, row.row_id)
-        place = resolve_location(self._location, location)
+        place, move = self._follow(row)
         if move is None:
             return self._folders.shown(place)
         aside = self._aside_of(move)
@@ -300,17 +261,15 @@ class PastPlaces(PartitionPlaces):
         For an INSERT OVERWRITE, Spark deletes the files itself, and drops the partition without
         them.
         """
-        _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
-        return move is not None and move.target != PURGED
+        return bool(self.moves_aside([row]))
 
     def was_renamed(self, row: Row) -> bool:
         """Whether the folder of the partition went to another one, by a rename."""
-        location = row.as_(PartitionRow).location
-        return self._moves.follow(location, row.row_id)[0] != location
+        return self._follow(row)[0] != self._at(row.as_(PartitionRow).location)
 
     def moves_aside(self, rows: Iterable[Row]) -> list[PartitionMove]:
         """The moves aside of those of these dropped partitions whose files are kept."""
-        moves = (self._moves.follow(row.as_(PartitionRow).location, row.row_id)[1] for row in rows)
+        moves = (self._follow(row)[1] for row in rows)
         return [move for move in moves if move is not None and move.target != PURGED]
 
     def bring_back(self, row: Row, moves: FolderMoves) -> None:
@@ -318,8 +277,7 @@ class PastPlaces(PartitionPlaces):
 
         Raises `ObjectNotFound` if its files are gone, `IllegalChange` if other files are there.
         """
-        location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
-        place = resolve_location(self._location, location)
+        place, move = self._follow(row)
         if move is None:
             if self.is_own(row) and not self._folders.exists(place):
                 raise ObjectNotFound(
@@ -328,14 +286,7 @@ class PastPlaces(PartitionPlaces):
                 )
             return
         aside = self._aside_of(move)
-        if aside is None or not self._folders.exists(aside):
-            if aside is None or not self._folders.exists(place):
-                reason = "dropped with PURGE" if aside is None else "cleaned up"
-                raise ObjectNotFound(
-                    f"partition {row.name} of {self._table.name} cannot be brought back: its files"
-                    f" were deleted, it was {reason}"
-                )
-        else:
+        if aside is not None and self._folders.exists(aside):
             try:
                 self._folders.verify_below(place, table=self._location)
                 moves.move(aside, place)
@@ -344,6 +295,12 @@ class PastPlaces(PartitionPlaces):
                     f"partition {row.name} of {self._table.name} cannot be brought back:"
                     f" {refused.message}"
                 ) from refused
+        elif aside is None or not self._folders.exists(place):
+            reason = "dropped with PURGE" if aside is None else "cleaned up"
+            raise ObjectNotFound(
+                f"partition {row.name} of {self._table.name} cannot be brought back: its files"
+                f" were deleted, it was {reason}"
+            )
 
     def refuse_shared(self, rows: Sequence[Row], change: Staging) -> None:
         """Raise `IllegalChange` if a present partition has the files of one of these.
@@ -362,9 +319,14 @@ class PastPlaces(PartitionPlaces):
 
     def record_return(self, change: Staging, row: Row, new_row_id: int) -> None:
         """Record that the folder of a dropped partition belongs to a new row now."""
-        _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
+        _, move = self._follow(row)
         if move is not None:
             change.return_move(move, new_row_id)
+
+    def _follow(self, row: Row) -> tuple[str, PartitionMove | None]:
+        """The last place of this row's folder below the table, and its move aside, if any."""
+        location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
+        return self._at(location), move
 
 
 def partition_places(
@@ -469,7 +431,7 @@ def undrop_partitions(
         with metastore.store.change(table.id, author=author) as change:
             places, rows, statistics = read(change)
             places.require_begun(change, places.moves_aside(rows))
-            moves = FolderMoves(metastore.folders, change)
+            moves = FolderMoves(metastore.folders, change.if_undone)
             for row in rows:
                 places.bring_back(row, moves)
             moves.sync()

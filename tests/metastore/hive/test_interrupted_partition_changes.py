@@ -15,16 +15,12 @@ from hive_metastore.ttypes import FieldSchema, InvalidOperationException, MetaEx
 
 from strandline.errors import IllegalChange, Unavailable, UnknownOutcome, WriteConflict
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.partition_places import (
-    FolderMoves,
-    UnfinishedMoves,
-    finish_partition_moves,
-)
+from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.warehouse import Moved, Unsynced
+from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
 from tests.metastore.hive.hive_node import HiveNode, fail_a_commit, refusal, storage, table
 from tests.metastore.hive.parted import (
     CHANGES,

@@ -16,13 +16,12 @@ from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.hive import truncation
-from strandline.metastore.partition_places import FolderMoves
 from strandline.metastore.store.cleaned_files import Cleaned
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.warehouse import Moved, Unsynced
+from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import WAIT, HiveNode, refusal, storage, table
 

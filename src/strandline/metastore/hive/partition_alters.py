@@ -17,10 +17,10 @@ from strandline.metastore.hive.partition_changes import named_table, plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.partition_places import FolderMoves, partition_places
+from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
-from strandline.metastore.store.warehouse import FolderRefused, Moved
+from strandline.metastore.store.warehouse import FolderMoves, FolderRefused, Moved
 from strandline.model.descriptors import TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
@@ -280,7 +280,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 change.record_moves(
                     PartitionMove(old.location, rows[old_name].row_id, renamed_row.location, row_id)
                 )
-                moves = FolderMoves(call.folders, change)
+                moves = FolderMoves(call.folders, change.if_undone)
                 _move_folder(call, partitioned, old, renamed_row, moves)
                 moves.sync()
     except BaseException:

@@ -24,7 +24,7 @@ from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.partition_places import FolderMoves, partition_places
+from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.rows import (
     NewRow,
@@ -35,7 +35,7 @@ from strandline.metastore.store.rows import (
     new_parameters,
 )
 from strandline.metastore.store.staging import Staging
-from strandline.metastore.store.warehouse import delete_or_leave
+from strandline.metastore.store.warehouse import FolderMoves, delete_or_leave
 from strandline.metastore.table_parameters import ACCURATE, LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableKind, properties
 from strandline.model.privileges import Privilege
@@ -132,7 +132,7 @@ class _Emptying:
         self._folders = call.folders
         self._dropped = call.folders.place(partitioned.location).aside(partitioned.table.id)
         call.folders.verify(self._dropped)
-        self.moves = FolderMoves(call.folders, change)
+        self.moves = FolderMoves(call.folders, change.if_undone)
 
     def empty(self, location: str) -> None:
         # Not an id of a row or write: a request that died may have left a folder of that name.

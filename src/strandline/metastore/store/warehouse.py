@@ -22,12 +22,12 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
-from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
+from strandline.errors import InvalidInput, StrandlineError, Unavailable, UnsupportedOperation
 from strandline.model.places import Place
 
 logger = logging.getLogger(__name__)
@@ -233,6 +233,48 @@ class Warehouse:
             raise _failed("remove", path, error) from error
         _note(unsynced, [os.path.dirname(path)])
         return True
+
+
+class FolderMoves:
+    """The folders that a SQL transaction moves and makes. If it is undone, they are moved back.
+
+    ``if_undone`` is `Database.if_undone`.
+    """
+
+    def __init__(
+        self, folders: Warehouse, if_undone: Callable[[Callable[[], object]], None]
+    ) -> None:
+        self._folders = folders
+        self._unsynced = Unsynced()
+        self.moved: list[tuple[str, str]] = []
+        if_undone(self._move_back)
+
+    def move(self, source: str, target: str) -> Moved:
+        outcome = self._folders.move(source, target, unsynced=self._unsynced)
+        if outcome is Moved.MOVED:
+            self.moved.append((source, target))
+        return outcome
+
+    def make(self, location: str) -> None:
+        self._folders.make(location, unsynced=self._unsynced)
+
+    def sync(self) -> None:
+        """Sync what was done. Call it before the change is committed."""
+        self._unsynced.sync()
+
+    def _move_back(self) -> None:
+        """Move the folders back, as far as the system allows."""
+        while self.moved:
+            source, target = self.moved.pop()
+            try:
+                self._folders.move(target, source)
+            except StrandlineError:
+                logger.exception(
+                    "a change failed, and the folder %s could not be moved back; move it to %s "
+                    "within a day, before cleaning deletes it",
+                    target,
+                    source,
+                )
 
 
 def delete_folder(path: Path) -> None:
