@@ -236,12 +236,10 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
     old_name = partitioned.name_of(values)
     new_name, new = partitioned.read(partition)
     store, table_id = call.metastore.store, partitioned.table.id
-    present = {
-        row.name: row
-        for row in store.rows(
-            table_id, RowKind.PARTITION, write_ids=None, names=[old_name, new_name]
-        )
-    }
+    # Not from memory, where they may be a second old: then the mark would be for another row.
+    names = [old_name, new_name]
+    rows_now = store.sql_store.rows(table_id, RowKind.PARTITION, write_ids=None, names=names)
+    present = {row.name: row for row in rows_now}
     places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
     begun: list[PartitionMove] = []
     if old_name in present and partitioned.table.kind is TableKind.MANAGED:
@@ -256,7 +254,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
     try:
         with store.change(table_id, author=call.user) as change:
             places.require_present(change)
-            rows = change.visible(RowKind.PARTITION, [old_name, new_name])
+            rows = change.visible(RowKind.PARTITION, names)
             if old_name not in rows:
                 raise IllegalChange(
                     "Unable to rename partition because old partition does not exist"
