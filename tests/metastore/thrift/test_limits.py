@@ -25,6 +25,7 @@ from strandline.metastore.thrift import (
     ThriftException,
 )
 from strandline.metastore.thrift.messages import CALL, decode_head, encode_message
+from strandline.metastore.thrift.scanner import Scanner
 from tests.metastore.thrift.test_server import connect, read_messages, read_to_end, request, toy
 from tests.servers.thrift_client import decode_application_exception, decode_result
 
@@ -125,7 +126,7 @@ def test_a_large_request_is_scanned_in_slices(serve: Serve) -> None:
             "get_partitions_by_names", db_name="d", tbl_name="t", names=names
         )
     assert partition["values"] == ["200000"]
-    assert running.server.slices.turns > 10
+    assert running.server.slices > 10
     assert running.on_loop(running.server.statistics).request_memory == 0
 
 
@@ -166,7 +167,7 @@ def test_the_event_loop_runs_other_tasks_between_any_two_slices(serve: Serve) ->
 
     async def watch() -> None:
         while not running.server.counters.requests:
-            turns.append(running.server.slices.turns)
+            turns.append(running.server.slices)
             await asyncio.sleep(0)
 
     with connect(running) as dear:
@@ -176,6 +177,38 @@ def test_the_event_loop_runs_other_tasks_between_any_two_slices(serve: Serve) ->
         assert len(read_messages(dear, 1)) == 1
     assert turns[-1] > 10
     assert max(after - before for before, after in pairwise(turns)) <= 1
+
+
+def test_long_messages_are_scanned_in_turns(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = serve(toy)
+    server, message = running.server, empty_structs(30_000)
+    scanned: dict[int, Scanner] = {}  # by the number of the slice
+    next_message = Scanner.next_message
+
+    def noted(scanner: Scanner, **steps: int) -> bytes | None:
+        if steps:  # on the server
+            scanned.setdefault(server.slices, scanner)
+        return next_message(scanner, **steps)
+
+    def arrived() -> int:
+        return sum(connection._scanner.waiting for connection in server._connections)
+
+    monkeypatch.setattr(Scanner, "next_message", noted)
+    with connect(running) as one, connect(running) as other:
+        asyncio.run_coroutine_threadsafe(server.slicing.acquire(), running.loop).result(60)
+        for stream in (one, other):
+            stream.sendall(message)
+        while running.on_loop(arrived) < 2 * len(message):
+            pass
+        scanned.clear()
+        running.on_loop(server.slicing.release)
+        for stream in (one, other):
+            assert len(read_messages(stream, 1)) == 1
+    order = list(map(id, scanned.values()))
+    last = {scanner: place for place, scanner in enumerate(order)}
+    both = order[: min(last.values()) + 1]
+    assert len(both) > 10
+    assert all(before != after for before, after in pairwise(both))
 
 
 def test_a_message_of_too_many_values_is_refused_once_their_number_is_read(serve: Serve) -> None:
@@ -259,7 +292,7 @@ def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_scanned
     running = serve(handler)
     stream = connect(running)
     stream.sendall(empty_structs(1_500_000))
-    while not running.server.slices.turns:
+    while not running.server.slices:
         pass
     reset(stream)
     while running.on_loop(lambda: running.server.statistics().connections):

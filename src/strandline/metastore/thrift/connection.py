@@ -37,6 +37,7 @@ import logging
 import socket
 from collections.abc import Awaitable
 from functools import partial
+from time import perf_counter
 from typing import Any, cast
 
 from strandline.errors import Overloaded, ProtocolError, StrandlineError, Unavailable
@@ -62,7 +63,7 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from strandline.metastore.thrift.serving import Outgoing, Serving, Sliced, Slicing, end_connection
+from strandline.metastore.thrift.serving import SLICE_SECONDS, Outgoing, Serving, end_connection
 from strandline.work import IN_THREAD, things_of_bytes, things_of_values
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._ended = self._closed = self._draining = False
         self._has_asked = self._is_turned_away = False
         self._running: asyncio.Task[Any] | None = None
-        self._slicing: Slicing[Any] | None = None
+        self._walking: asyncio.Task[bytes | None] | None = None
         self._decoding: asyncio.Future[dict[str, Any]] | None = None
         self._has_reserved = False
         self._bytes_in_work = self._unsent = 0
@@ -116,9 +117,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
-        if self._slicing is not None:
-            self._slicing.cancel()
-            self._slicing = None
+        self._stop_walking()
         self._scanner = Scanner()
         self.info.on_leave()
         self._outgoing.forget_connection()
@@ -165,7 +164,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_work(self) -> bool:
-        under_way = self._running or self._slicing or self._decoding
+        under_way = self._running or self._walking or self._decoding
         return under_way is not None or self._outgoing.in_work
 
     @property
@@ -185,9 +184,7 @@ class Connection(asyncio.Protocol):
     def stop(self) -> None:
         """Start no further request, and close when the one in progress is answered."""
         self._ended = True
-        if self._running is None and self._slicing is not None:
-            self._slicing.cancel()
-            self._slicing = None
+        self._stop_walking()
         self._scanner = Scanner()
         if not self.in_work:
             self._end()
@@ -236,8 +233,8 @@ class Connection(asyncio.Protocol):
                 return
             if message is None:
                 if self._scanner.paused:
-                    walk = self._walk(self._scanner)
-                    self._slicing = self._server.slices.begin(walk, self._walked)
+                    self._walking = self._server.loop.create_task(self._walk(self._scanner))
+                    self._walking.add_done_callback(self._walked)
                 elif self._ended:
                     self._end()
                 break
@@ -247,24 +244,36 @@ class Connection(asyncio.Protocol):
             self._server.loop.call_soon(self._turn)
         self._regulate()
 
-    def _walk(self, scanner: Scanner) -> Sliced[bytes | None]:
+    async def _walk(self, scanner: Scanner) -> bytes | None:
         """Walk over the bytes that have arrived. Return the next message, or None if incomplete."""
-        while True:
-            yield
-            message = scanner.next_message(steps=_VALUES_AT_ONCE // 4)
-            if message is not None or not scanner.paused:
-                return message
+        message = None
+        while message is None and scanner.paused:
+            async with self._server.slicing:
+                self._server.slices += 1
+                end = perf_counter() + SLICE_SECONDS
+                while message is None and scanner.paused and perf_counter() < end:
+                    message = scanner.next_message(steps=_VALUES_AT_ONCE // 4)
+                await asyncio.sleep(0)
+        return message
 
-    def _walked(self, message: bytes | None, error: Exception | None) -> None:
-        self._slicing = None
+    def _walked(self, walk: asyncio.Task[bytes | None]) -> None:
+        error = None if walk.cancelled() else walk.exception()
+        if walk is not self._walking:  # given up, perhaps after its last slice
+            return
+        self._walking = None
         if isinstance(error, ProtocolError):
             self._give_up(error)
-        elif error is not None:
+        elif isinstance(error, Exception):
             self._fail(error)
-        elif self._reserve_memory(message) and message is not None:
+        elif self._reserve_memory(message := walk.result()) and message is not None:
             self._serve(message)
         if not self._closed:
             self._pump()
+
+    def _stop_walking(self) -> None:
+        if self._walking is not None:
+            self._walking.cancel()
+            self._walking = None
 
     def _reserve_memory(self, message: bytes | None = None) -> bool:
         """Reserve memory for what has arrived. If there is none, tell the client, return False."""

@@ -25,7 +25,7 @@ from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import REPLY, encode_head
-from strandline.metastore.thrift.serving import Counters, ServerSettings, Slices
+from strandline.metastore.thrift.serving import Counters, ServerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,6 @@ class ThriftServer:
     """
 
     loop: asyncio.AbstractEventLoop
-    slices: Slices
 
     def __init__(
         self,
@@ -107,6 +106,7 @@ class ThriftServer:
         }
         # A handler's task is kept here until it ends: its connection may end before it.
         self.running: set[asyncio.Task[Any]] = set()
+        self.slicing, self.slices = asyncio.Lock(), 0
         self.memory = RequestMemory(self.settings.request_memory_bytes)
         self.answers = AnswerMemory(self.settings.answer_memory_bytes)
         self._host, self._port = host, port
@@ -128,7 +128,6 @@ class ThriftServer:
         place: dict[str, Any] = (
             {"host": self._host, "port": self._port} if listening is None else {"sock": listening}
         )
-        self.slices = Slices(self.loop)
         try:
             self._listening = await self.loop.create_server(
                 self._connect, **place, **listening_options(security)

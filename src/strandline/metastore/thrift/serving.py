@@ -1,24 +1,20 @@
 """What a server and its connections share: settings, counters, and the interfaces between them.
 
 **Slices.** Only the event loop sees the bytes of a message arrive. Finding the end of a message
-with a hundred thousand values takes a tenth of a second, and every client would wait for that.
-
-So a long computation on the event loop is a generator that yields wherever it may be interrupted,
-about ten thousand times a second. In each turn of the loop one computation gets one slice, in the
-order in which they arrived. Between two turns the loop serves everything else that is ready.
-However many computations there are, a small request waits for one slice, not for all.
-
-What must stay true: between two yields a generator runs for only a fraction of a slice.
+with a hundred thousand values takes a tenth of a second, and every client would wait for that. So a
+connection walks over a long message in slices. For each slice, and for the turn of the loop that
+follows it, it holds a lock that all connections share (`Serving.slicing`), and that is passed on in
+the order of requests. So between two slices the loop serves everything else that is ready, and a
+small request waits for one slice, however many long messages there are.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from strandline.errors import Overloaded
 from strandline.metastore.call_log import CallLog
@@ -34,11 +30,6 @@ SLICE_SECONDS = 0.0005
 WHOLE_BYTES = 64 * 1024
 """The largest answer, in bytes, that is joined with its head and written at once."""
 
-T = TypeVar("T")
-
-Sliced = Generator[None, None, T]
-"""A computation that yields wherever it may be interrupted, and returns its result."""
-
 
 def end_connection(transport: asyncio.Transport) -> None:
     """Close a connection without waiting for a TLS client that is silent."""
@@ -52,84 +43,6 @@ def _abort_sent(transport: asyncio.Transport) -> None:
     """Abort a connection unless its client has yet to read what was sent."""
     if not transport.get_write_buffer_size():
         transport.abort()
-
-
-class Slicing(Generic[T]):
-    """A computation in progress. ``on_end`` is called on the loop with its result or its error."""
-
-    __slots__ = ("cancelled", "on_end", "work")
-
-    def __init__(
-        self, work: Sliced[T], on_end: Callable[[T | None, Exception | None], None]
-    ) -> None:
-        self.work = work
-        self.on_end = on_end
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        """Give up the computation. ``on_end`` is not called."""
-        self.cancelled = True
-
-
-class Slices:
-    """The sliced computations of one event loop. Not thread-safe."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        seconds: float = SLICE_SECONDS,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._loop = loop
-        self._seconds = seconds
-        self._clock = clock
-        # The results have as many types as there are computations: hence Any.
-        self._waiting: deque[Slicing[Any]] = deque()
-        self._scheduled = False
-        self.turns = 0
-
-    def begin(
-        self, work: Sliced[T], on_end: Callable[[T | None, Exception | None], None]
-    ) -> Slicing[T]:
-        """Compute ``work`` from the next turn of the loop on, and call ``on_end`` at its end."""
-        slicing = Slicing(work, on_end)
-        self._waiting.append(slicing)
-        self._schedule()
-        return slicing
-
-    def _schedule(self) -> None:
-        if self._waiting and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        """Run one slice of the computation that has waited longest."""
-        self._scheduled = False
-        self.turns += 1
-        slicing = self._waiting.popleft()
-        try:
-            self._run(slicing)
-        finally:
-            self._schedule()
-
-    def _run(self, slicing: Slicing[Any]) -> None:
-        result, failure = None, None
-        end = self._clock() + self._seconds
-        try:
-            while not slicing.cancelled:
-                next(slicing.work)
-                if self._clock() >= end:
-                    self._waiting.append(slicing)
-                    return
-        except StopIteration as stop:
-            result = stop.value
-        except Exception as error:
-            failure = error
-        if slicing.cancelled:
-            slicing.work.close()
-        else:
-            slicing.on_end(result, failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +108,8 @@ class Serving(Protocol):
     counters: Counters
     base: BaseService
     running: set[asyncio.Task[Any]]
-    slices: Slices
+    slicing: asyncio.Lock
+    slices: int
     memory: RequestMemory
     answers: AnswerMemory
 
