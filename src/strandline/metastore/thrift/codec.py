@@ -127,7 +127,7 @@ class Codec:
     def __init__(self, table: FieldTable) -> None:
         self.table = table
         self._compiler = Compiler(table)
-        self._writers = JsonWriters(self)
+        self._writers = JsonWriters(table, self.decode_struct)
 
     def prepare(self, *structs: str) -> None:
         """Generate the code for these structs now instead of at their first use."""

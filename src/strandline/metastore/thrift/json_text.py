@@ -18,7 +18,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring
-from typing import Any, Protocol
+from typing import Any
 
 from strandline.metastore.thrift.field_table import (
     BOOL,
@@ -36,14 +36,6 @@ from strandline.metastore.thrift.field_table import (
     StructSpec,
     Type,
 )
-
-
-class StructReader(Protocol):
-    """The part of a codec that is used here: its table, and the decoding of structs."""
-
-    table: FieldTable
-
-    def decode_struct(self, name: str, data: bytes) -> dict[str, Any]: ...
 
 
 class JsonText(str):
@@ -71,16 +63,16 @@ Write = Callable[[Any], str]  # Any: a struct has values of as many types as the
 
 
 class JsonWriters:
-    """The functions of one field table. Thread-safe."""
+    """The functions of one field table. Thread-safe. ``decode`` reads a struct that is encoded."""
 
-    def __init__(self, codec: StructReader) -> None:
-        self._table = codec.table
+    def __init__(self, table: FieldTable, decode: Callable[[str, bytes], dict[str, Any]]) -> None:
+        self._table = table
         # Written under the lock, read without it: a function is added after all that it calls.
         self._lock = threading.RLock()
         self._names: dict[str, Any] = {
             "JsonText": JsonText,
             "binary": _binary,
-            "decode": codec.decode_struct,
+            "decode": decode,
             "double": _double,
             "elements": _elements,
             "integer": _integer,
