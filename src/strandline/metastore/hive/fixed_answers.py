@@ -33,7 +33,7 @@ def get_config_value(request: Request) -> str:
     """Return the default that the client sends: it knows its own settings better than this node."""
     name, default = request.args.get("name"), request.args.get("defaultValue", "")
     if name is not None and not _READABLE.fullmatch(name):
-        raise config_forbidden(name)
+        raise config_forbidden(f"For security reasons, the config key {name} cannot be accessed")
     return hadoop_location(request.metastore.warehouse) if name == _WAREHOUSE else str(default)
 
 

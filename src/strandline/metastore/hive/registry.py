@@ -128,8 +128,7 @@ class Call(Request):
 # A handler returns a value of its method's type; there are many types: hence Any.
 Handler = Callable[[Call], Coroutine[Any, Any, Any]]
 Answerer = Callable[[Request], Any]
-H = TypeVar("H", bound=Handler)
-A = TypeVar("A", bound=Answerer)
+F = TypeVar("F", bound=Handler | Answerer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,49 +149,30 @@ METHODS: dict[str, Method] = {}
 """Every method of the service, by its Thrift name."""
 
 
-def reads(*names: str) -> Callable[[H], H]:
-    """Register the handler of methods that read."""
-    return _registration(names, Kind.READS)
+def _registers(kind: Kind) -> Callable[..., Callable[[F], F]]:
+    """Return a decorator that registers the handler of the methods that it names."""
+
+    def named(*names: str) -> Callable[[F], F]:
+        def register(handler: F) -> F:
+            for name in names:
+                if name in METHODS:
+                    raise RuntimeError(f"the method {name} has two handlers")
+                of_fields = handler if kind is Kind.ANSWERS else _of_fields(name, handler)
+                METHODS[name] = Method(name, kind, of_fields)
+            return handler
+
+        return register
+
+    return named
 
 
-def answers(*names: str) -> Callable[[A], A]:
-    """Register the handler of methods that need nothing from the store."""
-    return _registration(names, Kind.ANSWERS)
+reads, answers = _registers(Kind.READS), _registers(Kind.ANSWERS)
+shares, writes, changes = map(_registers, (Kind.SHARES, Kind.WRITES, Kind.CHANGES))
 
 
 def constantly(name: str, answer: object) -> None:
     """Register a method that gives the same answer to every request."""
     answers(name)(lambda request: answer)
-
-
-def shares(*names: str) -> Callable[[H], H]:
-    """Register the handler of methods whose writes share a SQL transaction with those of others."""
-    return _registration(names, Kind.SHARES)
-
-
-def writes(*names: str) -> Callable[[H], H]:
-    """Register the handler of methods that write to the store and do not wait for DDL."""
-    return _registration(names, Kind.WRITES)
-
-
-def changes(*names: str) -> Callable[[H], H]:
-    """Register the handler of methods that change something."""
-    return _registration(names, Kind.CHANGES)
-
-
-F = TypeVar("F", bound=Callable[[Any], Any])  # Any: see above
-
-
-def _registration(names: tuple[str, ...], kind: Kind) -> Callable[[F], F]:
-    def register(handler: F) -> F:
-        for name in names:
-            if name in METHODS:
-                raise RuntimeError(f"the method {name} has two handlers")
-            of_fields = handler if kind is Kind.ANSWERS else _of_fields(name, handler)
-            METHODS[name] = Method(name, kind, of_fields)
-        return handler
-
-    return register
 
 
 def _of_fields(name: str, handler: Callable[[Call], Any]) -> Callable[[Call], Any]:
@@ -204,33 +184,19 @@ def _of_fields(name: str, handler: Callable[[Call], Any]) -> Callable[[Call], An
     return lambda call: handler(call.of(request))
 
 
-def meta_exception(message: str) -> ThriftException:
-    """``MetaException``: what Hive throws if the method declares nothing more specific."""
-    return ThriftException("MetaException", {"message": message})
+def _exception(name: str) -> Callable[[str], ThriftException]:
+    return lambda message: ThriftException(name, {"message": message})
 
 
-def invalid_object(message: str) -> ThriftException:
-    """``InvalidObjectException``: the object is invalid, or its parent does not exist."""
-    return ThriftException("InvalidObjectException", {"message": message})
-
-
-def invalid_operation(message: str) -> ThriftException:
-    """``InvalidOperationException``: methods that alter also use it for a missing object."""
-    return ThriftException("InvalidOperationException", {"message": message})
-
-
-def unknown_table(message: str) -> ThriftException:
-    """``UnknownTableException``, used by the methods that return the columns of a table."""
-    return ThriftException("UnknownTableException", {"message": message})
-
-
-def unknown_database(name: str) -> ThriftException:
-    """``UnknownDBException``, used by the methods that list the tables of a database."""
-    message = f"Could not find database {name}"
-    return ThriftException("UnknownDBException", {"message": message})
-
-
-def config_forbidden(name: str) -> ThriftException:
-    """``ConfigValSecurityException``: clients may not read this setting."""
-    message = f"For security reasons, the config key {name} cannot be accessed"
-    return ThriftException("ConfigValSecurityException", {"message": message})
+meta_exception = _exception("MetaException")
+"""What Hive throws if the method declares nothing more specific."""
+invalid_object = _exception("InvalidObjectException")
+"""The object is invalid, or its parent does not exist."""
+invalid_operation = _exception("InvalidOperationException")
+"""Methods that alter also use it for a missing object."""
+unknown_table = _exception("UnknownTableException")
+"""Used by the methods that return the columns of a table."""
+unknown_database = _exception("UnknownDBException")
+"""Used by the methods that list the tables of a database."""
+config_forbidden = _exception("ConfigValSecurityException")
+"""Clients may not read this setting."""

@@ -157,16 +157,16 @@ async def get_table_objects_by_name(call: Call) -> list[Struct]:
         raise invalid_operation(f"{name} cannot find null tables")
     scope = await call.reader.find_scope(name)
     if scope is None:
-        raise unknown_database(name)
+        raise unknown_database(f"Could not find database {name}")
     return await _structs(call, scope, call.texts("tbl_names"))
 
 
 @reads("get_table_objects_by_name_req")
 async def get_table_objects_by_name_req(call: Call) -> Struct:
-    scope = await call.reader.find_scope(call.text("dbName"))
+    name, names = call.text("dbName"), call.args.get("tblNames")
+    scope = await call.reader.find_scope(name)
     if scope is None:
-        raise unknown_database(call.text("dbName"))
-    names = call.args.get("tblNames")
+        raise unknown_database(f"Could not find database {name}")
     if names is None:
         names = await _names(call, scope, call.args.get("tablesPattern"))
     return {"tables": await _structs(call, scope, names)}
