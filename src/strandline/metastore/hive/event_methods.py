@@ -127,14 +127,8 @@ async def fire_listener_event(call: Call) -> Struct:
     data = call.struct("data")
     if data.get("insertData") is None and data.get("insertDatas") is None:
         raise InvalidInput("the event has no insertData; only events of INSERT are known")
-    partitioned = await plain_table(
-        call,
-        call.text("dbName"),
-        call.text("tableName"),
-        need=Privilege.INSERT,
-        missing=ObjectNotFound,
-        what="files",
-    )
+    schema, table = call.text("dbName"), call.text("tableName")
+    partitioned = await plain_table(call, schema, table, need=Privilege.INSERT, what="files")
     if not call.args.get("successful"):
         return {}
     named = [insert.get("partitionVal") for insert in data.get("insertDatas") or ()]

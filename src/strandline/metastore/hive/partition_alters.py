@@ -25,16 +25,8 @@ from strandline.model.descriptors import TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
 
-def _no_table_to_alter(message: str) -> Exception:
-    return IllegalChange("Unable to alter partition because table or database does not exist.")
-
-
-async def _altered(call: Call, schema: str, table: str, *, need: Privilege) -> Partitioned:
-    return await plain_table(call, schema, table, need=need, missing=_no_table_to_alter)
-
-
-def _no_tables_to_alter(message: str) -> Exception:
-    return IllegalChange("Unable to alter partitions because table or database does not exist.")
+def _no_table(what: str = "partition") -> IllegalChange:
+    return IllegalChange(f"Unable to alter {what} because table or database does not exist.")
 
 
 def _alter(
@@ -121,18 +113,14 @@ def _present(
 
 @changes("alter_partition", "alter_partition_with_environment_context")
 async def alter_partition(call: Call) -> None:
-    _alter(
-        call,
-        await named_table(call, need=WRITING, missing=_no_table_to_alter),
-        [call.struct("new_part")],
-        call.args.get("environment_context"),
-    )
+    partitioned = await named_table(call, need=WRITING, missing=_no_table())
+    _alter(call, partitioned, [call.struct("new_part")], call.args.get("environment_context"))
 
 
 @changes("alter_partitions", "alter_partitions_with_environment_context")
 async def alter_partitions(call: Call) -> None:
     partitions = call.structs("new_parts")
-    partitioned = await named_table(call, need=WRITING, missing=_no_tables_to_alter)
+    partitioned = await named_table(call, need=WRITING, missing=_no_table("partitions"))
     if partitions:
         _alter(call, partitioned, partitions, call.args.get("environment_context"))
 
@@ -140,7 +128,7 @@ async def alter_partitions(call: Call) -> None:
 @changes("alter_partitions_req")
 async def alter_partitions_req(call: Call) -> Struct:
     schema, table = call.text("dbName"), call.text("tableName")
-    partitioned = await _altered(call, schema, table, need=WRITING)
+    partitioned = await plain_table(call, schema, table, need=WRITING, missing=_no_table())
     if call.args.get("partitions"):
         _alter(call, partitioned, call.args["partitions"], call.args.get("environmentContext"))
     return {}
@@ -220,14 +208,15 @@ def _relocate(
 
 @changes("rename_partition")
 async def rename_partition(call: Call) -> None:
-    partitioned = await named_table(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
+    partitioned = await named_table(call, need=Privilege.UPDATE, missing=_no_table())
     _rename(call, partitioned, call.texts("part_vals"), call.struct("new_part"))
 
 
 @changes("rename_partition_req")
 async def rename_partition_req(call: Call) -> Struct:
     schema, table = call.text("dbName"), call.text("tableName")
-    partitioned = await _altered(call, schema, table, need=Privilege.UPDATE)
+    need = Privilege.UPDATE
+    partitioned = await plain_table(call, schema, table, need=need, missing=_no_table())
     _rename(call, partitioned, call.texts("partVals"), call.struct("newPart"))
     return {}
 

@@ -8,7 +8,7 @@ data, the folder is moved aside, where the cleaner finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,19 +42,19 @@ async def plain_table(
     table: str,
     *,
     need: Privilege,
-    missing: Callable[[str], Exception],
+    missing: Exception | None = None,
     what: str = "partitions",
 ) -> Partitioned:
     """Return the table whose ``what`` is to be changed.
 
-    The user needs one of the privileges in ``need``. If the table does not exist, the error that
-    ``missing`` makes is raised.
+    The user needs one of the privileges in ``need``. If the table does not exist, ``missing`` is
+    raised, by default `ObjectNotFound`.
     """
     present_schema(schema)
     try:
         scope, relation = await call.reader.relation(schema, table, need=need)
     except ObjectNotFound as error:
-        raise missing(error.message) from None
+        raise missing or error from None
     if not isinstance(relation, TableDescriptor):
         raise meta_exception(f"{schema}.{table} is a view and has no {what} of its own")
     if relation.transactional:
@@ -65,12 +65,11 @@ async def plain_table(
 
 
 async def named_table(
-    call: Call, *, need: Privilege, missing: Callable[[str], Exception] = ObjectNotFound
+    call: Call, *, need: Privilege, missing: Exception | None = None, what: str = "partitions"
 ) -> Partitioned:
     """Do `plain_table` for the table that the arguments name."""
-    return await plain_table(
-        call, call.text("db_name"), call.text("tbl_name"), need=need, missing=missing
-    )
+    schema, table = call.text("db_name"), call.text("tbl_name")
+    return await plain_table(call, schema, table, need=need, missing=missing, what=what)
 
 
 def stored_rows(
@@ -98,15 +97,14 @@ def stored_rows(
 # -- add
 
 
-def _no_table_to_add_to(message: str) -> Exception:
-    return invalid_object("Unable to add partition because table or database do not exist")
+_NO_TABLE = "Unable to add partition because table or database do not exist"
 
 
-def no_table_to_add_all_to(schema: str, table: str) -> Callable[[str], Exception]:
-    """The error of a request that adds partitions to a table that does not exist."""
-    return lambda message: invalid_object(
-        f"Unable to add partitions because database or table {schema}.{table} does not exist"
-    )
+async def table_to_add_all_to(call: Call, schema: str, table: str) -> Partitioned:
+    """Return the table to which a request adds all of its partitions."""
+    missing = f"Unable to add partitions because database or table {schema}.{table} does not exist"
+    need = Privilege.INSERT
+    return await plain_table(call, schema, table, need=need, missing=invalid_object(missing))
 
 
 def add_all(
@@ -200,9 +198,8 @@ async def add_partition(call: Call) -> Struct:
 async def _home_of(call: Call, partition: Struct) -> Partitioned:
     """Return the table that a new partition names."""
     schema, table = partition.get("dbName", ""), partition.get("tableName", "")
-    return await plain_table(
-        call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to
-    )
+    missing = invalid_object(_NO_TABLE)
+    return await plain_table(call, schema, table, need=Privilege.INSERT, missing=missing)
 
 
 def _answered(partitioned: Partitioned, row: PartitionRow, sent: Struct) -> Struct:
@@ -214,15 +211,19 @@ def _answered(partitioned: Partitioned, row: PartitionRow, sent: Struct) -> Stru
     return struct | {name: sent[name] for name in ("dbName", "tableName")}
 
 
+async def _table_to_append_to(call: Call) -> Partitioned:
+    return await named_table(call, need=Privilege.INSERT, missing=invalid_object(_NO_TABLE))
+
+
 @changes("append_partition", "append_partition_with_environment_context")
 async def append_partition(call: Call) -> Struct:
-    partitioned = await named_table(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    partitioned = await _table_to_append_to(call)
     return _append(call, partitioned, call.texts("part_vals"))
 
 
 @changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
 async def append_partition_by_name(call: Call) -> Struct:
-    partitioned = await named_table(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    partitioned = await _table_to_append_to(call)
     return _append(
         call, partitioned, partition_values(call.text("part_name"), partitioned.key_names)
     )
@@ -243,12 +244,10 @@ async def add_partitions(call: Call) -> int:
 
 @changes("add_partitions_req")
 async def add_partitions_req(call: Call) -> Struct:
-    schema, table = call.text("dbName"), call.text("tblName")
-    missing = no_table_to_add_all_to(schema, table)
     partitions = call.structs("parts")
     if not partitions:
         return {}
-    partitioned = await plain_table(call, schema, table, need=Privilege.INSERT, missing=missing)
+    partitioned = await table_to_add_all_to(call, call.text("dbName"), call.text("tblName"))
     if_not_exists = bool(call.args.get("ifNotExists"))
     added = add_all(call, partitioned, partitions, if_not_exists=if_not_exists)
     if not _wants_result(call):
@@ -323,13 +322,8 @@ async def drop_partitions_req(call: Call) -> Struct:
         raise UnsupportedOperation(
             "partitions can be dropped only by name, not by a Hive expression"
         )
-    partitioned = await plain_table(
-        call,
-        call.text("dbName"),
-        call.text("tblName"),
-        need=Privilege.DELETE,
-        missing=ObjectNotFound,
-    )
+    schema, table = call.text("dbName"), call.text("tblName")
+    partitioned = await plain_table(call, schema, table, need=Privilege.DELETE)
     missing = ObjectNotFound("Some partitions to drop are missing")
     if_exists = call.args.get("ifExists")
     dropped = _drop(call, partitioned, names, missing=None if if_exists else missing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from strandline.metastore.hive.partition_changes import add_all, no_table_to_add_all_to, plain_table
+from strandline.metastore.hive.partition_changes import add_all, table_to_add_all_to
 from strandline.metastore.hive.partitions import Partitions, at_most, named_partitions
 from strandline.metastore.hive.patterns import like
 from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
@@ -17,7 +17,6 @@ from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.off_loop import off_loop
 from strandline.metastore.store.rows import Row
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.model.privileges import Privilege
 
 Shape = Callable[[Struct], Struct]
 """Returns the part of a ``Partition`` that a request asks for."""
@@ -146,8 +145,7 @@ async def add_partitions_pspec(call: Call) -> int:
     if not partitions:
         return 0
     schema, table = specs[0].get("dbName", ""), specs[0].get("tableName", "")
-    missing = no_table_to_add_all_to(schema, table)
-    partitioned = await plain_table(call, schema, table, need=Privilege.INSERT, missing=missing)
+    partitioned = await table_to_add_all_to(call, schema, table)
     return len(add_all(call, partitioned, partitions))
 
 

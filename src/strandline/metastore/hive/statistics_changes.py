@@ -7,14 +7,14 @@ transaction sets them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.catalog.privileges.rules import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.accuracy import accurate_columns, with_accurate
-from strandline.metastore.hive.partition_changes import plain_table
+from strandline.metastore.hive.partition_changes import named_table, plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, invalid_object, meta_exception
 from strandline.metastore.hive.statistics import DEFAULT_ENGINE, stored_name
@@ -263,12 +263,9 @@ async def _set(
 
 async def _table(call: Call, described: Struct, *, of_table: bool) -> Partitioned:
     schema, table = described["dbName"], described["tableName"]
-
-    def missing(message: str) -> Exception:
-        if of_table:
-            return ObjectNotFound(f"Specified database/table does not exist : {schema}.{table}")
-        return invalid_object(message)
-
+    missing: Exception = invalid_object(f"{schema}.{table} table not found")
+    if of_table:
+        missing = ObjectNotFound(f"Specified database/table does not exist : {schema}.{table}")
     return await plain_table(call, schema, table, need=WRITING, missing=missing, what="statistics")
 
 
@@ -283,12 +280,8 @@ def _part_name(partitioned: Partitioned, name: str | None) -> str:
 
 @changes("delete_table_column_statistics")
 async def delete_table_column_statistics(call: Call) -> bool:
-    table = call.text("tbl_name")
-
-    def missing(message: str) -> Exception:
-        return ObjectNotFound(f"Table {table}  for which stats deletion is requested doesn't exist")
-
-    partitioned = await _deleted_from(call, missing)
+    missing = f"Table {call.text('tbl_name')}  for which stats deletion is requested doesn't exist"
+    partitioned = await _deleted_from(call, ObjectNotFound(missing))
     _delete(
         call,
         partitioned,
@@ -300,16 +293,16 @@ async def delete_table_column_statistics(call: Call) -> bool:
 
 @changes("delete_partition_column_statistics")
 async def delete_partition_column_statistics(call: Call) -> bool:
-    partitioned = await _deleted_from(call, invalid_object)
+    missing = f"{call.text('db_name')}.{call.text('tbl_name')} table not found"
+    partitioned = await _deleted_from(call, invalid_object(missing))
     name = _part_name(partitioned, call.args.get("part_name"))
     described = f"db={partitioned.schema} table={partitioned.table.name.lower()} partition={name}"
     _delete(call, partitioned, name, described=described)
     return True
 
 
-async def _deleted_from(call: Call, missing: Callable[[str], Exception]) -> Partitioned:
-    schema, table = call.text("db_name"), call.text("tbl_name")
-    return await plain_table(call, schema, table, need=WRITING, missing=missing, what="statistics")
+async def _deleted_from(call: Call, missing: Exception) -> Partitioned:
+    return await named_table(call, need=WRITING, missing=missing, what="statistics")
 
 
 def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) -> None:

@@ -60,9 +60,7 @@ async def truncate_table_req(call: Call) -> Struct:
 
 
 async def _truncate(call: Call, schema: str, name: str, names: Collection[str] | None) -> None:
-    partitioned = await plain_table(
-        call, schema, name, need=Privilege.DELETE, missing=ObjectNotFound, what="rows"
-    )
+    partitioned = await plain_table(call, schema, name, need=Privilege.DELETE, what="rows")
     table = partitioned.table
     if table.kind is not TableKind.MANAGED or not call.folders.is_own_table(partitioned.location):
         raise UnsupportedOperation(
