@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from pyspark.sql.types import StructType as SparkStruct
 
-from strandline.errors import InvalidType
+from strandline.catalog.commands.defaults import checked_default
+from strandline.errors import InvalidName, InvalidType
+from strandline.model.identifiers import QualifiedName
 from strandline.model.type_json import type_value
 from strandline.model.type_parser import parse_fields, parse_hive_type, parse_type
 from strandline.model.type_text import ddl_text, fields_ddl, hive_string, quote_name, simple_string
-from strandline.model.types import DataType, StructType
+from strandline.model.types import STRING, DataType, StructType
 from tests.model.type_strategies import plain_names, scalars, structs, types
 
 # Texts, each with the catalog string and the SQL that Spark 4.3 gives for its type.
@@ -275,3 +280,27 @@ def test_a_hive_string_reads_back_unchanged(data_type: DataType) -> None:
 )
 def test_names_are_quoted_where_needed(name: str, quoted: str) -> None:
     assert quote_name(name) == quoted
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        lambda text: parse_fields(f"a INT COMMENT '{text}'"),
+        lambda text: parse_fields(f"`{text}` INT"),
+        lambda text: QualifiedName.parse(f"`{text[:200]}`.`{text}"),
+        lambda text: checked_default(f"'{text}'", STRING, column="a", nullable=True),
+    ],
+    ids=["comment", "field", "name", "default"],
+)
+def test_a_quoted_text_takes_a_few_bytes_of_memory_for_each_character(
+    parse: Callable[[str], object],
+) -> None:
+    text = "x" * 100_000
+    tracemalloc.start()
+    try:
+        with suppress(InvalidName):
+            parse(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(text)

@@ -26,7 +26,7 @@ name, and has at most `MAX_NAME_LENGTH`."""
 MAX_USER_LENGTH = 255
 
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_PART = re.compile(r"`((?:[^`]|``)*)`|([^`.\s]+)")
+_PART = re.compile(r"`((?:[^`]|``)*+)`|([^`.\s]+)")
 _VERSION = re.compile(r"[0-9]{1,18}")
 _VERSION_MARK = "@"
 SCAN_PREFIX = "_strandline_"

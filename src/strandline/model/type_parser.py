@@ -73,8 +73,9 @@ _HIVE_INTERVALS: dict[str, DataType] = {
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _NUMBER = re.compile(r"[0-9]{1,10}(?![A-Za-z0-9_])")
-_QUOTED_NAME = re.compile(r"`((?:[^`]|``)*)`")
-_STRING = re.compile(r"""'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)\"""", re.DOTALL)
+# Possessive repeats: the others remember each character of a text, in a hundred bytes.
+_QUOTED_NAME = re.compile(r"`((?:[^`]|``)*+)`")
+_STRING = re.compile(r"""'((?:[^'\\]|\\.|'')*+)'|"((?:[^"\\]|\\.|"")*+)\"""", re.DOTALL)
 _RAW_STRING = re.compile(r"""[rR](?:'([^']*)'|"([^"]*)")""")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[01][0-7]{2}|.)", re.DOTALL)
 _COLLATION = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")

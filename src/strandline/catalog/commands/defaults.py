@@ -77,7 +77,7 @@ _NUMBER = re.compile(
     r"([+-]?)\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[Ee][+-]?[0-9]{1,3})?)(Y|S|L|F|D|BD)?",
     re.I | re.A,
 )
-_QUOTED = re.compile(r"""(?:'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)")""", re.S)
+_QUOTED = re.compile(r"""(?:'((?:[^'\\]|\\.|'')*+)'|"((?:[^"\\]|\\.|"")*+)")""", re.S)
 _TYPED = re.compile(
     r"(X|DATE|TIMESTAMP|TIMESTAMP_LTZ|TIMESTAMP_NTZ)\s*(['\"].*)", re.I | re.S | re.A
 )
