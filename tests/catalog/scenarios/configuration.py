@@ -44,6 +44,17 @@ SCENARIOS = [
         expect=Refused(InvalidInput, f"known parameters are {', '.join(PARAMETERS)}"),
     ),
     Scenario(
+        "a value that is not a text is refused",
+        run=SetConfiguration(
+            name="enforce_privileges",
+            value=True,  # type: ignore[arg-type]  # what a program may give
+        ),
+        expect=Refused(
+            InvalidInput,
+            "parameter enforce_privileges cannot be True; give its value as a text",
+        ),
+    ),
+    Scenario(
         "an unknown parameter does not go back to a default",
         run=SetConfiguration(name="nope", value=None),
         expect=Refused(InvalidInput, "'nope' is unknown"),

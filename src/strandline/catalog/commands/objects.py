@@ -169,6 +169,11 @@ class SetConfiguration:
     def plan(self, planning: Planning) -> None:
         """Raises `InvalidInput` for an unknown name or a bad value, `IllegalChange`."""
         known = parameter(self.name)
+        if not isinstance(self.value, str | None):
+            raise InvalidInput(
+                f"configuration parameter {known.name} cannot be {self.value!r:.80}; give its "
+                "value as a text"
+            )
         text = None if self.value is None else self.value.strip()
         effective = known.default if text is None else text
         value = None if effective is None else known.read(effective)
