@@ -473,7 +473,7 @@ def test_replacing_a_view_keeps_its_id(manager: CatalogManager) -> None:
     assert (second.id, second.original_text) == (first.id, "SELECT 2")
 
 
-def test_a_view_that_an_older_release_named_like_a_version_can_be_altered(
+def test_a_view_that_an_older_release_named_like_a_version_can_be_altered_and_replaced(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     definition = replace(VIEW.definition, name="v@1")
@@ -485,6 +485,10 @@ def test_a_view_that_an_older_release_named_like_a_version_can_be_altered(
     view = manager.latest_catalog().view("s", "v@1")
     assert view is not None
     assert view.comment == "c"
+    text = replace(definition, original_text="SELECT 2")
+    replaced = after(manager, replace(VIEW, definition=text, or_replace=True)).view("s", "v@1")
+    assert replaced is not None
+    assert (replaced.id, replaced.original_text) == (view.id, "SELECT 2")
 
 
 def test_a_table_may_have_ten_thousand_columns_but_not_one_more(manager: CatalogManager) -> None:

@@ -57,7 +57,6 @@ class CreateView:
 
         IF NOT EXISTS applies only to a view of that name.
         """
-        check_versioned_name(self.definition.name, "view")
         check_columns(self.definition.columns, table=self.definition.name)
         if self.if_not_exists and self.or_replace:
             raise InvalidInput(
@@ -71,6 +70,7 @@ class CreateView:
         if old is not None and self.or_replace:
             AlterView(schema=self.schema, view=old.name, definition=self.definition).plan(planning)
             return
+        check_versioned_name(self.definition.name, "view")
         planning.ensure_free(schema, self.definition.name)
         qualified = f"{schema.name}.{self.definition.name}"
         with planning.entry("create_view", view=qualified) as transaction:
