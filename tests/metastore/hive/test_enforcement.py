@@ -458,6 +458,19 @@ def test_a_user_who_may_not_insert_gets_a_view_that_spark_does_not_write_to(
             assert bob.get_table("sales", "orders").tableType == owned.tableType
 
 
+def test_a_user_who_may_not_create_tables_gets_no_location_to_which_spark_writes_their_rows(
+    guarded: HiveNode,
+) -> None:
+    create = ObjectKind.SCHEMA, "sales", Privilege.CREATE
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        place = alice.get_database("sales").locationUri
+        assert place.startswith("file:/")
+        with granted(guarded, USAGE):
+            assert bob.get_database("sales").locationUri == "create-is-not-granted-in:/sales"
+        with granted(guarded, USAGE, create):
+            assert bob.get_database("sales").locationUri == place
+
+
 # -- transactions
 
 

@@ -38,9 +38,16 @@ from strandline.metastore.hive.transactional_tables import refuse_cascade
 from strandline.metastore.off_loop import off_loop
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
 from strandline.model.places import SCHEMA_SUFFIX
+from strandline.model.privileges import Privilege
 
 SPARK_WAREHOUSE = "spark-warehouse"
 """The default of ``spark.sql.warehouse.dir``: a folder where the driver was started."""
+
+_NOT_GRANTED = "create-is-not-granted-in:/"
+"""The location of a schema for a user who may not create tables in it, as for one of the past.
+
+Spark would write the rows of CREATE TABLE … AS SELECT before it asks, and shows the scheme instead.
+"""
 
 
 def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> Struct:
@@ -61,10 +68,11 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
 @reads("get_database", "get_database_req")
 async def get_database(call: Call) -> Struct:
     scope = await call.reader.scope(call.text("name"))
-    own_name = scope.schema.name
     location = call.metastore.location_of_schema(scope.schema)
     if scope.is_past:
-        location = f"{NO_PLACE}{own_name}"
+        location = f"{NO_PLACE}{scope.schema.name}"
+    elif not call.reader.access.allows(Privilege.CREATE, scope.schema):
+        location = f"{_NOT_GRANTED}{scope.schema.name}"
     return database_struct(scope.schema, name=scope.name, location=location)
 
 
