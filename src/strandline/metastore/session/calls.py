@@ -19,7 +19,7 @@ from strandline.metastore.session import file_lists
 from strandline.metastore.session.json_forms import arguments_form, form_of, result_hint
 from strandline.metastore.session.json_values import Form, always, as_it_is
 from strandline.metastore.session.local_session import LocalSession
-from strandline.metastore.session.wire_json import dump_json, read_form, read_json, write_json
+from strandline.metastore.session.wire_json import dump_json, read_form
 from strandline.metastore.workers import CallKind
 
 PREFIX = "/v1"
@@ -117,13 +117,13 @@ class Call:
 
 def _call(name: str) -> Call:
     method = getattr(Session, name)
-    request = _STAGING if method is Session.stage else _json_request(arguments_form(method))
+    request = _STAGING if method is Session.stage else _json(arguments_form(method))
     hint = result_hint(method)
     if hint is TableFiles:
         return Call(name, LocalSession.stored_files.__name__, *request, *_in_one_piece(_FILES))
     if hint is bytes:
         return Call(name, LocalSession.dump_pieces.__name__, *request, *_DUMP)
-    return Call(name, name, *request, *_in_one_piece(_json_answer(hint)))
+    return Call(name, name, *request, *_in_one_piece(_json(form_of(hint))))
 
 
 _Codec = tuple[str, Callable[[Any], bytes], Callable[[bytes], Any], Form | None]
@@ -150,21 +150,12 @@ def _in_one_piece(codec: _Codec) -> _InPieces:
     return content_type, lambda value: (write(value),), read, form
 
 
-def _json_request(form: Form) -> _Codec:
+def _json(form: Form) -> _Codec:
     return (
         JSON_TYPE,
-        lambda values: dump_json(form.write(values)),
+        lambda value: dump_json(form.write(value)),
         lambda body: read_form(body, form),
         form,
-    )
-
-
-def _json_answer(hint: Any) -> _Codec:
-    return (
-        JSON_TYPE,
-        lambda value: write_json(value, hint),
-        lambda body: read_json(body, hint),
-        form_of(hint),
     )
 
 
