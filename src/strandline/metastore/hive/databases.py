@@ -19,8 +19,8 @@ from strandline.metastore.hive.names import (
     hadoop_location,
     is_hive_name,
     is_shown,
-    owner_type,
     present_schema,
+    principal_type,
     require_catalog,
     without_catalog,
 )
@@ -114,7 +114,7 @@ async def create_database(call: Call) -> None:
     command = CreateSchema(
         name=name,
         owner=call.owner(database.get("ownerName")),
-        owner_type=owner_type(database) or PrincipalType.USER,
+        owner_type=principal_type(database.get("ownerType")) or PrincipalType.USER,
         comment=database.get("description"),
         location=hadoop_location(location) if location else "",
         properties=properties(database.get("parameters") or {}),
@@ -145,7 +145,7 @@ async def alter_database(call: Call) -> None:
         AlterSchema(
             name=name,
             owner=call.owner(owner) if owner else None,
-            owner_type=owner_type(database),
+            owner_type=principal_type(database.get("ownerType")),
             comment=database.get("description"),
             properties=properties(database.get("parameters") or {}),
         )

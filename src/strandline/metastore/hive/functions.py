@@ -14,8 +14,8 @@ from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import (
     is_hive_name,
     is_shown,
-    owner_type,
     present_schema,
+    principal_type,
     without_catalog,
 )
 from strandline.metastore.hive.registry import Call, changes, reads
@@ -102,7 +102,7 @@ async def create_function(call: Call) -> None:
             name=name,
             class_name=_class(function),
             owner=call.owner(function.get("ownerName")) or call.user,
-            owner_type=owner_type(function) or PrincipalType.USER,
+            owner_type=principal_type(function.get("ownerType")) or PrincipalType.USER,
             resources=_resources(function),
         )
     )
@@ -124,7 +124,7 @@ async def alter_function(call: Call) -> None:
         function=name,
         class_name=_class(function),
         owner=call.owner(owner) if owner else None,
-        owner_type=owner_type(function),
+        owner_type=principal_type(function.get("ownerType")),
         resources=_resources(function) or None,
     )
     commands: list[Command] = [altered]

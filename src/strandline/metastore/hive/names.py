@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.catalog import is_reserved
@@ -134,15 +132,9 @@ def same_location(first: str, second: str) -> bool:
         return False
 
 
-def owner_type(struct: Mapping[str, Any]) -> PrincipalType | None:
-    """Return the owner type in the struct of a database or function, or None if it has none.
-
-    Raises `InvalidInput` for an unknown type.
-    """
-    number = struct.get("ownerType")
-    if number is None:
-        return None
+def principal_type(number: int | None) -> PrincipalType | None:
+    """Return the type of a principal or owner, None if it was not sent. Raises `InvalidInput`."""
     try:
-        return PrincipalType(number)
+        return None if number is None else PrincipalType(number)
     except ValueError:
-        raise InvalidInput(f"{number} is not an owner type; send 1, 2 or 3") from None
+        raise InvalidInput(f"{number} is not a type of principal; send 1, 2 or 3") from None

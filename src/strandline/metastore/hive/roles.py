@@ -42,7 +42,7 @@ from strandline.catalog.kinds import kind_of
 from strandline.catalog.privileges.access import effective_roles
 from strandline.clock import milliseconds
 from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, UnsupportedOperation
-from strandline.metastore.hive.names import is_shown, present_schema
+from strandline.metastore.hive.names import is_shown, present_schema, principal_type
 from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct, int32
 from strandline.metastore.off_loop import off_loop
@@ -75,7 +75,7 @@ Subject = Any
 
 def _principal(call: Call, name: str, number: int | None) -> str:
     """Return the role of a principal that is to be changed. Raises `UnsupportedOperation`."""
-    kind = _principal_type(number)
+    kind = principal_type(number)
     if kind is PrincipalType.GROUP:
         raise UnsupportedOperation(
             f"a group such as {name} has no privileges here, because clients claim their groups "
@@ -87,14 +87,6 @@ def _principal(call: Call, name: str, number: int | None) -> str:
             f"can be granted to it: CREATE ROLE {name}"
         )
     return name
-
-
-def _principal_type(number: int | None) -> PrincipalType | None:
-    """Return the type of a principal, None if it was not sent. Raises `InvalidInput`."""
-    try:
-        return None if number is None else PrincipalType(number)
-    except ValueError:
-        raise InvalidInput(f"{number} is not a type of principal; send 1, 2 or 3") from None
 
 
 def _name_of(catalog: Catalog, role_id: int) -> str | None:
@@ -198,7 +190,7 @@ _UNGRANTED = Membership(PUBLIC, grantor=0)
 
 def _roles_of(call: Call, name: str, number: int | None) -> list[tuple[str, Membership]]:
     """Return the names of the roles that a principal is directly in, with its memberships."""
-    catalog, kind = call.reader.catalog, _principal_type(number)
+    catalog, kind = call.reader.catalog, principal_type(number)
     role = None if kind is PrincipalType.GROUP else catalog.role(name)
     groups = () if role is None else role.member_of
     known = [(_name_of(catalog, membership.group), membership) for membership in groups]
@@ -226,7 +218,7 @@ def _role_struct(catalog: Catalog, name: str) -> Struct:
 @reads("get_role_grants_for_principal")
 async def get_role_grants_for_principal(call: Call) -> Struct:
     name, number = call.text("principal_name"), call.args.get("principal_type")
-    kind = _principal_type(number) or PrincipalType.ROLE
+    kind = principal_type(number) or PrincipalType.ROLE
     grants = [
         _role_grant(call.reader.catalog, role, name, kind, membership)
         for role, membership in _roles_of(call, name, number)
@@ -411,7 +403,7 @@ def _readable(call: Call, reference: Struct) -> Subject | None:
 async def list_privileges(call: Call) -> list[Struct]:
     """The grants to a principal, or to all, on an object, or on all tables, views and schemas."""
     catalog, name = call.reader.catalog, call.args.get("principal_name")
-    kind, reference = _principal_type(call.args.get("principal_type")), call.args.get("hiveObject")
+    kind, reference = principal_type(call.args.get("principal_type")), call.args.get("hiveObject")
     if kind is PrincipalType.GROUP:
         return []
     grantee = PUBLIC
