@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from strandline import work
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -48,6 +50,12 @@ class _Awaited(Generic[T]):
 async def off_loop() -> None:
     """Continue in a worker thread, where the request may wait; return if it is in one already."""
     await _OffLoop()
+
+
+async def off_loop_for(things: int) -> None:
+    """`off_loop` if there are too many things for the event loop."""
+    if things > work.AT_ONCE:
+        await off_loop()
 
 
 async def result_of(waits: Waits[T]) -> T:

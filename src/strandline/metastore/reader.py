@@ -32,7 +32,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from strandline import work
 from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.privileges.access import Access, enforced
@@ -41,7 +40,7 @@ from strandline.durable.contents import Namespace
 from strandline.errors import ObjectNotFound, PermissionDenied, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot, table_key
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.metastore.store.rows import PARAMETERS_NAME, Row, RowKind, TableParametersRow
 from strandline.model.descriptors import Properties, SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.identifiers import QualifiedName
@@ -216,8 +215,7 @@ class Reader:
     async def relation_names(self, point: Point, schema: SchemaDescriptor) -> list[str]:
         """The names of the tables and views of a schema, in order."""
         names = point.catalog.contents.names(Namespace("relation", schema.id))
-        if len(names) > work.AT_ONCE:
-            await off_loop()
+        await off_loop_for(len(names))
         return point.catalog.relation_names(schema.name)
 
     # -- the object store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands import (
     DEFAULT_SCHEMA,
@@ -35,7 +34,7 @@ from strandline.metastore.hive.registry import (
 )
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_cascade
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop_for
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
 from strandline.model.places import SCHEMA_SUFFIX
 from strandline.model.privileges import Privilege
@@ -93,8 +92,7 @@ def get_catalog(request: Request) -> Struct:
 async def get_databases(call: Call) -> list[str]:
     """Return the names of the schemas that the user reaches, sorted: those that match, or all."""
     catalog, access = call.reader.catalog, call.reader.access
-    if catalog.contents.count("schema") > work.AT_ONCE:
-        await off_loop()
+    await off_loop_for(catalog.contents.count("schema"))
     shown = (schema for schema in catalog.schemas() if is_shown(schema) and access.reaches(schema))
     names = sorted(schema.name.lower() for schema in shown)
     pattern = call.args.get("pattern")

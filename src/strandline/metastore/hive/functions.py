@@ -6,11 +6,9 @@ version, like everything in a schema.
 
 from __future__ import annotations
 
-from strandline import work
 from strandline.catalog.commands import AlterFunction, CreateFunction, DropFunction, RenameFunction
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import (
     is_hive_name,
     is_shown,
@@ -20,7 +18,7 @@ from strandline.metastore.hive.names import (
 )
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct, int32
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop_for
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.privileges import Privilege
 
@@ -63,15 +61,17 @@ async def get_function(call: Call) -> Struct:
 async def get_functions(call: Call) -> list[str]:
     """Return the names that match a pattern; none if the schema does not exist."""
     scope = await call.reader.find_scope(call.text("dbName"))
-    names = [] if scope is None else [function.name.lower() for function in await _functions(scope)]
+    names: list[str] = []
+    if scope is not None:
+        await off_loop_for(scope.catalog.contents.count("function"))
+        names = [function.name.lower() for function in scope.catalog.functions(scope.schema.name)]
     return sorted(await call.reader.matching_names(names, call.args.get("pattern")))
 
 
 @reads("get_all_functions")
 async def get_all_functions(call: Call) -> Struct:
     catalog, access = call.reader.catalog, call.reader.access
-    if catalog.contents.count("function") > work.AT_ONCE:
-        await off_loop()
+    await off_loop_for(catalog.contents.count("function"))
     return {
         "functions": [
             function_struct(function, schema=schema.name.lower())
@@ -81,12 +81,6 @@ async def get_all_functions(call: Call) -> Struct:
             if access.allows(Privilege.EXECUTE, function)
         ]
     }
-
-
-async def _functions(scope: Scope) -> list[FunctionDescriptor]:
-    if scope.catalog.contents.count("function") > work.AT_ONCE:
-        await off_loop()
-    return scope.catalog.functions(scope.schema.name)
 
 
 @changes("create_function")

@@ -33,7 +33,7 @@ from strandline.metastore.hive.snapshot_views import snapshot_view_struct
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct, view_struct
 from strandline.metastore.interface import PRESENT, TableFiles
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.metastore.reader import Point, Reader
 from strandline.metastore.store.file_schemas import with_schema_versions
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
@@ -182,8 +182,7 @@ class HiveReader(Reader):
         return hadoop_location(await self.location(table))
 
     async def struct(self, scope: Scope, relation: Relation) -> Struct:
-        if len(relation.columns) > work.AT_ONCE:
-            await off_loop()
+        await off_loop_for(len(relation.columns))
         if isinstance(relation, ViewDescriptor):
             return view_struct(_as_of(scope, relation), schema=scope.name)
         if relation.transactional:

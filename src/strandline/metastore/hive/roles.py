@@ -45,7 +45,7 @@ from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, Uns
 from strandline.metastore.hive.names import is_shown, present_schema, principal_type
 from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct, int32
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import (
@@ -107,14 +107,9 @@ def _refuse_option(option: object, what: str) -> None:
 # -- roles
 
 
-async def _off_loop_for_many(call: Call) -> None:
-    if call.reader.catalog.contents.count("role") > work.AT_ONCE:
-        await off_loop()
-
-
 @reads("get_role_names")
 async def get_role_names(call: Call) -> list[str]:
-    await _off_loop_for_many(call)
+    await off_loop_for(call.reader.catalog.contents.count("role"))
     names = {role.name for role in call.reader.catalog.roles()}
     return sorted(names | {ADMIN, PUBLIC_NAME})
 
@@ -228,8 +223,8 @@ async def get_role_grants_for_principal(call: Call) -> Struct:
 
 @reads("get_principals_in_role")
 async def get_principals_in_role(call: Call) -> Struct:
-    await _off_loop_for_many(call)
     catalog, name = call.reader.catalog, call.text("roleName")
+    await off_loop_for(catalog.contents.count("role"))
     members = _members(catalog, catalog.role(name), name)
     grants = [
         _role_grant(catalog, name, member.name, PrincipalType.ROLE, membership)

@@ -66,7 +66,7 @@ from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.off_loop import finish, off_loop
+from strandline.metastore.off_loop import finish, off_loop_for
 from strandline.metastore.reader import present_catalog
 from strandline.metastore.served_calls import delegate
 from strandline.metastore.store.notifications import NotificationLog
@@ -389,8 +389,7 @@ class HiveMetastoreService:
         call = await self._call(request)
         answer = await method.handler(call)
         things = _things(answer)
-        if things > work.AT_ONCE:
-            await off_loop()
+        await off_loop_for(things)
         work.spend(things)
         return _Answer(HIVE_CODEC.encode_result(method.name, answer), _lasts(call))
 

@@ -28,7 +28,7 @@ from strandline.metastore.hive.statistics_values import (
 )
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import partition_columns_of
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop_for
 from strandline.metastore.store.rows import TABLE_STATISTICS, AnalyzedColumn, RowKind
 from strandline.model.descriptors import TableDescriptor
 
@@ -72,8 +72,7 @@ class _Statistics:
 
     async def stored_names(self, names: Collection[str]) -> list[str]:
         """Return the names of partitions as they are stored, each once, without invalid names."""
-        if len(names) > work.AT_ONCE:
-            await off_loop()
+        await off_loop_for(len(names))
         work.spend(len(names))
         if self._table is None:
             return []

@@ -33,7 +33,7 @@ from strandline.metastore.hive.table_structs import (
     TABLE_TYPES,
     VIRTUAL_VIEW,
 )
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.model.descriptors import TableKind, ViewDescriptor
 from strandline.model.types import INT, STRING, DataType
 
@@ -174,8 +174,7 @@ async def get_table_objects_by_name_req(call: Call) -> Struct:
 
 async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     distinct_names = dict.fromkeys(name.lower() for name in names)
-    if len(distinct_names) * _THINGS_OF_A_TABLE > work.AT_ONCE:
-        await off_loop()
+    await off_loop_for(len(distinct_names) * _THINGS_OF_A_TABLE)
     relations = [call.reader.find_relation(scope, name) for name in work.spending(distinct_names)]
     known = [known for known in relations if known is not None and call.reader.may_read(*known)]
     work.spend(len(known) * _THINGS_OF_A_TABLE)
