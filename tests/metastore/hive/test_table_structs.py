@@ -18,6 +18,7 @@ from strandline.catalog.commands.table_definition import describe, first_columns
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.hive.table_structs import read_table, table_struct, table_type_of
 from strandline.metastore.table_parameters import is_counted
+from strandline.metastore.thrift import HIVE_CODEC
 from strandline.model.descriptors import TableDescriptor, TableKind
 from tests.metastore.hive.hive_node import HiveNode
 
@@ -35,10 +36,11 @@ def described(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> Ta
 
 
 def answered(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> dict[str, Any]:
-    """The table as it is returned again, without the counted parameters."""
-    struct = table_struct(
+    """The table as a client gets it again, without the counted parameters."""
+    made = table_struct(
         described(table, location=location), schema="d1", location=location, counted=()
     )
+    struct = HIVE_CODEC.decode_struct("Table", HIVE_CODEC.encode_struct("Table", made))
     struct["parameters"] = {k: v for k, v in struct["parameters"].items() if not is_counted(k)}
     return struct
 

@@ -51,17 +51,14 @@ Spark would write the rows of CREATE TABLE … AS SELECT before it asks, and sho
 
 def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> Struct:
     """Return the ``Database`` that a client sees under ``name``."""
-    struct: Struct = {
+    return {
         "name": name,
+        "description": schema.comment,
         "locationUri": hadoop_location(location),
         "parameters": dict(schema.properties),
+        "ownerName": schema.owner or None,
         "ownerType": schema.owner_type.value,
     }
-    if schema.comment is not None:
-        struct["description"] = schema.comment
-    if schema.owner:
-        struct["ownerName"] = schema.owner
-    return struct
 
 
 @reads("get_database", "get_database_req")

@@ -409,9 +409,9 @@ class HiveEvents:
 
     def _table_moved(self, event: Notification) -> Struct:
         home = self._home(event)
-        return _event(event, "ALTER_TABLE", {}) if home is None else (
-            self._table_altered(event, *home)
-        )  # fmt: skip
+        if home is None:
+            return _event(event, "ALTER_TABLE", {})
+        return self._table_altered(event, *home)
 
     def _table_altered(self, event: Notification, schema: str, table: TableDescriptor) -> Struct:
         """An ALTER_TABLE event that leaves the definition unchanged."""
@@ -522,15 +522,12 @@ def _event(
     table: str | None = None,
 ) -> Struct:
     seconds = milliseconds(event.time) // 1000
-    struct: Struct = {
+    return {
         "eventId": event.event_id,
         "eventTime": int32(seconds),
         "eventType": kind,
+        "dbName": schema,
+        "tableName": table,
         "message": message_text(message, seconds),
         "messageFormat": FORMAT,
     }
-    if schema is not None:
-        struct["dbName"] = schema
-    if table is not None:
-        struct["tableName"] = table
-    return struct

@@ -29,10 +29,11 @@ _RESOURCE_NAMES = {number: name for name, number in _RESOURCE_NUMBERS.items()}
 
 def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
     """Return the ``Function`` that a client sees in the schema named ``schema``."""
-    struct: Struct = {
+    return {
         "functionName": function.name.lower(),
         "dbName": schema,
         "className": function.class_name,
+        "ownerName": function.owner or None,
         "ownerType": function.owner_type.value,
         "createTime": int32(function.created),
         "functionType": _JAVA,
@@ -41,9 +42,6 @@ def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
             for kind, uri in function.resources
         ],
     }
-    if function.owner:
-        struct["ownerName"] = function.owner
-    return struct
 
 
 @reads("get_function")

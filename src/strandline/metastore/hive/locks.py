@@ -9,7 +9,6 @@ locks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from strandline.catalog.privileges.rules import WRITING
 from strandline.errors import (
@@ -150,7 +149,7 @@ def _gives_up(call: Call, queued: LockRequest) -> bool:
 
 def _elements(request: LockRequest, blocking: LockRequest | None) -> list[Struct]:
     blocked_by = {} if blocking is None else request.waits_for(blocking)
-    shared: dict[str, Any] = {
+    shared = {
         "lockid": request.lock_id,
         "state": ACQUIRED if request.acquired else WAITING,
         "txnid": request.txn_id or 0,
@@ -160,18 +159,14 @@ def _elements(request: LockRequest, blocking: LockRequest | None) -> list[Struct
         "hostname": request.host,
         "agentInfo": request.agent or NO_AGENT,
     }
-    shared = {name: value for name, value in shared.items() if value is not None}
     return [
         {
             **shared,
             "dbname": component.schema,
-            **({} if component.table is None else {"tablename": component.table}),
-            **({} if component.partition is None else {"partname": component.partition}),
-            **(
-                {"blockedByExtId": request.blocked_by, "blockedByIntId": blocked_by[component]}
-                if component in blocked_by
-                else {}
-            ),
+            "tablename": component.table,
+            "partname": component.partition,
+            "blockedByExtId": request.blocked_by if component in blocked_by else None,
+            "blockedByIntId": blocked_by.get(component),
             "type": component.mode.value,
             "lockIdInternal": component.number,
         }

@@ -196,12 +196,11 @@ def described(
 
     ``summaries`` are those of the columns, encoded or not.
     """
-    description: Struct = {
+    description = {
         "isTblLevel": part is None,
         "dbName": schema.lower(),
         "tableName": table.lower(),
+        "partName": part,
         "lastAnalyzed": known[0].analyzed,
     }
-    if part is not None:
-        description["partName"] = part
     return {"statsDesc": description, "statsObj": summaries}

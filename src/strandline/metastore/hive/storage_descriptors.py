@@ -30,6 +30,7 @@ HiveColumn = tuple[str, str, str | None]
 
 # Structs of the protocol hold values of as many types as it has: hence Any, here and below.
 Struct = dict[str, Any]
+"""A struct of the protocol. A field that is None is not sent."""
 
 NO_COMMENT = "from deserializer"
 """The comment that Hive's client invents for a column that comes from the class of a SerDe."""
@@ -121,11 +122,7 @@ def _means(declared: str | None, text: str) -> bool:
 
 
 def field_structs(columns: Sequence[HiveColumn]) -> list[Struct]:
-    return [
-        {"name": name, "type": text} if comment is None else
-        {"name": name, "type": text, "comment": comment}
-        for name, text, comment in columns
-    ]  # fmt: skip
+    return [{"name": name, "type": text, "comment": comment} for name, text, comment in columns]
 
 
 def read_storage(
@@ -178,19 +175,21 @@ def storage_struct(
     location: str | None,
     table_location: str | None,
 ) -> Struct:
-    """Return a ``StorageDescriptor``. If ``location`` is None, as for views, it is left out."""
-    serde: Struct = {"parameters": _serde_parameters(storage, table_location)}
-    if storage.serde_name is not None:
-        serde["name"] = storage.serde_name
-    if storage.serde is not None:
-        serde["serializationLib"] = storage.serde
+    """Return a ``StorageDescriptor``. ``location`` is None for views."""
     own_parameters = dict(storage.properties)
     in_subdirectories = own_parameters.pop(SUBDIRECTORIES, None) is not None
-    struct: Struct = {
+    return {
         "cols": field_structs(columns),
+        "location": location,
+        "inputFormat": storage.input_format,
+        "outputFormat": storage.output_format,
         "compressed": storage.compressed,
         "numBuckets": int32(storage.buckets),
-        "serdeInfo": serde,
+        "serdeInfo": {
+            "name": storage.serde_name,
+            "serializationLib": storage.serde,
+            "parameters": _serde_parameters(storage, table_location),
+        },
         "bucketCols": list(storage.bucket_columns),
         "sortCols": [{"col": name, "order": int32(order)} for name, order in storage.sort_columns],
         "parameters": own_parameters,
@@ -201,14 +200,6 @@ def storage_struct(
         },
         "storedAsSubDirectories": in_subdirectories,
     }
-    for name, value in (
-        ("location", location),
-        ("inputFormat", storage.input_format),
-        ("outputFormat", storage.output_format),
-    ):
-        if value is not None:
-            struct[name] = value
-    return struct
 
 
 def _serde_parameters(storage: StorageFormat, table_location: str | None) -> dict[str, str]:

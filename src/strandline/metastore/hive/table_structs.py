@@ -283,7 +283,6 @@ def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
     if parameters.get(SCHEMA) == DERIVED:
         del parameters[SCHEMA]
         parameters.update(schema_parameters(view.columns, ()))
-    texts = {"viewOriginalText": view.original_text, "viewExpandedText": view.expanded_text}
     return {
         **_relation_struct(view, schema=schema, parameters=parameters),
         "lastAccessTime": 0,
@@ -294,7 +293,8 @@ def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
             table_location=None,
         ),
         "partitionKeys": [],
-        **{name: text for name, text in texts.items() if text},
+        "viewOriginalText": view.original_text or None,
+        "viewExpandedText": view.expanded_text or None,
         "tableType": VIRTUAL_VIEW,
     }
 
@@ -327,14 +327,12 @@ def _stored_number(stored: Properties, name: str) -> int:
 def _relation_struct(
     relation: TableDescriptor | ViewDescriptor, *, schema: str, parameters: Mapping[str, str]
 ) -> Struct:
-    struct: Struct = {
+    return {
         "tableName": relation.name.lower(),
         "dbName": schema,
+        "owner": relation.owner or None,
         "createTime": int32(relation.created),
         "retention": _stored_number(relation.properties, RETENTION),
         "parameters": dict(parameters),
         "rewriteEnabled": False,
     }
-    if relation.owner:
-        struct["owner"] = relation.owner
-    return struct

@@ -72,7 +72,7 @@ async def get_table_req(call: Call) -> Struct:
     struct = await call.reader.struct(scope, relation)
     if call.args.get("getColumnStats"):
         known = await statistics_of_table(call, scope, relation)
-        struct = struct if known is None else {**struct, "colStats": known}
+        struct = {**struct, "colStats": known}
     return {"table": struct}
 
 

@@ -165,14 +165,12 @@ async def add_dynamic_partitions(call: Call) -> None:
 @writes("get_open_txns", "get_open_txns_req")
 async def get_open_txns(call: Call) -> Struct:
     unfinished = call.metastore.transactions.unfinished()
-    answer: Struct = {
+    return {
         "txn_high_water_mark": unfinished.hwm,
         "open_txns": list(unfinished.txn_ids),
+        "min_open_txn": unfinished.min_open,
         "abortedBits": aborted_bits(unfinished.txn_ids, unfinished.aborted),
     }
-    if unfinished.min_open is not None:
-        answer["min_open_txn"] = unfinished.min_open
-    return answer
 
 
 @writes("get_open_txns_info")
@@ -282,15 +280,13 @@ async def _valid_write_ids(
     call: Call, full_name: str, txns: ValidTxnList | None, write_id: int | None
 ) -> Struct:
     ids = await _write_ids_of(call, full_name, txns, write_id)
-    answer: Struct = {
+    return {
         "fullTableName": full_name,
         "writeIdHighWaterMark": ids.hwm,
         "invalidWriteIds": list(ids.exceptions),
+        "minOpenWriteId": None if ids.min_open == NO_OPEN else ids.min_open,
         "abortedBits": aborted_bits(ids.exceptions, frozenset(ids.aborted_ids)),
     }
-    if ids.min_open != NO_OPEN:
-        answer["minOpenWriteId"] = ids.min_open
-    return answer
 
 
 async def _write_ids_of(
