@@ -20,7 +20,6 @@ from strandline.metastore.hive.partition_filter import (
     Expression,
     In,
     Literal,
-    LiteralKind,
     Or,
     bind_filter,
     parse_filter,
@@ -122,9 +121,7 @@ def test_a_pattern_of_a_padded_text_also_matches_one_with_spaces_at_its_end() ->
 
 texts = st.sampled_from([value for values in VALUES.values() for value in values])
 numbers = st.sampled_from(["7", "-7", "0", "7.0", "17"])
-literals = st.builds(Literal, st.just(LiteralKind.TEXT), texts) | st.builds(
-    Literal, st.just(LiteralKind.NUMBER), numbers
-)
+literals = st.builds(Literal, texts) | st.builds(Literal, numbers, is_number=st.just(True))
 names = st.sampled_from(NAMES)
 symbols = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 conditions = st.builds(Comparison, names, symbols, literals) | st.builds(

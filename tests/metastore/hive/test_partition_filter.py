@@ -21,7 +21,6 @@ from strandline.metastore.hive.partition_filter import (
     In,
     Like,
     Literal,
-    LiteralKind,
     Or,
     bind_filter,
     parse_filter,
@@ -37,11 +36,11 @@ def partition_chooser(filter_text: str, keys: Sequence[tuple[str, DataType]]) ->
 
 
 def text(value: str) -> Literal:
-    return Literal(LiteralKind.TEXT, value)
+    return Literal(value)
 
 
 def number(value: str) -> Literal:
-    return Literal(LiteralKind.NUMBER, value)
+    return Literal(value, is_number=True)
 
 
 P1 = Comparison("p", "=", number("1"))
@@ -175,7 +174,7 @@ def printed(tree: Expression) -> str:
 
 
 def shown(literal: Literal) -> str:
-    return literal.text if literal.kind is LiteralKind.NUMBER else f'"{literal.text}"'
+    return literal.text if literal.is_number else f'"{literal.text}"'
 
 
 trees = st.recursive(

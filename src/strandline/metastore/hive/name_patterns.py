@@ -18,7 +18,6 @@ from strandline.metastore.hive.partition_filter import (
     Expression,
     In,
     Literal,
-    LiteralKind,
     Or,
     folded,
 )
@@ -129,7 +128,7 @@ def _between(conditions: Sequence[Comparison | In], key_type: DataType) -> Itera
 def _are_texts(literals: Sequence[Literal], key_type: DataType) -> bool:
     """Whether the stored text of the key is compared with those of the literals."""
     return isinstance(key_type, StringType | VarcharType) and all(
-        literal.kind is LiteralKind.TEXT for literal in literals
+        not literal.is_number for literal in literals
     )
 
 

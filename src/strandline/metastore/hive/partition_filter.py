@@ -32,7 +32,6 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from strandline.errors import InvalidInput, LimitExceeded
@@ -54,15 +53,11 @@ MAX_FILTER_DEPTH = 100
 """The most parentheses inside each other."""
 
 
-class LiteralKind(Enum):
-    TEXT = "text"
-    NUMBER = "number"
-
-
 @dataclass(frozen=True, slots=True)
 class Literal:
-    kind: LiteralKind
     text: str
+    is_number: bool = False
+    """Whether it is a number without quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,14 +237,11 @@ class _Parser:
 
     def literal(self) -> Literal | None:
         token = self.token
-        if token.kind == "number":
+        if token.kind in ("number", "date"):
             self.next += 1
-            return Literal(LiteralKind.NUMBER, token.text)
-        if token.kind == "date":
-            self.next += 1
-            return Literal(LiteralKind.TEXT, token.text)
+            return Literal(token.text, is_number=token.kind == "number")
         if token.kind == "text":
-            return Literal(LiteralKind.TEXT, self.quoted("a string"))
+            return Literal(self.quoted("a string"))
         word, behind = self.word(), self.tokens[min(self.next + 1, len(self.tokens) - 1)]
         if (word in ("date", "timestamp") and behind.kind == "text") or (
             word == "date" and behind.kind == "date"
@@ -258,7 +250,7 @@ class _Parser:
             return self.literal()
         if word in ("true", "false") and behind.kind != "operator":
             self.next += 1
-            return Literal(LiteralKind.TEXT, word)
+            return Literal(word)
         return None
 
     def required_literal(self) -> Literal:
@@ -404,9 +396,9 @@ def _bound_in(
     default = frozenset() if is_text else frozenset({DEFAULT_PARTITION})
     names_default = any(literal.text in default for literal in literals)
     by_cast: list[tuple[Cast, set[Any]]] = []
-    for kind in sorted({literal.kind for literal in literals}, key=lambda kind: kind.value):
-        cast, cast_literal = _casts(key_type, kind)
-        texts = {literal.text for literal in literals if literal.kind is kind}
+    for is_number in sorted({literal.is_number for literal in literals}, reverse=True):
+        cast, cast_literal = _casts(key_type, is_number=is_number)
+        texts = {literal.text for literal in literals if literal.is_number is is_number}
         by_cast.append((cast, {cast_literal(text) for text in texts - default}))
     if negated and any(None in wanted for _, wanted in by_cast):
         return lambda _: False
@@ -431,7 +423,7 @@ def _bound_in(
 def _bound_order(
     holds: Callable[[Any, Any], bool], literal: Literal, key_type: DataType, position: int
 ) -> Chooser:
-    cast, cast_literal = _casts(key_type, literal.kind)
+    cast, cast_literal = _casts(key_type, is_number=literal.is_number)
     known = _known(key_type)
     limit = cast_literal(literal.text) if known(literal.text) else None
     if limit is None:
@@ -452,7 +444,7 @@ def _known(key_type: DataType) -> Callable[[str | None], bool]:
     return lambda value: not is_default(value)
 
 
-def _casts(key_type: DataType, kind: LiteralKind) -> tuple[Cast, Cast]:
+def _casts(key_type: DataType, *, is_number: bool) -> tuple[Cast, Cast]:
     """The casts of the stored text and of the literal's text to values that can be compared.
 
     A literal for an integer key may be outside the key's type or between two of its values, so it
@@ -461,14 +453,12 @@ def _casts(key_type: DataType, kind: LiteralKind) -> tuple[Cast, Cast]:
     """
     if key_type in INTEGRAL_TYPES:
         return cast_to(key_type), number
-    if kind is LiteralKind.NUMBER and isinstance(key_type, _TEXTS):
+    if is_number and isinstance(key_type, _TEXTS):
         return number, number
     return cast_to(key_type), cast_to(key_type)
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
