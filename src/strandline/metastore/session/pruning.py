@@ -24,6 +24,7 @@ from ctypes import c_float
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 from strandline.errors import InvalidInput
@@ -75,13 +76,10 @@ class WantedRange:
         return self.others and known.nulls != rows and self._overlaps(known)
 
     def _overlaps(self, statistics: ColumnStatistics) -> bool:
-        if self.values is not None or self.without:
-            return self._overlaps_values(statistics)
-        return self._overlaps_bounds(statistics)
-
-    def _overlaps_values(self, statistics: ColumnStatistics) -> bool:
         if not self._overlaps_bounds(statistics):
             return False
+        if self.values is None and not self.without:
+            return True
         if statistics.lower is None or statistics.upper is None:
             return self.values is None or bool(self.values)
         try:
@@ -236,16 +234,9 @@ def _boolean(text: str) -> bool:
     return text == "true"
 
 
-def _moment(text: str) -> datetime:
+def _moment(text: str, *, is_local: bool = False) -> datetime:
     value = datetime.fromisoformat(text)
-    if value.tzinfo is None:
-        raise ValueError(text)
-    return value
-
-
-def _local_moment(text: str) -> datetime:
-    value = datetime.fromisoformat(text)
-    if value.tzinfo is not None:
+    if (value.tzinfo is None) is not is_local:
         raise ValueError(text)
     return value
 
@@ -264,5 +255,5 @@ _ATOMIC: dict[DataType, Parse] = {
     BOOLEAN: _boolean,
     DATE: date.fromisoformat,
     TIMESTAMP: _moment,
-    TIMESTAMP_NTZ: _local_moment,
+    TIMESTAMP_NTZ: partial(_moment, is_local=True),
 }
