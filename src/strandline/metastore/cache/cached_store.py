@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -352,7 +352,6 @@ class CachedStore(ObjectStore):
 
     # -- writing: the store writes; a plain change is applied before the call returns
 
-    @contextmanager
     def staging(
         self,
         txn_id: int,
@@ -360,10 +359,9 @@ class CachedStore(ObjectStore):
         *,
         owner: str | None = None,
         paths: Collection[str] = (),
-    ) -> Iterator[Staging]:
+    ) -> AbstractContextManager[Staging]:
         # The event is applied with that of the end: until then the rows are visible to no reader.
-        with self.sql_store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
-            yield staging
+        return self.sql_store.staging(txn_id, table_id, owner=owner, paths=paths)
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:

@@ -90,7 +90,6 @@ class LogApplier:
     ) -> None:
         self._store = store
         self._notifications = notifications
-        self._mark_is_proof = notifications.mark_is_proof
         self._transactions = transactions
         self._replicas = replicas
         self._on_move = on_move
@@ -261,7 +260,7 @@ class LogApplier:
 
     def mark(self) -> int | None:
         mark = self._notifications.mark()
-        if self._mark_is_proof:
+        if self._notifications.mark_is_proof:
             return mark
         level = self._level
         if level is None or level.mark != mark or not self._is_young(level):

@@ -260,10 +260,7 @@ class HiveEvents:
         }
         if kind == "ALTER_TABLE":
             old = self._texts.text(schema, before or relation)
-            message["tableObjBeforeJson"] = old.text
-            message["tableObjAfterJson"] = written.text
-            message["isTruncateOp"] = "false"
-            message["writeId"] = -1
+            message |= _alteration(old.text, written.text)
         else:
             message["tableObjJson"] = written.text
         if kind == "CREATE_TABLE":
@@ -420,10 +417,7 @@ class HiveEvents:
             "db": schema,
             "table": table.name.lower(),
             "tableType": written.table_type,
-            "tableObjBeforeJson": written.text,
-            "tableObjAfterJson": written.text,
-            "isTruncateOp": "false",
-            "writeId": -1,
+            **_alteration(written.text, written.text),
         }
         return _event(event, "ALTER_TABLE", message, schema=schema, table=table.name.lower())
 
@@ -507,6 +501,15 @@ def _kind(what: str, before: object, after: object) -> str:
     if before is None:
         return f"CREATE_{what}"
     return f"DROP_{what}" if after is None else f"ALTER_{what}"
+
+
+def _alteration(before: Quoted, after: Quoted) -> dict[str, object]:
+    return {
+        "tableObjBeforeJson": before,
+        "tableObjAfterJson": after,
+        "isTruncateOp": "false",
+        "writeId": -1,
+    }
 
 
 def _keys(partitioned: Partitioned, row: PartitionRow) -> dict[str, str]:
