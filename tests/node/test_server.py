@@ -29,7 +29,6 @@ from strandline.metastore.session.http_messages import Receive, Scope, Send
 from strandline.metastore.thrift import ApplicationException, ThriftServer
 from strandline.metastore.thrift import server as thrift_server
 from strandline.metastore.thrift import serving as thrift_serving
-from strandline.metastore.thrift.dispatch import Dispatcher
 from strandline.node import Node
 from strandline.node import server as node_server
 from strandline.node.http_connections import HttpConnections
@@ -39,6 +38,7 @@ from strandline.node.settings import REGISTRY
 from strandline.work.contents import Content
 from tests.log_lines import log_lines
 from tests.metastore.session.served import listening_socket
+from tests.metastore.thrift.conftest import dispatcher_of
 from tests.metastore.thrift.test_server import request, toy
 from tests.node.test_http_connections import Toy
 from tests.servers.served_node import (
@@ -88,7 +88,7 @@ async def with_http(
 
 async def with_thrift(security: ssl.SSLContext, client: Client, handler: Any = toy) -> None:
     """Run ``client`` against the Hive port of a node."""
-    server = ThriftServer(Dispatcher(handler), port=0)
+    server = ThriftServer(dispatcher_of(handler), port=0)
     await server.start(security=security)
     try:
         await client(server.address)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from strandline.metastore.thrift import Dispatcher, ServerSettings, ThriftServer
-from strandline.metastore.thrift.dispatch import InThread, in_any_thread, reads_alone
+from strandline.metastore.thrift import ConnectionInfo, Dispatcher, ServerSettings, ThriftServer
+from strandline.metastore.thrift.dispatch import Handler, InThread
 from tests.servers.thrift_client import ThriftClient
 
 
@@ -36,6 +36,19 @@ class Running:
 
     def stop(self, *, grace: float = 5.0) -> None:
         asyncio.run_coroutine_threadsafe(self.server.stop(grace=grace), self.loop).result(60)
+
+
+def in_any_thread(_: ConnectionInfo, decode: Callable[[], Any]) -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().run_in_executor(None, decode)
+
+
+def reads_alone(_: str) -> bool:
+    return True
+
+
+def dispatcher_of(handler: Handler) -> Dispatcher:
+    """A dispatcher of a service whose methods all change nothing."""
+    return Dispatcher(handler, None, None, in_any_thread, reads_alone)
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from strandline.metastore.thrift import (
     HIVE_CODEC,
     ApplicationException,
     ConnectionInfo,
-    Dispatcher,
     Encoded,
     ServerSettings,
     ThriftException,
@@ -45,6 +44,7 @@ from strandline.metastore.thrift.messages import (
     foreign_protocol,
 )
 from strandline.metastore.thrift.scanner import Scanner
+from tests.metastore.thrift.conftest import dispatcher_of
 from tests.servers.thrift_client import ThriftClient, decode_application_exception
 
 # The `serve` fixture is in conftest.py: a function that takes a handler and starts a server.
@@ -494,13 +494,13 @@ def test_connections_above_the_maximum_are_refused(
 
 def test_the_error_for_a_busy_port_names_the_port(serve: Serve) -> None:
     running = serve(toy)
-    second = ThriftServer(Dispatcher(toy), port=running.port)
+    second = ThriftServer(dispatcher_of(toy), port=running.port)
     with pytest.raises(AddressInUse, match=f"another program listens on port {running.port}"):
         asyncio.run(second.start())
 
 
 def test_the_error_for_an_address_of_another_host_names_it() -> None:
-    server = ThriftServer(Dispatcher(toy), host="192.0.2.1", port=0)
+    server = ThriftServer(dispatcher_of(toy), host="192.0.2.1", port=0)
     with pytest.raises(Unavailable, match=r"192\.0\.2\.1"):
         asyncio.run(server.start())
     with pytest.raises(Unavailable, match="does not listen"):

@@ -49,7 +49,6 @@ from strandline.metastore.thrift.dispatch import (
     Lookup,
     answer_error,
     answer_value,
-    awaits,
     refusal,
 )
 from strandline.metastore.thrift.messages import (
@@ -418,7 +417,7 @@ class Connection(asyncio.Protocol):
             self._log(method, failure)
             self._answer(method, sequence, answer_error(server.codec, method, failure))
             return
-        if awaits(value):
+        if isinstance(value, Awaitable):
             self._await(method, sequence, value)
             return
         self._log(method)

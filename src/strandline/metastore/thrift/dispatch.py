@@ -115,16 +115,6 @@ Delegate = Callable[[ConnectionInfo, str, memoryview], Awaitable[Answer]]
 InThread = Callable[[ConnectionInfo, Callable[[], Any]], asyncio.Future[Any]]
 
 
-def in_any_thread(_: ConnectionInfo, decode: Callable[[], Any]) -> asyncio.Future[Any]:
-    """Run ``decode`` in a thread of asyncio's default executor."""
-    return asyncio.get_running_loop().run_in_executor(None, decode)
-
-
-def reads_alone(_: str) -> bool:
-    """Return True: for a service whose methods all change nothing."""
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
     """Answers requests, on the event loop.
@@ -148,10 +138,10 @@ class Dispatcher:
     """
 
     handler: Handler
-    lookup: Lookup | None = None
-    delegate: Delegate | None = None
-    in_thread: InThread = in_any_thread
-    only_reads: Callable[[str], bool] = reads_alone
+    lookup: Lookup | None
+    delegate: Delegate | None
+    in_thread: InThread
+    only_reads: Callable[[str], bool]
 
 
 def answer_value(codec: Codec, method: str, value: Any) -> Answer:
@@ -219,15 +209,6 @@ def _internal_error(method: str, error: BaseException) -> Answer:
     return Answer(EXCEPTION, internal.encode(), failed=True)
 
 
-def awaits(value: Any) -> bool:
-    """Whether a handler returned an awaitable."""
-    return isinstance(value, Awaitable)
-
-
-ALIVE = 2
-"""The fb303 status of a service that is running."""
-
-
 class BaseService:
     """Answers the methods that need no metastore.
 
@@ -244,7 +225,7 @@ class BaseService:
             "getName": lambda args: "new db based metaserver",
             "getOption": lambda args: "",
             "getOptions": lambda args: {},
-            "getStatus": lambda args: ALIVE,
+            "getStatus": lambda args: 2,  # alive
             "getStatusDetails": lambda args: "",
             "getVersion": lambda args: "3.0",
             "reinitialize": lambda args: None,
