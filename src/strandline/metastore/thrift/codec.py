@@ -65,30 +65,24 @@ def _struct_faults(table: FieldTable, struct: str, value: Any, place: str) -> It
 def _faults(table: FieldTable, kind: Type, value: Any, place: str) -> Iterator[str]:
     if kind.wire == STRUCT:
         yield from _struct_faults(table, kind.name, value, place)
+    elif not _fits(kind, value):
+        article = "" if kind.value is None else "a "
+        yield f"{place}: expected {article}{kind}, found {_shown(value)}"
     elif kind.key is not None and kind.value is not None:
-        yield from _map_faults(table, kind, kind.key, kind.value, value, place)
+        for name, item in value.items():
+            yield from _faults(table, kind.key, name, f"key {name!r} of {place}")
+            yield from _faults(table, kind.value, item, f"{place}[{name!r}]")
     elif kind.value is not None:
-        if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__iter__"):
-            yield f"{place}: expected a {kind}, found {_shown(value)}"
-            return
         for index, item in enumerate(value):
             yield from _faults(table, kind.value, item, f"{place}[{index}]")
-    elif not _base_fits(kind, value):
-        yield f"{place}: expected {kind}, found {_shown(value)}"
 
 
-def _map_faults(
-    table: FieldTable, kind: Type, key: Type, value: Type, entries: Any, place: str
-) -> Iterator[str]:
-    if not isinstance(entries, dict):
-        yield f"{place}: expected a {kind}, found {_shown(entries)}"
-        return
-    for name, item in entries.items():
-        yield from _faults(table, key, name, f"key {name!r} of {place}")
-        yield from _faults(table, value, item, f"{place}[{name!r}]")
-
-
-def _base_fits(kind: Type, value: Any) -> bool:
+def _fits(kind: Type, value: Any) -> bool:
+    """Whether a value is of that type, its elements aside."""
+    if kind.key is not None:
+        return isinstance(value, dict)
+    if kind.value is not None:
+        return hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict))
     if kind.name == "binary":
         return isinstance(value, bytes)
     if kind.name == "string":
@@ -151,8 +145,13 @@ class Codec:
         try:
             fields, end = self._compiler.decoder(name)(data, at)
         except _TOO_SHORT:
-            raise _ends_early(name, data, at) from None
-        return _filled(name, data, fields, end)
+            size = len(data) - at
+            raise ProtocolError(
+                f"the bytes of a {name} end before it does ({size} bytes)"
+            ) from None
+        if end != len(data):
+            raise ProtocolError(f"{len(data) - end} bytes follow the end of a {name}")
+        return fields
 
     def method(self, name: str) -> MethodSpec:
         """Return the method. Raises `ApplicationException` if the protocol does not have it."""
@@ -217,16 +216,6 @@ class Codec:
         fields = self.decode_struct(name, value) if isinstance(value, bytes) else value
         fault = first_fault(self.table, name, fields)
         return InvalidInput(f"cannot write {name} as JSON: {fault or error}")
-
-
-def _ends_early(name: str, data: bytes, at: int) -> ProtocolError:
-    return ProtocolError(f"the bytes of a {name} end before it does ({len(data) - at} bytes)")
-
-
-def _filled(name: str, data: bytes, fields: dict[str, Any], end: int) -> dict[str, Any]:
-    if end != len(data):
-        raise ProtocolError(f"{len(data) - end} bytes follow the end of a {name}")
-    return fields
 
 
 HIVE_CODEC = Codec(HIVE_METASTORE)
