@@ -138,8 +138,8 @@ class LogApplier:
             if events and events[0].event_id != applied + 1:
                 # The log was cleaned beyond `applied`: the events in between are unknown.
                 self._start_after(events[0].event_id - 1)
-            for run in _runs(events):
-                self._apply_run(run)
+            for _, run in groupby(events, key=_run_key):
+                self._apply_run(list(run))
             if events:
                 self._last_applied = events[-1].event_id, events[-1].time
             return position, len(events)
@@ -225,7 +225,7 @@ class LogApplier:
         def stage(replica: Replica) -> Replica:
             # A replica that was loaded during the run has the rows of its first events.
             fresh = [body for event_id, body in stagings if event_id > replica.event_id]
-            ids = {row_id for body in fresh for row_id in _row_ids(body)}
+            ids = {row_id for body in fresh for row_id in body.added}
             rows = [row for row in added if row.row_id in ids]
             removed = tuple(row_id for body in fresh for row_id in body.removed)
             return replica.staged(number, write_id, rows, removed)
@@ -408,14 +408,11 @@ class LogApplier:
             self._last_level = level
 
 
-def _runs(events: Iterable[Notification]) -> Iterator[list[Notification]]:
-    """Group the events, in order, into runs that `LogApplier._apply_run` applies as one change."""
-    for _, run in groupby(events, key=_run_key):
-        yield list(run)
-
-
 def _run_key(event: Notification) -> tuple[str | None, int | None, int | None]:
-    """A key that is equal for events of one run. The id makes each end a run of its own."""
+    """A key that is equal for events in a row that `LogApplier._apply_run` applies as one change.
+
+    The id makes each end of a transaction a run of its own.
+    """
     if event.verb == WRITE:
         return WRITE, event.table_id, event.write_id
     if event.verb in _OF_ROWS:
@@ -423,15 +420,11 @@ def _run_key(event: Notification) -> tuple[str | None, int | None, int | None]:
     return None, None, None
 
 
-def _row_ids(body: WriteEvent) -> range:
-    return range(body.first_row_id, body.first_row_id + body.rows)
-
-
 def _joined(stagings: Iterable[WriteEvent]) -> Iterator[WriteEvent]:
     """The row ranges that the stagings added, with consecutive ranges joined."""
     before = WriteEvent()
     for body in stagings:
-        if body.first_row_id == before.first_row_id + before.rows:
+        if body.first_row_id == before.added.stop:
             before = WriteEvent(first_row_id=before.first_row_id, rows=before.rows + body.rows)
             continue
         yield before

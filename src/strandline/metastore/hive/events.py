@@ -343,8 +343,7 @@ class HiveEvents:
     def _rows_of(self, body: WriteEvent) -> tuple[list[Row], list[Row]]:
         """The rows that a staging added and removed, without those that were cleaned since."""
         rows = self._rows
-        staged = range(body.first_row_id, body.first_row_id + body.rows)
-        added = [rows[row_id] for row_id in staged if row_id in rows]
+        added = [rows[row_id] for row_id in body.added if row_id in rows]
         return added, [rows[row_id] for row_id in body.removed if row_id in rows]
 
     def _partitions(
@@ -442,8 +441,7 @@ def _row_ids(bodies: Iterable[_Body]) -> list[int]:
     row_ids: list[int] = []
     for body in bodies:
         if isinstance(body, WriteEvent):
-            row_ids += range(body.first_row_id, body.first_row_id + body.rows)
-            row_ids += body.removed
+            row_ids += (*body.added, *body.removed)
     return row_ids
 
 

@@ -85,6 +85,11 @@ class WriteEvent:
     rows: int = 0
     removed: tuple[int, ...] = ()
 
+    @property
+    def added(self) -> range:
+        """The ids of the added rows."""
+        return range(self.first_row_id, self.first_row_id + self.rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndEvent:

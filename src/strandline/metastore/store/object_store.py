@@ -256,10 +256,9 @@ class SqlObjectStore(ObjectStore):
 
     def staged_rows(self, table_id: int, write_id: int, event: WriteEvent) -> list[Row]:
         """The rows that the staging of ``event`` added."""
-        ids = range(event.first_row_id, event.first_row_id + event.rows)
-        if not ids:
+        if not event.added:
             return []
-        query = queries.staged_query(table_id, write_id, ids)
+        query = queries.staged_query(table_id, write_id, event.added)
         return queries.rows_from(self._database.rows(*query))
 
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
