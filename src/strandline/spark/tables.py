@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, MutableSequence, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import NoReturn
@@ -243,7 +243,7 @@ class Tables:
         `ObjectNotFound` unless ``if_exists``, and `InvalidInput` if the table is not transactional.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-        if not if_exists or self._exists(name):
+        with suppress(ObjectNotFound) if if_exists else nullcontext():
             self._refuse_plain(name)
         self.session.execute(
             DropTable(
@@ -294,13 +294,6 @@ class Tables:
             raise InvalidInput(f"nothing to alter in {name}: give add, rename, drop or new_name")
         executed = self.session.execute(commands)
         return self.session.table(str(altered), at=AsOf(version=executed.version))
-
-    def _exists(self, name: str) -> bool:
-        try:
-            self.session.table(name)
-        except ObjectNotFound:
-            return False
-        return True
 
     def _refuse_plain(self, name: str) -> None:
         if not self.session.table(name).descriptor.transactional:

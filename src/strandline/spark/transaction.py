@@ -29,7 +29,7 @@ from strandline.metastore.session.keep_alive import OpenTransaction, transaction
 from strandline.metastore.store.file_scans import deleted_counts
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile
 from strandline.spark.folder import TableFolder
-from strandline.spark.positions import Bitmap, bitmaps_of_rows, deleted_rows, write_delete_file
+from strandline.spark.positions import bitmaps_of_rows, deleted_rows, write_delete_file
 from strandline.spark.scans import bounds_of, live_rows, require_condition
 from strandline.spark.schemas import check_reading, check_supported, check_writing
 from strandline.spark.writing import conform, write_data_files
@@ -146,7 +146,9 @@ class TablesTransaction:
         require_condition(condition)
         opened = self._table(name)
         files = self._files(opened, condition)
-        hits = self._find(opened.table, files, condition)
+        rows = live_rows(self._spark, self._session, opened.table, files, positions=True)
+        at_most = sum(file.rows for file in files.data_files)
+        hits = bitmaps_of_rows(rows.filter(condition), at_most=at_most)
         if not hits:
             return Counts(rows=0, files=0)
         counts = {file_id: deleted_rows(bitmap) for file_id, bitmap in hits.items()}
@@ -167,14 +169,6 @@ class TablesTransaction:
                 touch=[paths[file_id] for file_id in sorted(kept)],
             )
         return Counts(rows=sum(counts.values()), files=len(counts))
-
-    def _find(
-        self, table: ResolvedTable, files: TableFiles, condition: str | Column
-    ) -> dict[int, Bitmap]:
-        """The rows for which ``condition`` is true, by file id."""
-        rows = live_rows(self._spark, self._session, table, files, positions=True)
-        at_most = sum(file.rows for file in files.data_files)
-        return bitmaps_of_rows(rows.filter(condition), at_most=at_most)
 
     def _table(self, name: str) -> _OpenedTable:
         if self._ended:
