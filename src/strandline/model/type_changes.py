@@ -128,25 +128,17 @@ def match_fields(old: StructType, new: StructType) -> dict[int, StructField]:
             matched[position] = by_id.pop(entry.field_id)
     claimed = {id(entry) for entry in matched.values()}
     unmatched_fields = [entry for entry in old.fields if id(entry) not in claimed]
-    for key in (_exact_name, _folded_name):
+    for key in (str, normalize):
         by_name: dict[str, list[StructField]] = {}
         for entry in unmatched_fields:
-            by_name.setdefault(key(entry), []).append(entry)
+            by_name.setdefault(key(entry.name), []).append(entry)
         for position, entry in enumerate(new.fields):
-            candidates = by_name.get(key(entry))
+            candidates = by_name.get(key(entry.name))
             if position not in matched and candidates:
                 matched[position] = candidates.pop(0)
         claimed = {id(entry) for entry in matched.values()}
         unmatched_fields = [entry for entry in unmatched_fields if id(entry) not in claimed]
     return matched
-
-
-def _exact_name(entry: StructField) -> str:
-    return entry.name
-
-
-def _folded_name(entry: StructField) -> str:
-    return normalize(entry.name)
 
 
 def _assigned(data_type: DataType, free_ids: Iterator[int]) -> DataType:

@@ -455,8 +455,4 @@ def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteI
     return least, (kind, least.hwm, least.exceptions)
 
 
-def _by_id(row: Row) -> int:
-    return row.row_id
-
-
-_by_name = attrgetter("name")
+_by_id, _by_name = attrgetter("row_id"), attrgetter("name")

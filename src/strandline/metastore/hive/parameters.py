@@ -200,12 +200,12 @@ def take_schema(parameters: Mapping[str, str]) -> tuple[SparkSchema | None, dict
 
     Raises `InvalidInput` (or its subclass `InvalidType`) if the schema cannot be read.
     """
-    text = _whole_text(parameters)
-    if text is None:
+    parts = [parameters[SCHEMA]] if SCHEMA in parameters else _numbered(parameters, _PARTS, _PART)
+    if parts is None:
         return None, dict(parameters)
     rest = {name: value for name, value in parameters.items() if not _holds_schema(name)}
-    columns = [_column(field) for field in parse_schema_json(text).fields]
-    names = _partition_names(parameters)
+    columns = [_column(field) for field in parse_schema_json("".join(parts)).fields]
+    names = _numbered(parameters, _PARTITION_COLUMNS, _PARTITION_COLUMN) or []
     by_name = {column.name.lower(): column for column in columns}
     missing = [name for name in names if name.lower() not in by_name]
     if missing:
@@ -249,23 +249,11 @@ def _holds_schema(name: str) -> bool:
     )
 
 
-def _whole_text(parameters: Mapping[str, str]) -> str | None:
-    if SCHEMA in parameters:
-        return parameters[SCHEMA]
-    if _PARTS not in parameters:
+def _numbered(parameters: Mapping[str, str], count: str, prefix: str) -> list[str] | None:
+    """Return the values of ``prefix0`` …; None without the parameter ``count``, their number."""
+    text = parameters.get(count)
+    if text is None:
         return None
-    return "".join(_numbered(parameters, _PARTS, _PART))
-
-
-def _partition_names(parameters: Mapping[str, str]) -> list[str]:
-    if _PARTITION_COLUMNS not in parameters:
-        return []
-    return _numbered(parameters, _PARTITION_COLUMNS, _PARTITION_COLUMN)
-
-
-def _numbered(parameters: Mapping[str, str], count: str, prefix: str) -> list[str]:
-    """Return the values of ``prefix0`` …; the parameter ``count`` has their number."""
-    text = parameters[count]
     if not text.isdecimal() or len(text) > 9 or int(text) > len(parameters):
         raise InvalidInput(
             f"the parameter {count} is {text[:20]!r}, which is not a number of parts"

@@ -36,10 +36,6 @@ DEFAULT_ENGINE = "hive"
 """The engine whose statistics are meant if a request names none."""
 
 
-def _partition_keys(table: TableDescriptor) -> list[str]:
-    return [key.name for key in partition_columns_of(table)]
-
-
 def stored_name(name: str, keys: Sequence[str]) -> str:
     """Return the name of a partition as it is stored.
 
@@ -76,7 +72,8 @@ class _Statistics:
         work.spend(len(names))
         if self._table is None:
             return []
-        keys, stored_names = _partition_keys(self._table), dict[str, None]()
+        keys = [key.name for key in partition_columns_of(self._table)]
+        stored_names: dict[str, None] = {}
         for name in names:
             if name:
                 with suppress(InvalidInput):

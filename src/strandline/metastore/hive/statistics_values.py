@@ -137,8 +137,12 @@ def read_summary(sent: Struct, column: ColumnDescriptor) -> Struct:
         )
     (values,) = data.values()
     for name, value in values.items():
-        if isinstance(value, int | float) and name not in ("lowValue", "highValue"):
-            _check_count(value, name, column)
+        is_count = isinstance(value, int | float) and name not in ("lowValue", "highValue")
+        if is_count and (value < UNKNOWN or not isfinite(value)):
+            raise InvalidInput(
+                f"{name} of column {column.name} is {value}; send a count, or {UNKNOWN} if it is"
+                " not known"
+            )
     for bound in (values.get("lowValue"), values.get("highValue")):
         if isinstance(bound, dict) and not 0 <= bound.get("scale", 0) <= MAX_SCALE:
             raise InvalidInput(
@@ -150,14 +154,6 @@ def read_summary(sent: Struct, column: ColumnDescriptor) -> Struct:
         "colType": sent["colType"].lower(),
         "statsData": data,
     }
-
-
-def _check_count(value: float, name: str, column: ColumnDescriptor) -> None:
-    if value < UNKNOWN or not isfinite(value):
-        raise InvalidInput(
-            f"{name} of column {column.name} is {value}; send a count, or {UNKNOWN} if it is not"
-            " known"
-        )
 
 
 def encode_summary(summary: Struct) -> bytes:

@@ -27,9 +27,7 @@ from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.rows import (
-    NewRow,
     PartitionRow,
-    Row,
     RowKind,
     TableParametersRow,
     new_parameters,
@@ -116,7 +114,9 @@ async def _truncate_partitions(
         staged = []
         for name, row in present.items():
             removed = [row, statistics[name]] if name in statistics else [row]
-            staged.append(([_emptied_partition(row)], [each.row_id for each in removed]))
+            partition = row.as_(PartitionRow)
+            emptied = replace(partition, parameters=_emptied(partition.parameters))
+            staged.append(([row.replaced_by(emptied)], [each.row_id for each in removed]))
         emptying.change.stage_each(staged)
         for row in present.values():
             emptying.empty(partitioned.place(row.as_(PartitionRow)))
@@ -162,11 +162,6 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
         emptying.moves.sync()
     # After the transaction: this may take long, and others may write.
     emptying.finish()
-
-
-def _emptied_partition(row: Row) -> NewRow:
-    partition = row.as_(PartitionRow)
-    return row.replaced_by(replace(partition, parameters=_emptied(partition.parameters)))
 
 
 def _emptied(parameters: Properties) -> Properties:
