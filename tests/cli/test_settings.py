@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
@@ -9,15 +10,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
+from strandline import logs
 from strandline.cli import main
 from strandline.cli.main import COMMANDS, IO_ERROR
 from strandline.config import Settings
 from strandline.errors import InvalidInput
+from strandline.node import server
 from strandline.node.settings import FILE_NAME, REGISTRY, load, registry_of
 
 
@@ -211,6 +215,28 @@ def test_config_and_errors_show_no_password_and_no_token(
     refused = strandline("config", tmp_path)
     assert "users cannot be this value: it is a string" in refused.stderr
     assert digest not in refused.stderr
+
+
+def test_serve_says_why_it_stops_when_nobody_reads_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "ready thrift://127.0.0.1:1 http://127.0.0.1:2"
+    shown = click.echo
+
+    def refuse(message: object, **options: Any) -> None:
+        if message == line:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        shown(message, **options)
+
+    monkeypatch.setattr(click, "echo", refuse)
+    monkeypatch.setattr(logs, "configure", lambda **_: None)
+    monkeypatch.setattr(server, "serve", lambda *_, ready, **__: ready(line))
+    result = strandline("serve", tmp_path)
+    assert (result.exit_code, result.stderr) == (
+        IO_ERROR,
+        f"strandline: the node stopped, because its line {line!r} cannot be written to standard "
+        "output: Broken pipe\n",
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -127,7 +127,16 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
     logs.configure(level=settings.log_level, form=settings.log_format)
     from strandline.node import server
 
-    server.serve(store, settings=settings, origins=loaded.origins, ready=click.echo)
+    def ready(line: str) -> None:
+        try:
+            click.echo(line)
+        except OSError as error:  # not a BrokenPipeError, which ends a command without a word
+            raise OSError(
+                f"the node stopped, because its line {line!r} cannot be written to standard output:"
+                f" {error.strerror}"
+            ) from error
+
+    server.serve(store, settings=settings, origins=loaded.origins, ready=ready)
 
 
 def setting_as_json(setting: SettingValue) -> dict[str, object]:
