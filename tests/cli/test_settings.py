@@ -59,7 +59,8 @@ def test_every_setting_is_documented_and_can_be_set_in_each_place(
     by_variable = load(tmp_path, environment={setting.variable: text})
     assert getattr(by_variable.settings, name) == value
     assert by_variable.origins[name] == f"environment variable {setting.variable}"
-    by_option = load(tmp_path, options={name: text}, environment={setting.variable: ""})
+    empty = {} if name == "users" else {setting.variable: ""}
+    by_option = load(tmp_path, options={name: text}, environment=empty)
     assert getattr(by_option.settings, name) == value
     (tmp_path / FILE_NAME).write_text(f"{name} = {json.dumps(text)}\n")
     by_file = load(tmp_path, environment={})
@@ -237,6 +238,12 @@ def test_serve_says_why_it_stops_when_nobody_reads_its_line(
         f"strandline: the node stopped, because its line {line!r} cannot be written to standard "
         "output: Broken pipe\n",
     )
+
+
+@pytest.mark.parametrize("users", ["", " \n"])
+def test_an_empty_variable_of_users_does_not_open_the_http_port(tmp_path: Path, users: str) -> None:
+    with pytest.raises(InvalidInput, match="STRANDLINE_USERS is empty, so a node would not"):
+        load(tmp_path, environment={"STRANDLINE_USERS": users})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

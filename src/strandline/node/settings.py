@@ -15,7 +15,8 @@ A value is taken from the first place that has one:
 What must stay true: a file with an unknown key or an invalid value is refused, with an error that
 names the file, the key and what is allowed. Unknown variables are accepted, because the program
 that starts this one may set variables with the same prefix (Kubernetes does, for a service called
-``strandline``). ``strandline config`` shows them. Nothing that shows settings to users
+``strandline``). ``strandline config`` shows them. An empty variable counts as unset, except that of
+``users``: a missing secret must not open the HTTP port. Nothing that shows settings to users
 (`shown_settings`) contains a secret.
 """
 
@@ -250,10 +251,16 @@ def _places(
         places.append(_of_file(folder / FILE_NAME))
     if config is not None:
         places.append(_of_file(config))
+    users = REGISTRY["users"].variable
+    if not variables.get(users, "set").strip():
+        raise InvalidInput(
+            f"environment variable {users} is empty, so a node would not authenticate its clients; "
+            "give it the lines of a users file, or unset it"
+        )
     set_variables: list[tuple[Setting, object]] = [
         (setting, variables[setting.variable])
         for setting in REGISTRY.values()
-        if variables.get(setting.variable, "").strip()  # empty counts as unset, as in most programs
+        if variables.get(setting.variable, "").strip()
     ]
     places.append((lambda setting: f"environment variable {setting.variable}", set_variables))
     option_values = [
