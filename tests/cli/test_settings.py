@@ -32,13 +32,11 @@ def strandline(*arguments: object) -> Result:
 def another_value(name: str) -> str:
     """A text for a value other than the default of that setting."""
     setting = REGISTRY[name]
-    if setting.is_switch:
-        return "false" if setting.default else "true"
     if setting.is_list:
         return "/data/a"
-    if setting.kind in (int, float):
+    if setting.kind is int:
         default = 0 if setting.default is None else setting.default
-        assert isinstance(default, int | float)
+        assert isinstance(default, int)
         # Two more than the default, because the HTTP port is one more than the Thrift port.
         return str(default + 2)
     if setting.allowed.startswith("one of "):
@@ -146,26 +144,21 @@ def test_a_new_field_of_settings_is_a_setting() -> None:
 
         ``roots``: folders below which
         places may be named.
-        ``strict``: whether it is.
-        ``share``: a part.
         ``owner``: whose.
         ``mode``: how.
         """
 
         roots: tuple[str, ...] = ()
-        strict: bool = False
-        share: float = 0.5
         owner: str | None = None
         mode: Literal["a", "b"] = "a"
 
     registry = registry_of(More)
-    assert list(registry)[-5:] == ["roots", "strict", "share", "owner", "mode"]
+    assert list(registry)[-3:] == ["roots", "owner", "mode"]
     assert registry["roots"].meaning == "folders below which places may be named."
     read = {name: registry[name].read for name in registry}
     assert read["roots"]("/a, /b") == read["roots"](["/a", "/b"]) == ("/a", "/b")
-    assert read["strict"]("on") is read["strict"](True) is True
-    assert (read["share"](1), read["share"]("0.25"), read["owner"]("ann")) == (1.0, 0.25, "ann")
-    for name, wrong in (("roots", [1]), ("strict", "si"), ("share", "x"), ("mode", "c")):
+    assert read["owner"]("ann") == "ann"
+    for name, wrong in (("roots", [1]), ("owner", 1), ("mode", "c")):
         with pytest.raises(InvalidInput, match=f"{name} cannot be"):
             read[name](wrong)
 

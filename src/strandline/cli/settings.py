@@ -38,7 +38,7 @@ class _Kind(click.ParamType[object]):
         choices = get_args(self.setting.kind) if get_origin(self.setting.kind) is Literal else ()
         if choices:
             return f"[{'|'.join(choices)}]"
-        return {int: "N", float: "X"}.get(self.setting.kind, "TEXT")
+        return "N" if self.setting.kind is int else "TEXT"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -90,14 +90,10 @@ def node_options(function: C) -> C:
     option was not given.
     """
     for setting in reversed(list(REGISTRY.values())):
-        # Any: what click takes
-        declared: dict[str, Any] = {"default": None, "help": _help(setting)}
-        if setting.is_switch:
-            names = f"{setting.option}/--no-{setting.option[2:]}"
-        else:
-            names = setting.option
-            declared["type"] = _Kind(setting)
-        function = click.option(names, setting.name, **declared)(function)
+        option = click.option(
+            setting.option, setting.name, type=_Kind(setting), help=_help(setting)
+        )
+        function = option(function)
     return click.option(
         "--config",
         type=click.Path(path_type=Path),

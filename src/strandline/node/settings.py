@@ -27,7 +27,7 @@ import re
 import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import Field, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -54,7 +54,6 @@ _UNITS: Mapping[str, Mapping[str, int]] = {
     },
     "_bytes": {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30},
 }
-_SWITCH = {"true": True, "on": True, "false": False, "off": False}
 _NUMBER_WITH_UNIT = re.compile(r"(-?[0-9]{1,18})\s*([a-z]*)", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"``(\w+)``:\s*(.*?)(?=\n\s*``\w+``:|\n\s*\n|\Z)", re.DOTALL)
 
@@ -91,14 +90,9 @@ class Setting:
         return PREFIX + self.name.upper()
 
     @property
-    def is_switch(self) -> bool:
-        """Whether its values are on and off."""
-        return self.kind is bool
-
-    @property
     def is_list(self) -> bool:
         """Whether it has several values."""
-        return get_origin(self.kind) in (tuple, list)
+        return get_origin(self.kind) is tuple
 
     @property
     def units(self) -> Mapping[str, int]:
@@ -110,17 +104,15 @@ class Setting:
         """The values that it accepts, in words."""
         if get_origin(self.kind) is Literal:
             return "one of " + ", ".join(map(str, get_args(self.kind)))
-        if self.is_switch:
-            return "true or false"
         if self.is_list:
             return "a list of strings"
-        if self.kind is int and self.units:
-            words = {
-                "_ms": "a whole number of milliseconds, or a number with a unit (500, 30s, 7d)",
-                "_bytes": "a whole number of bytes, or a number with a unit (65536, 256MiB)",
-            }
-            return next(text for ending, text in words.items() if self.name.endswith(ending))
-        return {int: "a whole number", float: "a number"}.get(self.kind, "a string")
+        if self.kind is str:
+            return "a string"
+        if self.name.endswith("_ms"):
+            return "a whole number of milliseconds, or a number with a unit (500, 30s, 7d)"
+        if self.name.endswith("_bytes"):
+            return "a whole number of bytes, or a number with a unit (65536, 256MiB)"
+        return "a whole number"
 
     def read(self, given: object) -> object:
         """Convert a text, or a value from a file. Raises `InvalidInput` if it is not valid."""
@@ -138,17 +130,9 @@ class Setting:
         return _SHOWN[self.name](value) if self.name in _SHOWN and isinstance(value, str) else shown
 
     def _read(self, given: object) -> object | None:
-        if self.is_switch:
-            return given if isinstance(given, bool) else _SWITCH.get(str(given).strip().lower())
-        if isinstance(given, bool):
-            return None
-        if self.kind is int:
-            return given if isinstance(given, int) else self._number(str(given))
-        if self.kind is float:
-            try:
-                return float(str(given))
-            except ValueError:
-                return None
+        if self.kind is int:  # of which bool is a kind in Python
+            is_number = isinstance(given, int) and not isinstance(given, bool)
+            return given if is_number else self._number(str(given))
         if self.is_list:
             parts = given.split(",") if isinstance(given, str) else given
             if not isinstance(parts, list | tuple) or not all(isinstance(p, str) for p in parts):
@@ -171,10 +155,7 @@ class Setting:
 def _setting(field: Field[Any], kind: Any, meaning: str) -> Setting:  # Any: a construct of typing
     if get_origin(kind) in (Union, types.UnionType):  # ``str | None``: None is "not set"
         (kind,) = (part for part in get_args(kind) if part is not type(None))
-    default = field.default if field.default is not MISSING else None
-    if field.default_factory is not MISSING:
-        default = field.default_factory()
-    return Setting(field.name, kind, default, meaning)
+    return Setting(field.name, kind, field.default, meaning)
 
 
 def registry_of(declared: type[Any]) -> dict[str, Setting]:  # Any: a dataclass such as `Settings`
