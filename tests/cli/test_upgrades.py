@@ -20,7 +20,7 @@ from strandline.durable.migrations import FORMAT
 from strandline.errors import StrandlineError, surface_of
 from strandline.model.descriptors import Setting
 from strandline.node import Node
-from strandline.node.catalog_log import LogPlace, deciding_part, opening_of
+from strandline.node.catalog_log import LogPlace, deciding_part, open_log
 from strandline.node.membership import raises_fence_of
 from strandline.node.place import DATABASE_FILE
 from tests.durable.test_opening import stored_on_server
@@ -162,7 +162,7 @@ def test_reading_commands_write_nothing_to_etcd_even_if_one_log_of_a_shadow_is_b
         node.session(user="ann").execute(CreateSchema(name="shop"))
     with database_of(address, read_only=False) as database, ExitStack() as opened:
         place = LogPlace(database, address_of(address), HybridClock())
-        first = opening_of(deciding_part(log), place)(place, opened).log
+        first = open_log(deciding_part(log), place, opened).log
         durable_state(first).edit(
             put_note, member="a test", raise_fence=raises_fence_of(database), author="ann"
         )

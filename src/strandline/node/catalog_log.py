@@ -238,7 +238,7 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
     present = remembered_log(place)
     if present is None or (wanted not in ("", present.name) and _is_empty(place, present.name)):
         chosen = wanted or DEFAULT
-        new_log = opening_of(chosen, place)(place, opened)  # if it raises, no row is written
+        new_log = open_log(chosen, place, opened)  # if it raises, no row is written
         new = RememberedLog(chosen, place.catalog_address)
         present = remember(place, new, instead_of=present, if_new=True)
         _compare_address(place, present)
@@ -251,7 +251,7 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
             "`strandline durable migrate` moves a catalog to another log"
         )
     finish_move(place, present)
-    opened_log = opening_of(present.name, place)(place, opened)
+    opened_log = open_log(present.name, place, opened)
     return replace(opened_log, require_log=_requires(present.name, place))
 
 
@@ -341,7 +341,7 @@ def reading_catalog_log(place: LogPlace) -> Iterator[UpdateLog]:
     """Open the log of an existing store as it is, without finishing a move."""
     present = remembered_log(place)
     with ExitStack() as opened:
-        yield opening_of(DEFAULT if present is None else present.name, place)(place, opened).log
+        yield open_log(DEFAULT if present is None else present.name, place, opened).log
 
 
 def remembered_log(place: LogPlace) -> RememberedLog | None:
@@ -393,7 +393,7 @@ def _compare_address(place: LogPlace, present: RememberedLog) -> None:
 
 def _is_empty(place: LogPlace, name: str) -> bool:
     with ExitStack() as opened:
-        return opening_of(name, place)(place, opened).log.token() is None
+        return open_log(name, place, opened).log.token() is None
 
 
 def remember(
@@ -440,20 +440,20 @@ def put_remembered(connection: Connection, present: RememberedLog) -> None:
     change(connection, _PUT, (present.name, present.address, present.former, present.sealed_epoch))
 
 
-def finish_move(place: LogPlace, present: RememberedLog) -> None:
-    """Finish a move to the log ``present``. Several processes may do so at once.
+def finish_move(place: LogPlace, present: RememberedLog) -> RememberedLog:
+    """Finish a move to the log ``present``; return the row. Several processes may do so at once.
 
     After a crash between two steps, the next process that opens the store does the rest. If the
     catalog has moved on meanwhile, a late process changes nothing, because the seal that it finds
     is not that of ``present``.
     """
     if not present.former:
-        return
+        return present
     name = deciding_part(present.name)
     with ExitStack() as opened:
-        log = opening_of(name, place)(place, opened).log
+        log = open_log(name, place, opened).log
         if present.former in LOGS:
-            original = opening_of(present.former, place)(_in_database(place), opened).log
+            original = open_log(present.former, _in_database(place), opened).log
             with suppress(Superseded):  # another process has finished the move
                 LogCopy(original, log, names=(present.former, name), token=FILLING).level()
         unseal(
@@ -462,7 +462,7 @@ def finish_move(place: LogPlace, present: RememberedLog) -> None:
             member=new_member_id(),
             raise_fence=raises_fence_of(place.database),
         )
-    remember(place, replace(present, former="", sealed_epoch=0), instead_of=present)
+    return remember(place, replace(present, former="", sealed_epoch=0), instead_of=present)
 
 
 def _in_database(place: LogPlace) -> LogPlace:
@@ -495,12 +495,12 @@ def _opening(name: str) -> OpenLog | None:
     return LOGS.get(name)
 
 
-def opening_of(name: str, place: LogPlace) -> OpenLog:
-    """Return the opener of the remembered log ``name``. Raises `CorruptData` if it is unknown."""
+def open_log(name: str, place: LogPlace, opened: ExitStack) -> OpenedLog:
+    """Open the remembered log ``name``. Raises `CorruptData` if it is unknown."""
     opening = _opening(name)
     if opening is None:
         raise CorruptData(
             f"{place.database.name} says that its catalog is kept in the log {name!r}, which this "
             f"program does not know; it knows {', '.join(LOGS)}. Use the release that wrote it"
         )
-    return opening
+    return opening(place, opened)

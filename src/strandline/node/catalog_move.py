@@ -53,11 +53,10 @@ from strandline.fencing import FenceToken
 from strandline.node.catalog_log import (
     DEFAULT,
     LogPlace,
-    OpenedLog,
     RememberedLog,
     deciding_part,
     finish_move,
-    opening_of,
+    open_log,
     parts_of,
     put_remembered,
     read_remembered,
@@ -98,15 +97,13 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
     """
     interrupted = _interrupted(target, to)
     if interrupted is not None:
-        finish_move(target, interrupted)
-        return MovedCatalog(_finished(interrupted), None)
+        return MovedCatalog(finish_move(target, interrupted), None)
     present = remembered_log(source)
     if present is None:
         raise NotFound(
             f"there is no catalog in {source.address.name} yet; `strandline serve` creates one"
         )
-    if present.former:
-        finish_move(source, present)
+    finish_move(source, present)
     present = remember(source, RememberedLog(DEFAULT, source.catalog_address), instead_of=None)
     if leaving not in ("", present.name):
         raise InvalidInput(f"the catalog of {source.address.name} is kept in the log {present}")
@@ -115,8 +112,7 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
     with ExitStack() as opened:
         move = _Move(source, target, present, new, opened)
         frontier = move.make()
-    finish_move(target, move.switched)
-    return MovedCatalog(_finished(move.switched), frontier)
+    return MovedCatalog(finish_move(target, move.switched), frontier)
 
 
 def _interrupted(target: LogPlace, to: str) -> RememberedLog | None:
@@ -126,10 +122,6 @@ def _interrupted(target: LogPlace, to: str) -> RememberedLog | None:
         if present is not None and present.former and to in ("", present.name):
             return present
     return None
-
-
-def _finished(present: RememberedLog) -> RememberedLog:
-    return replace(present, former="", sealed_epoch=0)
 
 
 class _Move:
@@ -145,7 +137,7 @@ class _Move:
     ) -> None:
         self._database = source.database
         self._present = present
-        original = _open(deciding_part(present.name), source, opened)
+        original = open_log(deciding_part(present.name), source, opened)
         log = self._log = original.log
         self._takes_part = original.upper_within is not None
         self._state = ReadOnlyState(log)
@@ -165,7 +157,7 @@ class _Move:
         for number, part in enumerate(parts_of(new.name)):
             if _place_of(part, target) == _place_of(deciding_part(present.name), source):
                 continue
-            copy = _open(part, target, opened).log
+            copy = open_log(part, target, opened).log
             names = (
                 str(replace(present, name=deciding_part(present.name))),
                 str(replace(new, name=part)),
@@ -334,10 +326,6 @@ class _Switch:
     def raise_fence(self, connection: Connection) -> None:
         if FenceRow.read(connection) is not None:
             FenceRow.raise_to(connection, self._token)
-
-
-def _open(part: str, place: LogPlace, opened: ExitStack) -> OpenedLog:
-    return opening_of(part, place)(place, opened)
 
 
 def _place_of(part: str, place: LogPlace) -> tuple[str, str]:
