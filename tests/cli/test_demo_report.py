@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 
-from strandline.cli.demo.report import Ledger, same
+from strandline.cli.demo.report import Report, same
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from strandline.cli.demo.report import Ledger, same
         (2, 2.0),
         (float("nan"), float("nan")),
         ([(1, "a")], [(1, "a")]),
-        ({"a": 1.0}, {"a": 1.0 + 1e-13}),
+        ({1, 2}, {2, 1}),
         (True, True),
     ],
 )
@@ -35,11 +36,11 @@ def test_equal_values_compare_as_the_same(expected: object, actual: object) -> N
         ([1, 2], [2, 1]),
         ([1], [1, 1]),
         ((1, 2.5), (1, 2.6)),
-        ({"a": 1}, {"b": 1}),
+        ({1}, {2}),
         ([(336776, 0)], [(336776, 1)]),
     ],
 )
 def test_different_values_are_recorded_as_a_failure(expected: object, actual: object) -> None:
-    ledger = Ledger()
-    ledger.compare("a step", "a number", expected=expected, actual=actual)
-    assert [check.what for check in ledger.failures()] == ["a number"]
+    report = Report(Console(quiet=True))
+    report.compare("a number", expected=expected, actual=actual)
+    assert [check.what for check in report.failures()] == ["a number"]

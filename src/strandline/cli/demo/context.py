@@ -18,7 +18,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.cli.demo.node_process import NodeProcess
-from strandline.cli.demo.report import Ledger, Report
+from strandline.cli.demo.report import Report
 from strandline.errors import UnsupportedOperation
 from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession
@@ -100,7 +100,7 @@ CANCELLATIONS = "nyc.cancellations"
 
 @dataclass(slots=True)
 class Demo:
-    """One run: the node, two Spark sessions on one JVM, the transactional client, the ledger.
+    """One run: the node, two Spark sessions on one JVM, the transactional client, the report.
 
     ``plain`` is an unmodified Spark session that knows the node's Thrift address and nothing else;
     ``tables`` is the transactional client, over ``session``.
@@ -112,7 +112,6 @@ class Demo:
     tables: Tables
     input: Input
     report: Report
-    ledger: Ledger
 
     def csv(self, name: str) -> DataFrame:
         """Return a file of the input as Spark reads it."""

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from strandline.cli.demo import step_crashes, step_data, step_versions
 from strandline.cli.demo.context import USER, Demo, load
 from strandline.cli.demo.node_process import NodeProcess
-from strandline.cli.demo.report import Ledger, Report
+from strandline.cli.demo.report import Report
 from strandline.cli.options import new_console
 from strandline.config import Settings
 from strandline.metastore.interface import Session
@@ -45,7 +45,7 @@ def run(
         address = store or str(place / "store")
         settings = replace(settings, warehouse=str(place / "warehouse") if store else "")
         where = "in new databases" if store else "in an empty folder"
-        report.heading(1, f"A node, a process of its own, on a store {where}")
+        report.heading(1, "node", f"A node, a process of its own, on a store {where}")
         node = NodeProcess(address, settings=settings, log=place / "node.log")
         node.start()
         if not keep:
@@ -61,7 +61,6 @@ def run(
             tables=Tables(_with_settings(spark.newSession()), session),
             input=load(place / "input", months=months),
             report=report,
-            ledger=Ledger(),
         )
         step_data.plain_tables(demo)
         step_data.append_months(demo)
@@ -69,10 +68,10 @@ def run(
         before = step_versions.read_older_versions(demo)
         step_crashes.run(demo)
         step_versions.trim_history(demo, before)
-        report.summary(demo.ledger, seconds=time.monotonic() - began)
+        report.summary(seconds=time.monotonic() - began)
         if keep:
             _how_to_connect(report, node, place)
-        return not demo.ledger.failures()
+        return not report.failures()
 
 
 @contextmanager

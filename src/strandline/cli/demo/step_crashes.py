@@ -18,13 +18,14 @@ from strandline.metastore.interface import Session
 from strandline.model.types import STRING
 from strandline.spark import Tables
 
-STEP = "6 crashes"
 PROBE = "nyc.probe"
 
 
 def run(demo: Demo) -> None:
     """Kill the node at each point, restart it, and compare the rows with those acknowledged."""
-    demo.report.heading(6, "The node is killed with SIGKILL, and nothing acknowledged is lost")
+    demo.report.heading(
+        6, "crashes", "The node is killed with SIGKILL, and nothing acknowledged is lost"
+    )
     demo.tables.create(PROBE, "n int, point string")
     expected: list[tuple[int, str]] = []
     points: list[tuple[str, Callable[[Demo, Tables, Session, int], bool]]] = [
@@ -34,7 +35,7 @@ def run(demo: Demo) -> None:
         ("commit-durable", _append),
         ("ddl-appended", _add_column),
     ]
-    with demo.report.bar("five crashes", total=len(points)) as bar:
+    with demo.report.bar("five crashes", total=len(points)) as step:
         for number, (point, work) in enumerate(points, start=1):
             starts = demo.node.starts
             fault = "" if point == "files-written" else point
@@ -44,7 +45,7 @@ def run(demo: Demo) -> None:
             if acknowledged and work in (_append, _append_again):
                 expected.append((number, "appended"))
             _judge(demo, point, expected, died=demo.node.starts > starts + (1 if fault else 0))
-            bar.step()
+            step()
 
 
 @contextmanager
@@ -128,11 +129,8 @@ def _killed_between_files_and_store(
         transaction.append(PROBE, _one_row(tables, number))
     restart.join()
     state = session.abort(dying.txn_id).state
-    demo.ledger.compare(
-        STEP,
-        "the transaction whose files were never reported",
-        expected="ABORTED",
-        actual=state.name,
+    demo.report.compare(
+        "the transaction whose files were never reported", expected="ABORTED", actual=state.name
     )
     return False
 
@@ -146,22 +144,21 @@ def _add_column(demo: Demo, tables: Tables, session: Session, number: int) -> bo
         session.execute(command)
     except Unavailable:
         settled = "unknown"
-    demo.ledger.compare(STEP, "the answer to DDL was lost", expected="unknown", actual=settled)
+    demo.report.compare("the answer to DDL was lost", expected="unknown", actual=settled)
     last = session.history()[-1]
-    demo.ledger.compare(
-        STEP,
+    demo.report.compare(
         "the last version in the history",
         expected=[("add_columns", PROBE)],
         actual=[(verb, arguments.get("table")) for verb, arguments in last.actions],
     )
     columns = [column.name for column in session.table(PROBE).descriptor.columns]
-    demo.ledger.compare(STEP, "columns of probe", expected=["n", "point", "more"], actual=columns)
+    demo.report.compare("columns of probe", expected=["n", "point", "more"], actual=columns)
     return True
 
 
 def _judge(demo: Demo, point: str, expected: list[tuple[int, str]], *, died: bool) -> None:
-    demo.ledger.compare(STEP, f"the node died at {point}", expected=True, actual=died)
+    demo.report.compare(f"the node died at {point}", expected=True, actual=died)
     actual = rows(demo.tables.read(PROBE).select("n", "point"))
     what = f"rows after the crash at {point}"
-    demo.ledger.compare(STEP, what, expected=list(expected), actual=actual)
+    demo.report.compare(what, expected=list(expected), actual=actual)
     demo.report.say(f"{point}: killed and started again; acknowledged rows: {len(expected)}")

@@ -17,22 +17,22 @@ from strandline.cli.demo.context import (
     rows,
 )
 
-PLAIN = "2 unmodified Spark"
-
 
 def plain_tables(demo: Demo) -> None:
     """Create, fill, join, alter, list, drop and recreate tables and a view, as any user would."""
     spark, report = demo.plain, demo.report
-    report.heading(2, "An unmodified Spark session creates and fills plain tables")
+    report.heading(
+        2, "unmodified Spark", "An unmodified Spark session creates and fills plain tables"
+    )
     spark.sql("CREATE SCHEMA nyc COMMENT 'Flights that left New York in 2013'")
-    with report.bar("writing airlines, airports, planes, weather", total=4) as bar:
+    with report.bar("writing airlines, airports, planes, weather", total=4) as step:
         for name in ("airlines", "airports", "planes"):
             spark.sql(f"CREATE TABLE nyc.{name} ({SCHEMAS[name]}) USING parquet")
             demo.csv(name).createOrReplaceTempView("incoming")
             spark.sql(f"INSERT INTO nyc.{name} SELECT * FROM incoming")
-            bar.step()
+            step()
         _weather(demo)
-        bar.step()
+        step()
     _counts(demo)
     _joins(demo)
     _alter(demo)
@@ -54,11 +54,10 @@ def _weather(demo: Demo) -> None:
 def _counts(demo: Demo) -> None:
     for name in ("airlines", "airports", "planes", "weather"):
         actual = only_row(demo.plain.sql(f"SELECT count(*) FROM nyc.{name}"))[0]
-        demo.ledger.compare(PLAIN, f"rows of {name}", expected=len(demo.frame(name)), actual=actual)
+        demo.report.compare(f"rows of {name}", expected=len(demo.frame(name)), actual=actual)
     partitions = [row[0] for row in rows(demo.plain.sql("SHOW PARTITIONS nyc.weather"))]
     months = sorted(demo.frame("weather")["month"].unique())
-    demo.ledger.compare(
-        PLAIN,
+    demo.report.compare(
         "partitions of weather",
         expected=sorted(f"month={month}" for month in months),
         actual=partitions,
@@ -82,16 +81,13 @@ def _joins(demo: Demo) -> None:
                WHERE w.month <= 3 GROUP BY a.name"""
         )
     )
-    demo.ledger.compare(
-        PLAIN, "weather by airport, first quarter", expected=expected, actual=actual
-    )
+    demo.report.compare("weather by airport, first quarter", expected=expected, actual=actual)
     planes = demo.frame("planes")
     seats = planes.groupby("manufacturer")["seats"].sum()
     actual = rows(
         demo.plain.sql("SELECT manufacturer, sum(seats) FROM nyc.planes GROUP BY manufacturer")
     )
-    demo.ledger.compare(
-        PLAIN,
+    demo.report.compare(
         "seats by manufacturer",
         expected=sorted((str(name), int(total)) for name, total in seats.items()),
         actual=actual,
@@ -101,12 +97,12 @@ def _joins(demo: Demo) -> None:
 def _alter(demo: Demo) -> None:
     demo.plain.sql("ALTER TABLE nyc.airlines ADD COLUMNS (alliance string COMMENT 'if any')")
     columns = demo.plain.table("nyc.airlines").columns
-    demo.ledger.compare(
-        PLAIN, "columns of airlines", expected=["carrier", "name", "alliance"], actual=columns
+    demo.report.compare(
+        "columns of airlines", expected=["carrier", "name", "alliance"], actual=columns
     )
     nulls = only_row(demo.plain.sql("SELECT count(*) FROM nyc.airlines WHERE alliance IS NULL"))[0]
-    demo.ledger.compare(
-        PLAIN, "airlines without alliance", expected=len(demo.frame("airlines")), actual=nulls
+    demo.report.compare(
+        "airlines without alliance", expected=len(demo.frame("airlines")), actual=nulls
     )
 
 
@@ -118,8 +114,7 @@ def _view(demo: Demo) -> None:
     weather = demo.frame("weather")
     windy = weather[weather["wind_speed"] > 30]
     actual = only_row(demo.plain.sql("SELECT count(*), sum(wind_speed) FROM nyc.windy"))
-    demo.ledger.compare(
-        PLAIN,
+    demo.report.compare(
         "the view over windy hours",
         expected=(len(windy), float(windy["wind_speed"].sum())),
         actual=actual,
@@ -130,21 +125,17 @@ def _recreate(demo: Demo) -> None:
     demo.plain.sql("DROP TABLE nyc.airlines")
     listed = rows(demo.plain.sql("SHOW TABLES IN nyc"))
     names = [name for schema, name, _is_temporary in listed if schema == "nyc"]
-    demo.ledger.compare(
-        PLAIN,
-        "tables after the drop",
-        expected=["airports", "planes", "weather", "windy"],
-        actual=names,
+    demo.report.compare(
+        "tables after the drop", expected=["airports", "planes", "weather", "windy"], actual=names
     )
     demo.plain.sql(f"CREATE TABLE nyc.airlines ({SCHEMAS['airlines']}) USING parquet")
     empty = only_row(demo.plain.sql("SELECT count(*) FROM nyc.airlines"))[0]
-    demo.ledger.compare(PLAIN, "the recreated table is empty", expected=0, actual=empty)
+    demo.report.compare("the recreated table is empty", expected=0, actual=empty)
     demo.csv("airlines").createOrReplaceTempView("incoming")
     demo.plain.sql("INSERT INTO nyc.airlines SELECT * FROM incoming")
     actual = only_row(demo.plain.sql("SELECT count(*), count(DISTINCT carrier) FROM nyc.airlines"))
     airlines = demo.frame("airlines")
-    demo.ledger.compare(
-        PLAIN,
+    demo.report.compare(
         "airlines, recreated and filled again",
         expected=(len(airlines), int(airlines["carrier"].nunique())),
         actual=actual,
@@ -152,7 +143,6 @@ def _recreate(demo: Demo) -> None:
     demo.report.say("airlines was dropped and created again: another table under the old name")
 
 
-MONTHS = "3 months"
 HOLD_MS = 600_000
 
 
@@ -163,13 +153,13 @@ class Changed(Exception):
 def append_months(demo: Demo) -> None:
     """Append month by month, and check reads of an old snapshot, before and after each commit."""
     months = range(1, demo.input.months + 1)
-    demo.report.heading(3, "nyc.flights is transactional: one transaction a month")
+    demo.report.heading(3, "months", "nyc.flights is transactional: one transaction a month")
     demo.tables.create(FLIGHTS, SCHEMAS["flights"], comment="Departures of 2013")
     flights = demo.csv("flights").cache()
     frame = demo.frame("flights")
     with (
         demo.tables.snapshot(FLIGHTS, hold_ms=HOLD_MS) as before,
-        demo.report.bar("a transaction a month", total=len(months)) as bar,
+        demo.report.bar("a transaction a month", total=len(months)) as step,
     ):
         for month in months:
             with demo.tables.transaction() as transaction:
@@ -177,16 +167,12 @@ def append_months(demo: Demo) -> None:
                 _months_are(demo, month - 1, "while month {} is not committed yet", month)
             _months_are(demo, month, "after month {}", month)
             old = demo.tables.read(FLIGHTS, snapshot=before).count()
-            demo.ledger.compare(
-                MONTHS,
-                f"rows of the snapshot from before, after month {month}",
-                expected=0,
-                actual=old,
+            demo.report.compare(
+                f"rows of the snapshot from before, after month {month}", expected=0, actual=old
             )
-            bar.step()
+            step()
     _aborted(demo)
-    demo.ledger.compare(
-        MONTHS,
+    demo.report.compare(
         "all flights",
         expected=expected_aggregates(frame),
         actual=flight_aggregates(demo.tables.read(FLIGHTS)),
@@ -200,8 +186,7 @@ def append_months(demo: Demo) -> None:
 def _months_are(demo: Demo, last: int, when: str, month: int) -> None:
     frame = demo.frame("flights")
     by_month = frame[frame["month"] <= last].groupby("month").size()
-    demo.ledger.compare(
-        MONTHS,
+    demo.report.compare(
         f"whole months only, {when.format(month)}",
         expected=sorted((int(str(m)), int(n)) for m, n in by_month.items()),
         actual=rows(demo.tables.read(FLIGHTS).groupBy("month").count()),
@@ -216,7 +201,7 @@ def _aborted(demo: Demo) -> None:
             raise Changed
     except Changed:
         demo.report.say("one more transaction wrote January again and was aborted")
-    demo.ledger.compare(MONTHS, "files after the abort", expected=files, actual=_data_files(demo))
+    demo.report.compare("files after the abort", expected=files, actual=_data_files(demo))
     _months_are(demo, demo.input.months, "after the abort of a transaction on month {}", 1)
 
 
@@ -226,7 +211,6 @@ def _data_files(demo: Demo) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.parquet"))
 
 
-TWO_TABLES = "4 two tables"
 ANSWERS, ANSWERS_A_MONTH = 20, 4
 """Answers to wait for before the commit, and again after it; fewer in a run of few months."""
 WAIT_SECONDS = 240.0
@@ -288,7 +272,9 @@ class LoopingReader:
 
 def two_tables(demo: Demo) -> None:
     """Move the cancelled flights to another table, in one step for every reader."""
-    demo.report.heading(4, "One transaction over two tables, watched by a reader in a loop")
+    demo.report.heading(
+        4, "two tables", "One transaction over two tables, watched by a reader in a loop"
+    )
     frame = demo.frame("flights")
     flown, cancelled = frame[frame["dep_time"].notna()], frame[frame["dep_time"].isna()]
     before, after = (len(frame), 0), (len(flown), len(cancelled))
@@ -297,10 +283,10 @@ def two_tables(demo: Demo) -> None:
     tables.create(CANCELLATIONS, "time_hour timestamp, carrier string, flight int, origin string")
     with (
         LoopingReader(demo) as reader,
-        demo.report.bar("answers of the reader", total=3) as bar,
+        demo.report.bar("answers of the reader", total=3) as step,
     ):
         reader.wait_for(least)
-        bar.step()
+        step()
         with tables.transaction() as transaction:
             cancelled_flights = transaction.read(FLIGHTS).where("dep_time IS NULL")
             transaction.append(
@@ -308,18 +294,16 @@ def two_tables(demo: Demo) -> None:
             )
             transaction.delete(FLIGHTS, "dep_time IS NULL")
             reader.wait_for(1)
-            bar.step()
+            step()
         reader.wait_for(least + 1)
-        bar.step()
+        step()
     _judge(demo, reader.answers, before, after, least=least)
-    demo.ledger.compare(
-        TWO_TABLES,
+    demo.report.compare(
         "flights that departed",
         expected=expected_aggregates(flown),
         actual=flight_aggregates(tables.read(FLIGHTS)),
     )
-    demo.ledger.compare(
-        TWO_TABLES,
+    demo.report.compare(
         "cancellations by carrier",
         expected=sorted((str(c), int(n)) for c, n in cancelled.groupby("carrier").size().items()),
         actual=sorted(
@@ -330,18 +314,14 @@ def two_tables(demo: Demo) -> None:
 
 def _judge(demo: Demo, answers: list[Answer], before: Answer, after: Answer, *, least: int) -> None:
     split = answers.count(before)
-    demo.ledger.compare(
-        TWO_TABLES,
+    demo.report.compare(
         "answers of the reader: all before, then all after, none in between",
         expected=[before] * split + [after] * (len(answers) - split),
         actual=answers,
     )
     for what, count in (("before", split), ("after", answers.count(after))):
-        demo.ledger.compare(
-            TWO_TABLES,
-            f"at least {least} answers {what} the commit",
-            expected=True,
-            actual=count >= least,
+        demo.report.compare(
+            f"at least {least} answers {what} the commit", expected=True, actual=count >= least
         )
     demo.report.say(
         f"the reader answered {split} times {before} and {len(answers) - split} times {after}"

@@ -10,12 +10,12 @@ from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
 from strandline.model.types import STRING
 
-TIME_TRAVEL = "5 time travel"
-
 
 def read_older_versions(demo: Demo) -> int:
     """Add a column to flights, read it as of before, and return the version before."""
-    demo.report.heading(5, "DDL makes a version; the version before can still be read")
+    demo.report.heading(
+        5, "time travel", "DDL makes a version; the version before can still be read"
+    )
     session, tables = demo.session, demo.tables
     old = session.table(FLIGHTS)
     columns = [column.name for column in old.descriptor.columns]
@@ -29,22 +29,16 @@ def read_older_versions(demo: Demo) -> int:
     )
     before = executed.version - 1
     just_before = Timestamp(executed.time - 1)
-    demo.ledger.compare(
-        TIME_TRAVEL,
-        "columns now",
-        expected=[*columns, "remark"],
-        actual=tables.read(FLIGHTS).columns,
+    demo.report.compare(
+        "columns now", expected=[*columns, "remark"], actual=tables.read(FLIGHTS).columns
     )
     for what, frame in (
         (f"as of version {before}", tables.read(FLIGHTS, version=before)),
         ("as of the time before", tables.read(FLIGHTS, time=just_before)),
     ):
-        demo.ledger.compare(TIME_TRAVEL, f"columns {what}", expected=columns, actual=frame.columns)
-        demo.ledger.compare(
-            TIME_TRAVEL, f"rows {what}", expected=aggregates, actual=flight_aggregates(frame)
-        )
-    demo.ledger.compare(
-        TIME_TRAVEL,
+        demo.report.compare(f"columns {what}", expected=columns, actual=frame.columns)
+        demo.report.compare(f"rows {what}", expected=aggregates, actual=flight_aggregates(frame))
+    demo.report.compare(
         "rows now, none with a remark",
         expected=(aggregates[0], 0),
         actual=only_row(tables.read(FLIGHTS).selectExpr("count(*)", "count(remark)")),
@@ -60,16 +54,11 @@ def _rows_of_then(demo: Demo) -> None:
     for info in demo.session.history():
         if any(arguments.get("table") == FLIGHTS for _, arguments in info.actions):
             actual = demo.session.table(FLIGHTS, at=AsOf(version=info.version)).catalog_version
-            demo.ledger.compare(
-                TIME_TRAVEL,
-                "the version that created flights",
-                expected=info.version,
-                actual=actual,
+            demo.report.compare(
+                "the version that created flights", expected=info.version, actual=actual
             )
             empty = demo.tables.read(FLIGHTS, time=info.time).count()
-            demo.ledger.compare(
-                TIME_TRAVEL, "flights at the time of their creation", expected=0, actual=empty
-            )
+            demo.report.compare("flights at the time of their creation", expected=0, actual=empty)
             return
 
 
@@ -86,59 +75,49 @@ def _plain_time_travel(demo: Demo) -> None:
         (versions[0], ["carrier", "name", "alliance"]),
     ):
         actual = demo.plain.sql(f"DESCRIBE TABLE `nyc@{version}`.airlines").collect()
-        demo.ledger.compare(
-            TIME_TRAVEL,
+        demo.report.compare(
             f"unmodified Spark describes airlines as of version {version}",
             expected=columns,
             actual=[row[0] for row in actual],
         )
     last = demo.session.history()[-1].version
-    demo.ledger.compare(
-        TIME_TRAVEL,
+    demo.report.compare(
         "unmodified Spark reads the flights as of the last version",
         expected=flight_aggregates(demo.tables.read(FLIGHTS, version=last)),
         actual=flight_aggregates(demo.plain.table(f"`nyc@{last}`.flights")),
     )
 
 
-HISTORY = "7 history"
-
-
 def trim_history(demo: Demo, version: int) -> None:
     """Print the history, trim it up to ``version``, and check which reads are refused then."""
-    demo.report.heading(7, "The history, version by version; then it is trimmed")
+    demo.report.heading(7, "history", "The history, version by version; then it is trimmed")
     session = demo.session
     infos = session.history()
     demo.report.table(history_table(infos))
     kept_versions = [info.version for info in infos if info.version >= version]
     before = {number: _look(demo, number) for number in (version, kept_versions[-1])}
     trimmed = session.compact(version)
-    demo.ledger.compare(HISTORY, f"trimmed up to version {version}", expected=True, actual=trimmed)
-    demo.ledger.compare(
-        HISTORY, "trimming again changes nothing", expected=False, actual=session.compact(version)
+    demo.report.compare(f"trimmed up to version {version}", expected=True, actual=trimmed)
+    demo.report.compare(
+        "trimming again changes nothing", expected=False, actual=session.compact(version)
     )
     refused = "it was answered"
     try:
         demo.tables.read(FLIGHTS, version=version - 1)
     except VersionNotFound as error:
         refused = error.message
-    demo.ledger.compare(
-        HISTORY,
+    demo.report.compare(
         f"a read of version {version - 1} names the earliest version",
         expected=True,
         actual=f"earliest is version {version}" in refused,
     )
     demo.report.say(f"refused: {refused}")
     for number, look in before.items():
-        demo.ledger.compare(
-            HISTORY,
-            f"version {number} answers as before",
-            expected=look,
-            actual=_look(demo, number),
+        demo.report.compare(
+            f"version {number} answers as before", expected=look, actual=_look(demo, number)
         )
     marks = {info.version for info in session.history() if info.trimmed}
-    demo.ledger.compare(
-        HISTORY,
+    demo.report.compare(
         "versions marked as trimmed",
         expected={info.version for info in infos if info.version < version},
         actual=marks,
