@@ -12,10 +12,6 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from strandline.errors import InvalidInput
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_THRIFT_PORT = 9083
-"""The port that Hive clients expect a metastore on."""
-DEFAULT_HTTP_PORT = 9084
 DEFAULT_CALL_THREADS = 32
 DEFAULT_MAX_CALLS = 512
 
@@ -100,7 +96,7 @@ class Settings:
     allows.
     """
 
-    host: str = DEFAULT_HOST
+    host: str = "127.0.0.1"
     thrift_host: str = ""
     users_file: str = ""
     users: str = ""
@@ -113,8 +109,8 @@ class Settings:
     delay_ms: int | None = None
     clock_skew_ms: int | None = None
     deploy_generation: int | None = None
-    thrift_port: int = DEFAULT_THRIFT_PORT
-    http_port: int = DEFAULT_HTTP_PORT
+    thrift_port: int = 9083  # where Hive clients expect a metastore
+    http_port: int = 9084
     history_retention_ms: int = 7 * _DAY_MS
     transaction_timeout_ms: int = 300_000
     clean_interval_ms: int = _HOUR_MS

@@ -26,7 +26,7 @@ from strandline.node import relocation, store_database
 from strandline.node.address import StoreAddress
 from strandline.node.settings import load
 from strandline.node.warehouse_place import accept_database, refuse_copied
-from strandline.sql import Database, accept_time, accepted_time, stored_time
+from strandline.sql import accept_time, accepted_time, stored_time
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
@@ -151,7 +151,8 @@ def repair_clock(store: Store, *, yes: bool) -> None:
     settings = load(store).settings
     with database_of(store, read_only=False) as database:
         clock = HybridClock(max_ahead_ms=settings.clock_ahead_limit_ms)
-        last, accepted = _times(database)
+        with database.read() as connection:
+            last, accepted = stored_time(connection), accepted_time(connection)
         ahead = clock.ahead_of_wall(last)
         click.echo(f"the store's time     {format_timestamp(last)}")
         click.echo(f"this machine's clock {format_timestamp(clock.current())}")
@@ -174,8 +175,3 @@ the store is {days} days ahead. If its time is accepted, until this machine's cl
   - every version and commit gets a time directly after the previous one
   - transactions and holds do not time out by themselves
   - a time between now and then names the state before the clock jumped"""
-
-
-def _times(database: Database) -> tuple[Timestamp, Timestamp]:
-    with database.read() as connection:
-        return stored_time(connection), accepted_time(connection)

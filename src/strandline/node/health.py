@@ -45,15 +45,11 @@ class NodeHealth:
         for name, check in self._checks.items():
             try:
                 check()
-            except StoreFull as error:
-                problems.append(Problem(name, in_one_line(str(error)), stops_reads=False))
             except (StrandlineError, OSError) as error:
-                problems.append(Problem(name, in_one_line(str(error))))
+                stops_reads = not isinstance(error, StoreFull)
+                problems.append(Problem(name, in_one_line(str(error)), stops_reads=stops_reads))
             except Exception as error:
                 logger.exception("the check of %s failed with an internal error", name)
-                problems.append(
-                    Problem(
-                        name, f"the check failed with an internal error: {type(error).__name__}"
-                    )
-                )
+                reason = f"the check failed with an internal error: {type(error).__name__}"
+                problems.append(Problem(name, reason))
         return problems

@@ -130,12 +130,13 @@ class HttpConnections:
                 connection.transport.abort()
             elif connection.transport.is_closing():
                 pass  # with TLS, closing waits for the client to confirm it
-            elif not unread and connection.awaits_head and self._is_late(connection, now):
+            elif (
+                not unread
+                and connection.awaits_head
+                and now - connection.waits_since >= self._head_seconds
+            ):
                 self.counts.late += 1
                 connection.transport.close()
-
-    def _is_late(self, connection: _HttpConnection, now: float) -> bool:
-        return now - connection.waits_since >= self._head_seconds
 
     def _make_room(self) -> bool:
         waiting = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from strandline.config import SettingValue
 from strandline.durable import durable_state
@@ -22,9 +21,6 @@ from strandline.node.database_mark import DatabaseMark
 from strandline.node.opened_store import OpenedStore
 from strandline.node.store_database import compare_head
 from strandline.sql import Database, SqliteDatabase
-
-if TYPE_CHECKING:  # it imports pyarrow
-    from strandline.node.verification import Verification
 
 
 class StoreInspection:
@@ -43,20 +39,10 @@ class StoreInspection:
         self._settings = settings
 
     def verify(self, *, pages: bool) -> VerificationReport:
-        verification = self._verification(pages=pages)
-        verified = verification.verified
-        findings: list[Finding] = []
-        for finding in verification.findings():
-            count = verified.errors if finding.is_error else verified.leftovers
-            if count <= MOST_FINDINGS:
-                findings.append(finding)
-        return VerificationReport(tuple(findings), verified)
-
-    def _verification(self, *, pages: bool) -> Verification:
-        from strandline.node.verification import Verification
+        from strandline.node.verification import Verification  # it imports pyarrow
 
         store = self._store
-        return Verification(
+        verification = Verification(
             store.database,
             durable_state(store.catalog_log.log).open_read_only,
             self._notifications,
@@ -64,6 +50,13 @@ class StoreInspection:
             compare_head=head_comparison(store.address, store.database, store.mark),
             pages=pages,
         )
+        verified = verification.verified
+        findings: list[Finding] = []
+        for finding in verification.findings():
+            count = verified.errors if finding.is_error else verified.leftovers
+            if count <= MOST_FINDINGS:
+                findings.append(finding)
+        return VerificationReport(tuple(findings), verified)
 
     def dump(self, *, ignore: Sequence[str], stats_only: bool) -> Iterator[str]:
         state = durable_state(self._store.catalog_log.log).open_read_only()

@@ -172,8 +172,12 @@ def _open_servers(
             "delay_ms is 0, but the catalog is in etcd: a transaction could never know which "
             "catalog it commits under; leave delay_ms out, or give it at least 100 ms"
         )
-    mark = None if address.is_one_database else _open_mark(address, clock, opened)
-    mark_time = mark and mark.marked_time()
+    mark, mark_time = None, None
+    if not address.is_one_database:
+        metastorage = open_metastorage(address.catalog, clock)
+        opened.callback(metastorage.close)
+        mark = DatabaseMark(metastorage, address.name)
+        mark_time = mark.marked_time()
     database = open_database(address.objects)
     opened.callback(database.close)
     refuse_foreign_parts(database)
@@ -209,12 +213,6 @@ def _open_servers(
     )
 
 
-def _open_mark(address: StoreAddress, clock: HybridClock, opened: ExitStack) -> DatabaseMark:
-    metastorage = open_metastorage(address.catalog, clock)
-    opened.callback(metastorage.close)
-    return DatabaseMark(metastorage, address.name)
-
-
 def _log_of(
     address: StoreAddress,
     database: Database,
@@ -223,16 +221,12 @@ def _log_of(
     opened: ExitStack,
 ) -> OpenedLog:
     """Open the catalog's log, after moving the clock past every time in the database."""
-    _move_past(clock, database)
+    with database.read() as connection:
+        clock.update(stored_time(connection))
     place = LogPlace(
         database, address, clock, blobs=settings.catalog_blobs, warehouse=settings.warehouse
     )
     return open_catalog_log(place, opened, wanted=settings.catalog_log)
-
-
-def _move_past(clock: HybridClock, database: Database) -> None:
-    with database.read() as connection:
-        clock.update(stored_time(connection))
 
 
 def _uri(folder: Path) -> str:

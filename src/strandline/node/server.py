@@ -348,14 +348,6 @@ def _on_stop_signal(stop: asyncio.Event, number: signal.Signals) -> None:
     stop.set()
 
 
-def _load_late_parts() -> None:
-    """Load what the first request would otherwise load on the event loop.
-
-    That takes tens of milliseconds. All child processes share what is loaded now.
-    """
-    HIVE_CODEC.prepare("Table", "Partition", "Database")
-
-
 def _allow_connections() -> int:
     """Raise the limit of open files to `MOST_DESCRIPTORS`, or as far as the system allows.
 
@@ -423,7 +415,8 @@ def serve(
     users = _users(settings)
     security = _security(settings)
     most_connections = _allow_connections()
-    _load_late_parts()
+    # The first request would load this on the event loop, which takes tens of milliseconds.
+    HIVE_CODEC.prepare("Table", "Partition", "Database")
     work.settle_interpreter()
     shorten_time_slices()
     with ExitStack() as open_resources:

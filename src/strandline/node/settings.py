@@ -27,10 +27,10 @@ import re
 import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from strandline.config import Settings, SettingValue, ShownValue
 from strandline.errors import InvalidInput, StrandlineError
@@ -152,21 +152,19 @@ class Setting:
         return None if factor is None else number * factor
 
 
-def _setting(field: Field[Any], kind: Any, meaning: str) -> Setting:  # Any: a construct of typing
-    if get_origin(kind) in (Union, types.UnionType):  # ``str | None``: None is "not set"
-        (kind,) = (part for part in get_args(kind) if part is not type(None))
-    return Setting(field.name, kind, field.default, meaning)
-
-
 def registry_of(declared: type[Any]) -> dict[str, Setting]:  # Any: a dataclass such as `Settings`
     """Return the settings that a dataclass declares, by name; its docstring describes them."""
     described = _PARAGRAPH.findall(declared.__doc__ or "")
     meanings = {name: " ".join(text.split()) for name, text in described}
     kinds = get_type_hints(declared)
-    return {
-        field.name: _setting(field, kinds[field.name], meanings.get(field.name, ""))
-        for field in fields(declared)
-    }
+    registry = {}
+    for field in fields(declared):
+        kind = kinds[field.name]
+        if get_origin(kind) is types.UnionType:  # ``str | None``: None is "not set"
+            (kind,) = (part for part in get_args(kind) if part is not type(None))
+        meaning = meanings.get(field.name, "")
+        registry[field.name] = Setting(field.name, kind, field.default, meaning)
+    return registry
 
 
 REGISTRY: Mapping[str, Setting] = registry_of(Settings)

@@ -108,7 +108,8 @@ class Verification:
             tables = _tables(state)
             yield from _broken(state)
             self.verified.records += state.recovered[-1].version
-            self.verified.records += _storage_usage_events(state)
+            events = read_events(state.log, 1, state.log.frontier().upper)
+            self.verified.records += sum(1 for _ in events)  # each is decoded
         except StrandlineError as error:
             yield Finding(Kind.RECORD, "catalog", error.message)
         yield from self._rows()
@@ -377,11 +378,6 @@ def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:
     entries = chain.from_iterable(applied.update.entries for applied in state.recovered)
     for arguments in chain((each for _, each in actions), (entry.arguments for entry in entries)):
         len(arguments)
-
-
-def _storage_usage_events(state: ReadOnlyState) -> int:
-    """Return the number of storage usage events. Raises `CorruptData` if one does not decode."""
-    return sum(1 for _ in read_events(state.log, 1, state.log.frontier().upper))
 
 
 def _tables(state: ReadOnlyState) -> dict[int, _Table]:
