@@ -180,6 +180,17 @@ class Overloaded(Unavailable):
 
 class UnknownOutcome(Unavailable):
     code = "unknown_outcome"
+    reason = ""
+    """Why the outcome of a commit is unknown: all that concerns a caller who wanted to read."""
+
+    @classmethod
+    def of_commit(cls, reason: str) -> UnknownOutcome:
+        """The error of a commit that a database did not confirm, because of ``reason``."""
+        error = cls(
+            f"{reason}; the change may or may not have been written: read before you try again"
+        )
+        error.reason = reason
+        return error
 
 
 class WrongClock(StrandlineError):

@@ -82,7 +82,7 @@ def test_a_reader_is_not_told_that_a_change_may_have_been_written(
     at = dml.transactions.latest_time()
 
     def fail(*_: object) -> None:
-        raise UnknownOutcome("the disk failed; the change may or may not have been written")
+        raise UnknownOutcome.of_commit("the disk failed")
 
     monkeypatch.setattr(SqliteDatabase, "_commit", fail)
     with pytest.raises(Unavailable, match="did not confirm it") as refused:

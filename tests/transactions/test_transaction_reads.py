@@ -43,7 +43,7 @@ def test_a_read_while_the_disk_fails_does_not_say_that_a_change_may_have_been_wr
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise UnknownOutcome("the disk failed; the change may or may not have been written: …")
+        raise UnknownOutcome.of_commit("the disk failed")
 
     monkeypatch.setattr(type(store.database), "_commit", fail)
     with pytest.raises(Unavailable, match=r"\(the disk failed\); nothing was changed") as refused:

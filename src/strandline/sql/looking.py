@@ -56,10 +56,9 @@ def look_in_order(
                 rows = run_at_commit(connection, *take_time_query(clock, bounded=False))
         except UnknownOutcome as error:
             if not looks_left:
-                reason = error.message.partition("; the change may or may not")[0]
                 raise Unavailable(
                     f"{database.name} lost its answer to each of {_LOOKS} requests for its time "
-                    f"({reason}); nothing was changed, try again"
+                    f"({error.reason}); nothing was changed, try again"
                 ) from error
         else:
             new_time = Timestamp(rows[0][0])

@@ -394,9 +394,8 @@ class PostgresDatabase(Database):
             with self._state:
                 self._open_outcomes += 1
                 self._counts["lost_connections"] += 1
-            raise UnknownOutcome(
-                f"{self.name} did not answer a commit ({str(error).strip()}); the change may or "
-                "may not have been written: read before you try again"
+            raise UnknownOutcome.of_commit(
+                f"{self.name} did not answer a commit ({str(error).strip()})"
             ) from error
         finally:
             if is_news:

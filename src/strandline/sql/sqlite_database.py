@@ -407,9 +407,8 @@ class SqliteDatabase(Database):
             if not sqlite_file.is_io_error(error):
                 raise
             self._failed_commit |= sqlite_file.may_be_in_the_log(error)
-            raise UnknownOutcome(
-                f"the disk failed while {self.path} was committing ({error.orig}); the change may "
-                "or may not have been written: read before you try again"
+            raise UnknownOutcome.of_commit(
+                f"the disk failed while {self.path} was committing ({error.orig})"
             ) from error
 
     def _settle(self) -> None:

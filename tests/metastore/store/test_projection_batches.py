@@ -359,7 +359,7 @@ def test_a_projection_whose_commit_fails_is_repeated_and_is_no_unknown_outcome_f
     version = node.ddl(create(node, "rides"), project=False)
 
     def fail(*_: object) -> None:
-        raise UnknownOutcome("the disk failed; the change may or may not have been written")
+        raise UnknownOutcome.of_commit("the disk failed")
 
     with monkeypatch.context() as patch:
         patch.setattr(SqliteDatabase, "_commit", fail)

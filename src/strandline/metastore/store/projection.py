@@ -261,10 +261,9 @@ class Projector:
             raise
         except UnknownOutcome as error:
             # It can be repeated, and the caller may be a reader, who has changed nothing.
-            reason = error.message.partition("; the change may or may not")[0]
             raise Unavailable(
                 f"the folders and events of the catalog up to version {version} could not be "
-                f"recorded ({reason}); try again"
+                f"recorded ({error.reason}); try again"
             ) from error
         self._failed_batch = None
         self._moves += turn.moves
