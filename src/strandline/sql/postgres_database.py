@@ -109,6 +109,7 @@ class PostgresDatabase(Database):
     def __init__(self, url: str, *, patience: float, read_only: bool = False) -> None:
         self._address, name = driver.address_of(url)
         super().__init__(name, patience=patience, read_only=read_only)
+        self._writing: Connection | None = None  # that of the thread whose turn it is
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._connections: WeakSet[driver.Connection] = WeakSet()
@@ -174,6 +175,16 @@ class PostgresDatabase(Database):
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
+    def if_undone(self, undo: Callable[[], object]) -> None:
+        """See `Database.if_undone`.
+
+        A statement that fails ends the transaction, and its locks, at once. After a savepoint, it
+        ends only what came after that.
+        """
+        assert self._writing is not None  # a write is open
+        change(self._writing, "SAVEPOINT before_changes_outside")
+        super().if_undone(undo)
+
     @property
     def is_synced(self) -> bool:
         """See `Database.is_synced`. Unsynced writes matter only while the server runs."""
@@ -231,6 +242,7 @@ class PostgresDatabase(Database):
             try:
                 locked = self._locked(began, deadline, synced=synced, first=first)
                 with _returned(locked) as connection, self._undoing():
+                    self._writing = connection
                     yield connection
                     self._commit(connection, is_news=is_news)
             except BaseException:

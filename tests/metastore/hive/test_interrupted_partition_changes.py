@@ -12,8 +12,15 @@ from typing import Any
 
 import pytest
 from hive_metastore.ttypes import FieldSchema, InvalidOperationException, MetaException, Partition
+from sqlalchemy import Connection
 
-from strandline.errors import IllegalChange, Unavailable, UnknownOutcome, WriteConflict
+from strandline.errors import (
+    DeadlineExceeded,
+    IllegalChange,
+    Unavailable,
+    UnknownOutcome,
+    WriteConflict,
+)
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -21,6 +28,8 @@ from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
+from strandline.sql import change_each
+from strandline.transactions import records
 from tests.metastore.hive.hive_node import HiveNode, fail_a_commit, refusal, storage, table
 from tests.metastore.hive.parted import (
     CHANGES,
@@ -346,6 +355,33 @@ def test_folders_move_back_before_another_thread_can_take_their_place(
         assert in_turn == [True, True]
         assert sorted(folder(hive).parent.rglob("*")) == before
     assert texts(stub, "d1") == {"b": "first b", "c": "first c"}
+
+
+def test_folders_move_back_before_another_node_can_take_their_place(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the last statements of a change arrives at a server's commit."""
+    before, move_back, mark = files(hive, "t1"), FolderMoves._move_back, records.mark_committed
+    refused: list[type[Exception]] = []
+
+    def with_an_error(connection: Connection, *arguments: Any, **named: Any) -> Any:
+        change_each(connection, "INSERT INTO missing (id) VALUES (?)", [(1,)])
+        return mark(connection, *arguments, **named)
+
+    with hive.another_node() as other:
+
+        def noted(moves: FolderMoves) -> None:
+            if moves.moved:
+                with pytest.raises(DeadlineExceeded) as late, other.database.write(deadline=0.0):
+                    pass
+                refused.append(late.type)
+            move_back(moves)
+
+        monkeypatch.setattr(FolderMoves, "_move_back", noted)
+        monkeypatch.setattr(records, "mark_committed", with_an_error)
+        assert refusal(lambda: CHANGES["rename"](hive, stub))
+    assert refused == [DeadlineExceeded]
+    assert files(hive, "t1") == before
 
 
 def test_a_partition_that_is_dropped_while_a_restore_begins_is_restored_with_its_files(
