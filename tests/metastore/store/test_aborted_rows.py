@@ -127,7 +127,7 @@ def test_many_aborts_are_cleaned_with_few_statements(dml: Dml, cleaner: AbortedR
     with recorded() as statements:
         cleaner.clean()
     deletes = [text for text, _ in statements if text.startswith("DELETE")]
-    assert len(deletes) == 2  # the rows, and the write ids
+    assert len(deletes) == 3  # the rows, the removals, and the write ids
 
 
 def test_a_fenced_process_cleans_nothing(dml: Dml, cleaner: AbortedRows) -> None:

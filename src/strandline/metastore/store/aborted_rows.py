@@ -20,12 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection
 
-from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
-from strandline.sql import Database, chunks, first_row, run
+from strandline.sql import Database, change, first_row, marks, run
 from strandline.transactions import TransactionState
-from strandline.transactions.tables import TXN_WRITE_ID
 
 MOST_ROWS = 2_000
 MOST_PAIRS = 200
@@ -76,13 +74,9 @@ class AbortedRows:
             rows = _remove_rows(connection, table_id, write_ids, most=MOST_ROWS)
             is_last = rows < MOST_ROWS
             if is_last:
-                pairs = TXN_WRITE_ID.c
-                connection.execute(
-                    delete(TXN_WRITE_ID).where(
-                        pairs.table_id == table_id,
-                        pairs.write_id.in_(write_ids),
-                        pairs.commit_time.is_(None),
-                    )
+                pairs = f"table_id = ? AND write_id IN {marks(write_ids)} AND commit_time IS NULL"
+                change(
+                    connection, f"DELETE FROM txn_write_id WHERE {pairs}", (table_id, *write_ids)
                 )
         self._steps += 1
         self._rows += rows
@@ -113,11 +107,10 @@ def _remove_rows(
 ) -> int:
     """Delete rows and removals of these write ids, at most ``most`` in all; return how many."""
     removed = 0
-    for table in (STORE_ROW, STORE_REMOVAL):
-        of_writes = table.c.table_id == table_id, table.c.write_id.in_(write_ids)
-        statement = select(table.c.row_id).where(*of_writes).limit(most - removed)
-        row_ids = connection.execute(statement).scalars().all()
-        for chunk in chunks(dict.fromkeys(row_ids)):
-            connection.execute(delete(table).where(*of_writes, table.c.row_id.in_(chunk)))
-        removed += len(row_ids)
+    of_writes = f"table_id = ? AND write_id IN {marks(write_ids)}"
+    ids = (table_id, *write_ids)
+    for name in ("store_row", "store_removal"):
+        some = f"SELECT row_id FROM {name} WHERE {of_writes} LIMIT ?"
+        statement = f"DELETE FROM {name} WHERE {of_writes} AND row_id IN ({some})"
+        removed += change(connection, statement, (*ids, *ids, most - removed))
     return removed
