@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
+from sqlalchemy import Connection
 
 from strandline.clock import (
     MAX_TIMESTAMP,
@@ -37,13 +37,27 @@ from strandline.clock import (
 )
 from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
-from strandline.sql import PATIENCE, Database, present_time, take_time
+from strandline.sql import (
+    PATIENCE,
+    Database,
+    change,
+    first_row,
+    present_time,
+    run,
+    take_time,
+    value,
+)
 from strandline.transactions import records
-from strandline.transactions.tables import HOLD, HOLD_WATERMARK, LAST_ID
+from strandline.transactions.tables import LAST_ID
 
 BACKUP = "backup"
 """The kind of hold that a backup takes."""
-_WATERMARK = select(HOLD_WATERMARK.c.time).where(HOLD_WATERMARK.c.id == 1)
+_ALL = "SELECT hold_id, kind, owner, time, expires FROM hold"
+_LIVE = f"{_ALL} WHERE expires > ? AND time >= ?"
+_ADD = (
+    'INSERT INTO hold (kind, owner, time, expires, "user") VALUES (?, ?, ?, ?, ?) RETURNING hold_id'
+)
+_FORGET_EXPIRED = "DELETE FROM hold WHERE expires <= ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,7 @@ class Holds:
         with self._database.write(deadline=time.monotonic() + timeout) as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
-            connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
+            change(connection, _FORGET_EXPIRED, (now,))
             lowest = self._raise_watermark(connection, now)
             at = now if at is None else at
             if at < lowest:
@@ -107,11 +121,8 @@ class Holds:
                     f"history at {format_timestamp(at)} cannot be held for {owner!r}: it is kept"
                     f" from {format_timestamp(lowest)} on; read at a later time"
                 )
-            values = {"kind": kind, "owner": owner, "time": at}
             expires = add_milliseconds(now, ttl_ms)
-            hold_id = connection.execute(
-                insert(HOLD).values(expires=expires, user=user, **values).returning(HOLD.c.hold_id)
-            ).scalar_one()
+            hold_id = value(connection, _ADD, (kind, owner, at, expires, user))
             return Hold(hold_id, kind, owner, at, expires)
 
     def renew(
@@ -129,10 +140,8 @@ class Holds:
             hold = _live(connection, hold_id, now)
             _check_holder(connection, hold_id, may_touch)
             expires = add_milliseconds(now, ttl_ms)
-            connection.execute(
-                update(HOLD).where(HOLD.c.hold_id == hold_id).values(expires=expires)
-            )
-            return Hold(hold_id, hold.kind, hold.owner, hold.at, expires)
+            change(connection, "UPDATE hold SET expires = ? WHERE hold_id = ?", (expires, hold_id))
+            return replace(hold, expires=expires)
 
     def release(self, hold_id: int, *, may_touch: Callable[[str], None] | None = None) -> None:
         """Release a hold. Does nothing if it does not exist. ``may_touch`` as in `renew`."""
@@ -140,7 +149,7 @@ class Holds:
             self._guard(connection)
             _check_holder(connection, hold_id, may_touch)
             if 0 < hold_id <= LAST_ID:
-                connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold_id))
+                change(connection, "DELETE FROM hold WHERE hold_id = ?", (hold_id,))
 
     def get(self, hold_id: int) -> Hold:
         """The hold. Raises `HoldExpired` if it has expired, was released, or never existed."""
@@ -152,12 +161,8 @@ class Holds:
         with self._database.read() as connection:
             lowest = _given_watermark(connection)
             present = present_time(connection, self._clock)
-            rows = connection.execute(
-                select(HOLD)
-                .where(HOLD.c.expires > present, HOLD.c.time >= lowest)
-                .order_by(HOLD.c.time, HOLD.c.hold_id)
-            )
-            return tuple(_hold(row) for row in rows.mappings())
+            rows = run(connection, f"{_LIVE} ORDER BY time, hold_id", (present, lowest))
+            return tuple(Hold(*row) for row in rows)
 
     def cleaning_limit(self, *, dry_run: bool = False) -> Timestamp | None:
         """The time of the oldest snapshot that may still be read, or None during a backup.
@@ -174,7 +179,7 @@ class Holds:
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
-            connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
+            change(connection, _FORGET_EXPIRED, (now,))
             return _limit(connection, now, self._raise_watermark(connection, now))
 
     def raise_low_watermark(self, to: Timestamp) -> None:
@@ -189,18 +194,16 @@ class Holds:
             self._guard(connection)
             now = take_time(connection, self._clock)
             stored_watermark = _given_watermark(connection)
+            oldest = f"{_LIVE} AND time <= ? ORDER BY time, hold_id LIMIT 1"
             needs = [
                 (
-                    Timestamp(row.time),
-                    f"hold {row.hold_id} of {row.owner}",
-                    f" (for a {row.kind}, until {format_timestamp(Timestamp(row.expires))} if it is"
-                    " not renewed)",
+                    hold.at,
+                    f"hold {hold.hold_id} of {hold.owner}",
+                    f" (for a {hold.kind}, until {format_timestamp(hold.expires)} if it is not"
+                    " renewed)",
                 )
-                for row in connection.execute(
-                    select(HOLD.c.time, HOLD.c.hold_id, HOLD.c.owner, HOLD.c.kind, HOLD.c.expires)
-                    .where(HOLD.c.expires > now, HOLD.c.time >= stored_watermark, HOLD.c.time <= to)
-                    .order_by(HOLD.c.time, HOLD.c.hold_id)
-                    .limit(1)
+                for hold in (
+                    Hold(*row) for row in run(connection, oldest, (now, stored_watermark, to))
                 )
             ]
             oldest_begin = records.oldest_begin(connection)
@@ -227,9 +230,7 @@ class Holds:
 def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -> Timestamp:
     """The low watermark at ``now``; not below one that was given before."""
     needed = [milliseconds_before(now, retention_ms)]
-    oldest_hold = connection.execute(
-        select(func.min(HOLD.c.time)).where(HOLD.c.expires > now)
-    ).scalar_one()
+    oldest_hold = value(connection, "SELECT min(time) FROM hold WHERE expires > ?", (now,))
     if oldest_hold is not None:
         needed.append(Timestamp(oldest_hold))
     oldest_begin = records.oldest_begin(connection)
@@ -248,21 +249,22 @@ def _limit(connection: Connection, now: Timestamp, lowest: Timestamp) -> Timesta
 
 def is_backed_up(connection: Connection, now: Timestamp) -> bool:
     """Whether a backup is running: the files that it has listed must stay until they are copied."""
-    backup_holds = (
-        select(HOLD.c.hold_id).where(HOLD.c.kind == BACKUP, HOLD.c.expires > now).limit(1)
-    )
-    return connection.execute(backup_holds).first() is not None
+    backups = "SELECT 1 FROM hold WHERE kind = ? AND expires > ? LIMIT 1"
+    return value(connection, backups, (BACKUP, now)) is not None
 
 
 def _given_watermark(connection: Connection) -> Timestamp:
-    watermark = connection.execute(_WATERMARK).scalar_one_or_none()
+    watermark = value(connection, "SELECT time FROM hold_watermark WHERE id = 1")
     return MIN_TIMESTAMP if watermark is None else Timestamp(watermark)
 
 
 def _set_watermark(connection: Connection, time: Timestamp) -> None:
-    changed = connection.execute(update(HOLD_WATERMARK).values(time=time)).rowcount
-    if not changed:
-        connection.execute(insert(HOLD_WATERMARK).values(id=1, time=time))
+    change(
+        connection,
+        "INSERT INTO hold_watermark (id, time) VALUES (1, ?)"
+        " ON CONFLICT (id) DO UPDATE SET time = excluded.time",
+        (time,),
+    )
 
 
 def _check_holder(
@@ -270,37 +272,26 @@ def _check_holder(
 ) -> None:
     if may_touch is None or not 0 < hold_id <= LAST_ID:
         return
-    taken_by = func.coalesce(HOLD.c.user, HOLD.c.owner)
-    holder = connection.execute(select(taken_by).where(HOLD.c.hold_id == hold_id))
-    for name in holder.scalars():
+    taken_by = 'SELECT coalesce("user", owner) FROM hold WHERE hold_id = ?'
+    for (name,) in run(connection, taken_by, (hold_id,)):
         may_touch(name)
 
 
 def _live(connection: Connection, hold_id: int, now: Timestamp) -> Hold:
     row = None
     if 0 < hold_id <= LAST_ID:
-        row = connection.execute(select(HOLD).where(HOLD.c.hold_id == hold_id)).mappings().first()
+        row = first_row(connection, f"{_ALL} WHERE hold_id = ?", (hold_id,))
     if row is None:
         raise HoldExpired(
             f"hold {hold_id} does not exist: it was released, or it expired; take a new one"
         )
-    hold = _hold(row)
+    hold = Hold(*row)
     if hold.expires <= now or hold.at < _given_watermark(connection):
         raise HoldExpired(
             f"hold {hold_id} of {hold.owner!r} expired at {format_timestamp(hold.expires)}, and "
             "its history may be gone; take a new one and renew it in time"
         )
     return hold
-
-
-def _hold(row: RowMapping) -> Hold:
-    return Hold(
-        hold_id=row["hold_id"],
-        kind=row["kind"],
-        owner=row["owner"],
-        at=Timestamp(row["time"]),
-        expires=Timestamp(row["expires"]),
-    )
 
 
 def _check_text(what: str, text: str) -> None:

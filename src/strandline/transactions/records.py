@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, format_timestamp, milliseconds
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
 from strandline.sql import Query, Row, change, change_each, first_row, in_lists, marks, run, value
 from strandline.transactions import lock_records
-from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
+from strandline.transactions.tables import LAST_ID
 from strandline.transactions.transaction import (
     Heartbeat,
     Transaction,
@@ -24,8 +24,6 @@ from strandline.transactions.transaction import (
     require_owner,
 )
 
-_IS_OPEN = TXN.c.state == TransactionState.OPEN.value
-_SILENT_AFTER = TXN.c.last_heartbeat + TXN.c.timeout_ms
 _OPEN, _COMMITTED, _ABORTED = (state.value for state in TransactionState)
 _COLUMNS = (
     "txn_id, state, begin_time, commit_time, catalog_version, last_heartbeat,"
@@ -349,8 +347,11 @@ def mark_aborted(
 
 def silent(connection: Connection, *, at: int) -> list[int]:
     """The open transactions whose time-out has passed by ``at`` (ms) without a heartbeat."""
-    statement = select(TXN.c.txn_id).where(_IS_OPEN, at > _SILENT_AFTER).order_by(TXN.c.txn_id)
-    return list(connection.execute(statement).scalars())
+    statement = (
+        f"SELECT txn_id FROM txn WHERE state = {_OPEN} AND last_heartbeat + timeout_ms < ?"
+        " ORDER BY txn_id"
+    )
+    return [txn_id for (txn_id,) in run(connection, statement, (at,))]
 
 
 def heartbeat(
@@ -375,12 +376,12 @@ def heartbeat(
 
 def open_count(connection: Connection) -> int:
     """The number of open transactions."""
-    return connection.execute(select(func.count()).select_from(TXN).where(_IS_OPEN)).scalar_one()
+    return int(value(connection, f"SELECT count(*) FROM txn WHERE state = {_OPEN}"))
 
 
 def oldest_begin(connection: Connection) -> Timestamp | None:
     """The smallest begin time of the open transactions, or None if none is open."""
-    oldest = connection.execute(select(func.min(TXN.c.begin_time)).where(_IS_OPEN)).scalar_one()
+    oldest = value(connection, f"SELECT min(begin_time) FROM txn WHERE state = {_OPEN}")
     return None if oldest is None else Timestamp(oldest)
 
 
@@ -401,17 +402,16 @@ def add_footprint(
 
 def has_stale_footprint(connection: Connection) -> bool:
     """Whether `forget_footprints` would delete anything."""
-    first = connection.execute(select(func.min(TXN_FOOTPRINT.c.commit_time))).scalar_one()
+    first = value(connection, "SELECT min(commit_time) FROM txn_footprint")
     oldest = oldest_begin(connection)
     return first is not None and (oldest is None or first <= oldest)
 
 
 def forget_footprints(connection: Connection) -> None:
     """Delete the footprints that were committed before every open transaction began."""
-    committed = TXN_FOOTPRINT.c.commit_time
     oldest = oldest_begin(connection)
-    stale = committed.is_not(None) if oldest is None else committed <= oldest
-    connection.execute(delete(TXN_FOOTPRINT).where(stale))
+    up_to = LAST_ID if oldest is None else oldest
+    change(connection, "DELETE FROM txn_footprint WHERE commit_time <= ?", (up_to,))
 
 
 def _transaction(row: Row) -> Transaction:
