@@ -39,19 +39,9 @@ def add(connection: Connection, components: Iterable[dict[str, object]], **value
     return lock_id
 
 
-def find(connection: Connection, lock_id: int) -> RowMapping | None:
-    if not 0 < lock_id <= LAST_ID:
-        return None
-    statement = select(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id)
-    return connection.execute(statement).mappings().first()
-
-
-def components(connection: Connection, lock_id: int) -> list[RowMapping]:
-    """The components of a request, in their order."""
-    statement = (
-        select(LOCK_COMPONENT).where(_COMPONENT.lock_id == lock_id).order_by(_COMPONENT.number)
-    )
-    return list(connection.execute(statement).mappings())
+def find(connection: Connection, lock_id: int) -> list[RowMapping]:
+    """The components of a request with its values, in their order; empty if it does not exist."""
+    return shown(connection, lock_ids=[lock_id]) if 0 < lock_id <= LAST_ID else []
 
 
 def earlier_components(
@@ -109,7 +99,11 @@ def delete_of_txns(connection: Connection, txn_ids: Sequence[int]) -> None:
 
 def delete_silent(connection: Connection, *, at: int) -> int:
     """Delete requests without a transaction that are silent at ``at`` (ms); return how many."""
-    return _remove_all(connection, _silent(at))
+    of_silent = _COMPONENT.lock_id.in_(_silent(at))
+    connection.execute(delete(LOCK_COMPONENT).where(of_silent))
+    return connection.execute(
+        delete(LOCK_REQUEST).where(_REQUEST.lock_id.in_(_silent(at)))
+    ).rowcount
 
 
 def has_silent(connection: Connection, *, at: int) -> bool:
@@ -120,12 +114,12 @@ def has_silent(connection: Connection, *, at: int) -> bool:
 def shown(
     connection: Connection,
     *,
-    schema: str | None,
-    table: str | None,
-    partition: str | None,
-    txn_id: int | None,
-    lock_ids: Collection[int] | None,
-    limit: int,
+    schema: str | None = None,
+    table: str | None = None,
+    partition: str | None = None,
+    txn_id: int | None = None,
+    lock_ids: Collection[int] | None = None,
+    limit: int | None = None,
 ) -> list[RowMapping]:
     """Components with the values of their requests, in the order of the queue."""
     filters = {
@@ -150,8 +144,3 @@ def shown(
 def _silent(at: int) -> Select[tuple[int]]:
     # A request of a transaction lives as long as the transaction.
     return select(_REQUEST.lock_id).where(_REQUEST.txn_id.is_(None), at > _SILENT_AFTER)
-
-
-def _remove_all(connection: Connection, lock_ids: Select[tuple[int]]) -> int:
-    connection.execute(delete(LOCK_COMPONENT).where(_COMPONENT.lock_id.in_(lock_ids)))
-    return connection.execute(delete(LOCK_REQUEST).where(_REQUEST.lock_id.in_(lock_ids))).rowcount

@@ -279,12 +279,10 @@ class Locks:
         """
         with self._database.write() as connection:
             self._guard(connection)
-            row = lock_records.find(connection, lock_id)
-            if row is None:
+            try:
+                request = self._find(connection, lock_id, may_touch)
+            except LockNotFound:
                 return
-            request = _request(row, lock_records.components(connection, lock_id))
-            if may_touch is not None:
-                may_touch(request)
             if request.txn_id is not None:
                 raise TransactionFinished(
                     f"lock {lock_id} belongs to transaction {request.txn_id} and ends with it;"
@@ -296,8 +294,8 @@ class Locks:
         """Remove a request if it is waiting, even if it belongs to a transaction."""
         with self._database.write() as connection:
             self._guard(connection)
-            row = lock_records.find(connection, lock_id)
-            if row is not None and row["acquired_at"] is None:
+            rows = lock_records.find(connection, lock_id)
+            if rows and rows[0]["acquired_at"] is None:
                 lock_records.remove(connection, lock_id)
 
     def get(self, lock_id: int) -> LockRequest:
@@ -332,7 +330,7 @@ class Locks:
         by_request: dict[int, list[RowMapping]] = {}
         for row in rows:
             by_request.setdefault(row["lock_id"], []).append(row)
-        return [_request(group[0], group) for group in by_request.values()]
+        return [_request(group) for group in by_request.values()]
 
     def expire(self) -> int:
         """Delete the requests that were silent for longer than their time-out; return how many."""
@@ -376,13 +374,13 @@ class Locks:
         lock_id: int,
         may_touch: Callable[[LockRequest], None] | None,
     ) -> LockRequest:
-        row = lock_records.find(connection, lock_id)
-        if row is None:
+        rows = lock_records.find(connection, lock_id)
+        if not rows:
             raise LockNotFound(
                 f"no such lock lockid:{lock_id}: it was released, timed out or never existed; "
                 "lock again, and read again what the lock was to protect"
             )
-        request = _request(row, lock_records.components(connection, lock_id))
+        request = _request(rows)
         if may_touch is not None:
             may_touch(request)
         return request
@@ -478,7 +476,9 @@ def _component(row: RowMapping) -> Component:
     return Component(LockMode(row["mode"]), row["schema"], row["table"], row["partition"])
 
 
-def _request(row: RowMapping, components: Sequence[RowMapping]) -> LockRequest:
+def _request(rows: Sequence[RowMapping]) -> LockRequest:
+    """The request in the rows of its components."""
+    row = rows[0]
     return LockRequest(
         lock_id=row["lock_id"],
         txn_id=row["txn_id"],
@@ -489,5 +489,5 @@ def _request(row: RowMapping, components: Sequence[RowMapping]) -> LockRequest:
         last_heartbeat=row["last_heartbeat"],
         acquired_at=row["acquired_at"],
         blocked_by=row["blocked_by"],
-        components=tuple(replace(_component(row), number=row["number"] + 1) for row in components),
+        components=tuple(replace(_component(row), number=row["number"] + 1) for row in rows),
     )
