@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, inspect
 
@@ -13,7 +13,7 @@ from strandline.errors import Fenced
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.store import row_queries
 from strandline.metastore.store.notifications import NewEvent, Notification, NotificationLog
-from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
+from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.rows import (
     DataFile,
     NewRow,
@@ -39,6 +39,8 @@ START_MS = 1_700_000_000_000
 FLIGHTS, CANCELLATIONS, WEATHER = 1, 2, 3
 TABLES = (FLIGHTS, CANCELLATIONS, WEATHER)
 
+S = TypeVar("S", bound=SqlObjectStore)
+
 
 def stage(store: ObjectStore, txn_id: int, table_id: int, **changes: Any) -> Staged:
     """Stage rows in a staging of their own. ``changes`` are the arguments of `Staging.stage`."""
@@ -54,10 +56,17 @@ def parameters(
     return rows[0].as_(TableParametersRow).parameters if rows else ()
 
 
+class NoDdl:
+    """The catalog of these tests has no log that could be projected."""
+
+    def project_on(self, connection: Connection, version: int) -> None:
+        pass
+
+
 class Dml:
     """The parts that a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
 
-    def __init__(self, address: Path | str, *, projector: ProjectsDdl | None = None) -> None:
+    def __init__(self, address: Path | str) -> None:
         self.wall_ms = START_MS
         self.fenced = False
         self.folder = address.parent if isinstance(address, Path) else Path("/nowhere")
@@ -73,15 +82,19 @@ class Dml:
             self.clock,
             catalogs=self.catalogs,
             guard=self.guard,
-            listeners=[TransactionEvents(self.log, projector=projector)],
+            listeners=[TransactionEvents(self.log, projector=NoDdl())],
         )
-        self.store = SqlObjectStore(
+        self.store = self.store_of(SqlObjectStore)
+
+    def store_of(self, kind: type[S]) -> S:
+        """An object store of that kind on the database."""
+        return kind(
             self.database,
             self.transactions,
             self.log,
             guard=self.guard,
             folders=StoreFolders(self.folder),
-            projector=projector,
+            projector=NoDdl(),
         )
 
     def put_place(self, table_id: int, text: str) -> str:

@@ -12,7 +12,6 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import BATCH
 from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents
 from strandline.metastore.store.tables import NOTIFICATION_LOG
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, stage
@@ -39,8 +38,7 @@ class Interrupted(SqlObjectStore):
 def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
     dml: Dml, when: str, applied: bool, ends: str
 ) -> None:
-    folders = StoreFolders(dml.folder)
-    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
+    store = dml.store_of(Interrupted)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("there")
     opened = dml.begin()
@@ -71,8 +69,7 @@ def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
 
 
 def test_a_reader_does_not_wait_for_a_table_that_another_reader_loads(dml: Dml) -> None:
-    folders = StoreFolders(dml.folder)
-    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
+    store = dml.store_of(Interrupted)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("a")
     dml.append("b", table_id=WEATHER)
@@ -89,8 +86,7 @@ def test_a_reader_does_not_wait_for_a_table_that_another_reader_loads(dml: Dml) 
 
 
 def test_a_table_can_be_loaded_after_a_failed_load(dml: Dml) -> None:
-    folders = StoreFolders(dml.folder)
-    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
+    store = dml.store_of(Interrupted)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("a")
 

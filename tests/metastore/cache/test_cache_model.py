@@ -11,7 +11,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.store_folders import StoreFolders
 from tests.metastore.cache.cache_faults import (
     AnswersAtItsOwnList,
     AnswersWithoutAsking,
@@ -64,8 +63,7 @@ def faulty_dml(fault: type, path: Path) -> tuple[Dml, type[CachedStore]]:
     if issubclass(fault, CachedStore):
         return dml, fault
     assert issubclass(fault, SqlObjectStore)
-    folders = StoreFolders(path.parent)
-    dml.store = fault(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
+    dml.store = dml.store_of(fault)
     return dml, CachedStore
 
 

@@ -159,7 +159,7 @@ class SqlObjectStore(ObjectStore):
         *,
         guard: Callable[[Connection], None],
         folders: StoreFolders,
-        projector: ProjectsDdl | None = None,
+        projector: ProjectsDdl,
     ) -> None:
         self._database = database
         self._transactions = transactions
@@ -300,7 +300,9 @@ class SqlObjectStore(ObjectStore):
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
         with (
             suppress(_NothingStaged),
-            self._transactions.autocommit(table_id, user=author, prepare=self._project) as step,
+            self._transactions.autocommit(
+                table_id, user=author, prepare=self._projector.project_on
+            ) as step,
         ):
             staging = self._staging(step)
             yield staging
@@ -330,8 +332,3 @@ class SqlObjectStore(ObjectStore):
 
     def _staging(self, step: Step) -> Staging:
         return Staging(step, self._notifications, if_undone=self._database.if_undone)
-
-    def _project(self, connection: Connection, version: int) -> None:
-        """Project the DDL that a plain change relies on. Raises `Behind`."""
-        if self._projector is not None:
-            self._projector.project_on(connection, version)

@@ -95,11 +95,9 @@ class ProjectedCatalogs:
 
 
 class TransactionEvents:
-    """A `TransactionListener`. Without a ``projector``, DDL is not in this log."""
+    """A `TransactionListener`."""
 
-    def __init__(
-        self, notifications: NotificationLog, *, projector: ProjectsDdl | None = None
-    ) -> None:
+    def __init__(self, notifications: NotificationLog, *, projector: ProjectsDdl) -> None:
         self._notifications = notifications
         self._projector = projector
 
@@ -118,8 +116,7 @@ class TransactionEvents:
         catalog: Catalog,
     ) -> None:
         """Log a commit. Raises `Behind` if DDL must first be projected in other transactions."""
-        if self._projector is not None:
-            self._projector.project_on(connection, catalog.version)
+        self._projector.project_on(connection, catalog.version)
         event = NewEvent(
             verb=COMMIT,
             body=encode(EndEvent(writes=tuple(writes))),
