@@ -45,7 +45,6 @@ import logging
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -255,9 +254,7 @@ class Cleaner:
                 with self._database.read() as connection:
                     removed = removed_rows(connection, table_id, limit, most=None)
                     names = names_of_files(removed)
-                    unnamed_files = unnamed(
-                        connection, table_id, names, rows_of_theirs=Counter(names)
-                    )
+                    unnamed_files = unnamed(connection, table_id, names, are_stored=True)
                 cleaned.rows = len(removed)
                 self._count(cleaned, table, table_id, unnamed_files)
             else:

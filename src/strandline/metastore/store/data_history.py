@@ -46,11 +46,6 @@ class TableChange:
     partitions_added: int = 0
     partitions_removed: int = 0
 
-    @property
-    def empty(self) -> bool:
-        """Whether all counts are zero."""
-        return self == TableChange(self.table_id)
-
 
 @dataclass(frozen=True, slots=True)
 class DataCommit:
@@ -131,7 +126,7 @@ def _changing(
             for table_id, write_id in connection.execute(writes.order_by(TXN_WRITE_ID.c.table_id))
             if table_ids is None or table_id in table_ids
             for change in [_change(connection, table_id, write_id)]
-            if not change.empty
+            if change != TableChange(table_id)
         )
         if changes:
             yield DataCommit(txn_id, Timestamp(commit_time), user, changes)

@@ -5,9 +5,9 @@ A row goes when its removal is committed up to a limit and no folder is to be mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -120,10 +120,15 @@ def unnamed(
     table_id: int,
     names: Collection[str],
     *,
-    rows_of_theirs: Mapping[str, int] = MappingProxyType({}),
+    are_stored: bool = False,
 ) -> list[str]:
-    """Return those of ``names`` that no row has, apart from ``rows_of_theirs`` to be deleted."""
-    others = {name: -rows_of_theirs.get(name, 0) for name in names}
+    """Return those of ``names`` that no row has, apart from rows to be deleted.
+
+    ``are_stored`` says that these still exist: one for each time that a name is in ``names``.
+    """
+    others = Counter(dict.fromkeys(names, 0))
+    if are_stored:
+        others.subtract(names)
     for listed, some_names in in_lists(others):
         query = f"{_NAMED} AND stored.name IN {listed}"
         for (name,) in run(connection, query, (table_id, *some_names)):

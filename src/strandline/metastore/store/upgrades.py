@@ -14,7 +14,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from strandline.errors import CorruptData
 from strandline.metastore.store import partition_moves, row_queries
@@ -24,15 +24,14 @@ from strandline.metastore.store.tables import (
     CLEANED_TABLE,
     NOTIFICATION_SEQUENCE,
     PARTITION_MOVE,
-    STORE_REMOVAL,
     STORE_ROW,
     STORE_SEQUENCE,
     TABLE_LOCATION,
     UNFINISHED_MOVE,
 )
 from strandline.model.places import DROPPED
+from strandline.sql import run
 from strandline.sql.schema_versions import Step, add_indexes
-from strandline.transactions.tables import TXN_WRITE_ID
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +41,7 @@ _WHOLE_OF_2 = (STORE_SEQUENCE, NOTIFICATION_SEQUENCE, PARTITION_MOVE)
 def _add_partition_moves_and_indexes(connection: Connection) -> None:
     PARTITION_MOVE.create(connection, checkfirst=True)
     add_indexes(connection, *_WHOLE_OF_2)
-    locations = select(TABLE_LOCATION.c.table_id, TABLE_LOCATION.c.location)
-    places: dict[int, str] = {row.table_id: row.location for row in connection.execute(locations)}
+    places: dict[int, str] = dict(run(connection, "SELECT table_id, location FROM table_location"))
     for table_id, removed in _removed_partitions(connection).items():
         parent = places.get(table_id, "").rstrip("/").rpartition("/")[0]
         if parent:
@@ -59,19 +57,14 @@ def _add_partition_moves_and_indexes(connection: Connection) -> None:
 
 def _removed_partitions(connection: Connection) -> Mapping[int, Mapping[int, list[int]]]:
     """The row ids of partitions that committed writes removed, by table and write id."""
-    statement = (
-        select(STORE_REMOVAL.c.table_id, STORE_REMOVAL.c.write_id, STORE_REMOVAL.c.row_id)
-        .join(STORE_ROW, STORE_ROW.c.row_id == STORE_REMOVAL.c.row_id)
-        .join(
-            TXN_WRITE_ID,
-            (TXN_WRITE_ID.c.table_id == STORE_REMOVAL.c.table_id)
-            & (TXN_WRITE_ID.c.write_id == STORE_REMOVAL.c.write_id),
-        )
-        .where(STORE_ROW.c.kind == RowKind.PARTITION.value)
-        .where(TXN_WRITE_ID.c.commit_time.is_not(None))
+    removed = (
+        "SELECT removal.table_id, removal.write_id, removal.row_id FROM store_removal AS removal"
+        " JOIN store_row AS stored ON stored.row_id = removal.row_id JOIN txn_write_id AS writer"
+        " ON writer.table_id = removal.table_id AND writer.write_id = removal.write_id"
+        " WHERE stored.kind = ? AND writer.commit_time IS NOT NULL"
     )
     rows_of_tables: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for table_id, write_id, row_id in connection.execute(statement):
+    for table_id, write_id, row_id in run(connection, removed, (RowKind.PARTITION.value,)):
         rows_of_tables[table_id][write_id].append(row_id)
     return rows_of_tables
 
