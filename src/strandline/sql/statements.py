@@ -219,13 +219,6 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
     return run_with_waiting(driver, queries)
 
 
-def chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    """``items`` in lists that fit into a statement."""
-    rest = iter(items)
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk
-
-
 def marks(values: Sequence[object]) -> str:
     """The parameter marks for these values, in parentheses."""
     return f"({', '.join('?' * len(values))})"
@@ -245,12 +238,13 @@ def insert_queries(
 
 
 def in_lists(values: Iterable[T]) -> Iterator[tuple[str, tuple[T, ...]]]:
-    """The marks and the parameters of an ``IN`` list for each of the `chunks` of ``values``.
+    """The marks and the parameters of ``IN`` lists of up to `CHUNK` of ``values``.
 
     The last value is repeated until the length is a power of two or `CHUNK`: a server prepares each
     length as a statement of its own, and keeps few.
     """
-    for chunk in chunks(values):
+    rest = iter(values)
+    while chunk := tuple(islice(rest, CHUNK)):
         length = min(1 << (len(chunk) - 1).bit_length(), CHUNK)
         padded = (*chunk, *repeat(chunk[-1], length - len(chunk)))
         yield marks(padded), padded

@@ -16,14 +16,14 @@ aborted transaction whose rows are gone is in no list: it counts as committed an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
-from strandline.sql import Query, Row, chunks, run, value
-from strandline.transactions.tables import LAST_ID, TXN_WRITE_ID
+from strandline.sql import Query, Row, in_lists, run, value
+from strandline.transactions.tables import LAST_ID
 from strandline.transactions.transaction import TransactionState
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
@@ -107,6 +107,7 @@ _TXN_OF_WRITE = "SELECT txn_id FROM txn_write_id WHERE table_id = ? AND write_id
 _OF_LATER_TXNS = (
     "SELECT txn_id, write_id FROM txn_write_id WHERE txn_id > ? AND +table_id = ? AND +write_id < ?"
 )
+_OF_TXNS = "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND txn_id IN"
 _LOWEST = "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? ORDER BY write_id LIMIT 1"
 _DOWNWARDS = (
     "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND write_id < ?"
@@ -175,15 +176,11 @@ def write_ids_by(connection: Connection, table_id: int, txns: ValidTxnList) -> V
     upper = _down_to_first_visible(connection, table_id, txns, below=following)
     if not upper:  # every write is of a later transaction: the first of them ends the list
         lowest = run(connection, _LOWEST, (table_id,))
-        return ValidWriteIdList.derive(
-            None, txns=txns, writes=_pairs(lowest), next_write_id=following
-        )
+        return ValidWriteIdList.derive(None, txns=txns, writes=lowest, next_write_id=following)
     hwm = upper[0][1]
-    writes = {*upper, *_pairs(run(connection, _OF_LATER_TXNS, (txns.hwm, table_id, hwm)))}
-    pairs = TXN_WRITE_ID.c
-    of_table = select(pairs.txn_id, pairs.write_id).where(pairs.table_id == table_id)
-    for chunk in chunks(txns.exceptions):
-        writes.update(_pairs(connection.execute(of_table.where(pairs.txn_id.in_(chunk)))))
+    writes = {*upper, *run(connection, _OF_LATER_TXNS, (txns.hwm, table_id, hwm))}
+    for listed, txn_ids in in_lists(txns.exceptions):
+        writes.update(run(connection, f"{_OF_TXNS} {listed}", (table_id, *txn_ids)))
     return ValidWriteIdList.derive(None, txns=txns, writes=writes, next_write_id=following)
 
 
@@ -205,7 +202,3 @@ def _down_to_first_visible(
                 return upper
         below, most = rows[-1][1], min(4 * most, _MOST)
     return upper
-
-
-def _pairs(rows: Iterable[Sequence[int]]) -> Iterator[tuple[int, int]]:
-    return ((txn_id, write_id) for txn_id, write_id in rows)
