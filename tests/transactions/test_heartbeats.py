@@ -64,7 +64,7 @@ def test_a_heartbeat_returns_while_a_writer_holds_the_database(noted: Store) -> 
         assert locks.check(lock_id).last_heartbeat == START_MS + 1_000
     noted.transactions.heartbeats.stop()
     assert heard_of(noted, txn_id) == START_MS + 1_000
-    assert locks.get(lock_id).last_heartbeat == START_MS + 1_000
+    assert [lock.last_heartbeat for lock in locks.list()] == [START_MS + 1_000]
 
 
 def test_a_heartbeat_call_only_reads_from_the_database(unstored: Store) -> None:
@@ -111,7 +111,7 @@ def test_a_heartbeat_that_is_not_stored_yet_keeps_its_lock_from_expiring(unstore
     locks.heartbeat(lock_id)
     assert not locks.acquire(ON_A_TABLE, owner="bob").acquired
     assert locks.expire() == 0
-    assert locks.get(lock_id).acquired
+    assert locks.list(lock_ids=[lock_id])[0].acquired
 
 
 def test_a_heartbeat_call_stores_heartbeats_itself_if_the_thread_is_late(

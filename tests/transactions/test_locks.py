@@ -183,7 +183,7 @@ def test_a_silent_request_expires_for_the_next_one_and_its_client_gets_lock_not_
     assert manager.check(second.lock_id).acquired is False
     store.wall_ms += 1
     assert manager.check(second.lock_id).acquired is True
-    for call in (manager.check, manager.heartbeat, manager.get):
+    for call in (manager.check, manager.heartbeat):
         with pytest.raises(LockNotFound, match=f"lockid:{first.lock_id}"):
             call(first.lock_id)
     manager.release(first.lock_id)
@@ -212,7 +212,7 @@ def test_locks_survive_a_restart(store: Store) -> None:
     lock = ask(store, on(EXCLUSIVE, "d.t"))
     store.database.close()
     again = Store(store.address)
-    assert again.transactions.locks.get(lock.lock_id) == lock
+    assert again.transactions.locks.list() == [lock]
     assert ask(again, on(READ, "d.t")).acquired is False
     again.database.close()
 
@@ -228,7 +228,7 @@ def test_an_unknown_lock_is_named_in_the_error_and_can_be_released(
     store: Store, lock_id: int
 ) -> None:
     manager = store.transactions.locks
-    for call in (manager.check, manager.heartbeat, manager.get):
+    for call in (manager.check, manager.heartbeat):
         with pytest.raises(LockNotFound, match=f"lockid:{lock_id}:"):
             call(lock_id)
     manager.release(lock_id)
@@ -249,7 +249,7 @@ def test_a_lock_of_a_transaction_ends_with_it(store: Store) -> None:
         assert manager.check(waiting.lock_id).acquired is True
         manager.release(waiting.lock_id)
         with pytest.raises(LockNotFound):
-            manager.get(lock.lock_id)
+            manager.heartbeat(lock.lock_id)
 
 
 def test_a_lock_of_a_transaction_lives_as_long_as_its_transaction(store: Store) -> None:
@@ -259,11 +259,11 @@ def test_a_lock_of_a_transaction_lives_as_long_as_its_transaction(store: Store) 
     store.transactions.heartbeat([txn_id])
     store.wall_ms += TIMEOUT_MS
     store.transactions.expire()
-    assert store.transactions.locks.get(lock.lock_id).acquired is True
+    assert [request.acquired for request in store.transactions.locks.list()] == [True]
     store.wall_ms += 1
     store.transactions.expire()
     with pytest.raises(LockNotFound):
-        store.transactions.locks.get(lock.lock_id)
+        store.transactions.locks.heartbeat(lock.lock_id)
 
 
 def test_checking_a_lock_keeps_its_transaction_alive(

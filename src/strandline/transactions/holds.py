@@ -151,11 +151,6 @@ class Holds:
             if 0 < hold_id <= LAST_ID:
                 change(connection, "DELETE FROM hold WHERE hold_id = ?", (hold_id,))
 
-    def get(self, hold_id: int) -> Hold:
-        """The hold. Raises `HoldExpired` if it has expired, was released, or never existed."""
-        with self._database.read() as connection:
-            return _live(connection, hold_id, present_time(connection, self._clock))
-
     def list(self) -> tuple[Hold, ...]:
         """The holds that have not expired, oldest time first."""
         with self._database.read() as connection:

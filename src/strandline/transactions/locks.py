@@ -298,11 +298,6 @@ class Locks:
             if rows and rows[0]["acquired_at"] is None:
                 lock_records.remove(connection, lock_id)
 
-    def get(self, lock_id: int) -> LockRequest:
-        """The request. Raises `LockNotFound`."""
-        with self._database.read() as connection:
-            return self._find(connection, lock_id, None)
-
     def list(
         self,
         *,
