@@ -57,7 +57,7 @@ from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.session.partition_pruning import partition_filter
 from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.session.staged_files import (
-    check_paths,
+    check_path,
     check_staging,
     refuse_links,
     stage_files,
@@ -360,7 +360,8 @@ class LocalSession(Session):
         table = reader.catalog.table_by_id(table_id)
         _check_files(table, add)
         zone = None if table is None else ZonePartitions.of(table, reader.catalog)
-        check_paths(add)
+        for file in add:
+            check_path(file.path)
         only_adds = not (remove or touch) and all(isinstance(file, DataFile) for file in add)
         paths = [file.path for file in add] if only_adds else []
         store = self._metastore.store

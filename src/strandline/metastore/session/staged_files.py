@@ -204,12 +204,6 @@ def _check_partition(file: DataFile) -> None:
             )
 
 
-def check_paths(files: Iterable[DataFile | DeleteFile]) -> None:
-    """Raise `InvalidInput` for a path that leaves the table's folder by its text, or is invalid."""
-    for file in files:
-        _check_path(file.path)
-
-
 def refuse_links(files: Iterable[DataFile | DeleteFile], *, folder: Path | None) -> None:
     """Raise `InvalidInput` for a path that leaves the folder of the table by a symbolic link.
 
@@ -226,7 +220,11 @@ def refuse_links(files: Iterable[DataFile | DeleteFile], *, folder: Path | None)
                 _refuse_link(f"{folder}{inner}", path=file.path)
 
 
-def _check_path(path: str) -> None:
+def check_path(path: str) -> None:
+    """Raise `InvalidInput` for a path that leaves the table's folder by its text, or is invalid.
+
+    For a file that passed `check_staging`.
+    """
     parts = path.split("/")
     if (
         path.startswith("/")
@@ -249,12 +247,7 @@ def _check_path(path: str) -> None:
         )
     if _CONTROL.search(path):
         raise InvalidInput(f"the path {path[:200]!r} of a file contains control characters")
-    try:
-        encoded = os.fsencode(path)
-    except UnicodeEncodeError:
-        raise InvalidInput(
-            f"the path {path[:200]!r} of a file contains half a surrogate pair"
-        ) from None
+    encoded = path.encode()
     if len(encoded) > MAX_PATH_BYTES or max(map(len, encoded.split(b"/"))) > MAX_PART_BYTES:
         raise InvalidInput(f"the path {path[:80]!r}… of a file is too long for any file system")
 
