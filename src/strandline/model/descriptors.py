@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Annotated
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.model.identifiers import normalize
 from strandline.model.partitioning import PartitionField
 from strandline.model.privileges import Grants, ObjectKind
 from strandline.model.types import DataType
@@ -239,8 +240,8 @@ class TableDescriptor:
 
     def column(self, name: str) -> ColumnDescriptor | None:
         """Return the column with this name, ignoring case, or None if it does not exist."""
-        folded_name = name.casefold()
-        return next((c for c in self.columns if c.name.casefold() == folded_name), None)
+        wanted = normalize(name)
+        return next((c for c in self.columns if normalize(c.name) == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
