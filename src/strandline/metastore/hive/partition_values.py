@@ -245,7 +245,7 @@ class Partitioned:
         *,
         schema: str,
         location: str,
-        shown: Callable[[str], str] = str,
+        shown: Callable[[str], str],
     ) -> None:
         self._shown = shown
         self.table = table
@@ -313,25 +313,22 @@ class Partitioned:
         return place if now == place else hadoop_location(now)
 
     def struct(
-        self, row: PartitionRow, *, place: str | None = None, sd: bytes | str | None = None
+        self, row: PartitionRow, *, place: str | None = None, sd: Struct | bytes | str | None = None
     ) -> Struct:
         """Return the ``Partition`` that a client sees. ``place`` overrides the row's location.
 
         ``sd`` is its storage descriptor, if the caller has already encoded it.
         """
-        descriptor: Struct | bytes | str
         if sd is None:
             place = self.place(row) if place is None else place
-            descriptor = self.storage_struct(place, row.storage, row.columns)
-        else:
-            descriptor = sd
+            sd = self.storage_struct(place, row.storage, row.columns)
         return {
             "values": list(row.values),
             "dbName": self.schema,
             "tableName": self.table.name.lower(),
             "createTime": int32(row.created),
             "lastAccessTime": row.last_access,
-            "sd": descriptor,
+            "sd": sd,
             "parameters": dict(row.parameters),
         }
 

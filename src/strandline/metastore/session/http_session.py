@@ -352,7 +352,9 @@ class HttpSession(Session):
                 if type(error) is not StrandlineError:
                     raise
                 failure = error  # an error that the node did not expect: before or after the end?
-            transaction = self._ask(txn_id, attempts)
+            transaction: Transaction = self._send_until_answered(
+                "transaction", {"txn_id": txn_id}, attempts
+            )
             if transaction.state is wanted_state:
                 return transaction
             if transaction.state is not TransactionState.OPEN:
@@ -362,12 +364,6 @@ class HttpSession(Session):
                 )
             if failure is not None:
                 raise failure
-
-    def _ask(self, txn_id: int, attempts: _Attempts) -> Transaction:
-        transaction: Transaction = self._send_until_answered(
-            "transaction", {"txn_id": txn_id}, attempts
-        )
-        return transaction
 
     def _attempts(
         self,
