@@ -148,6 +148,7 @@ def test_the_case_of_the_catalog_and_an_empty_name_do_not_matter(
         ('hive_filter_field_params__presto_view LIKE "tr.e"', ["a"]),
         ('hive_filter_field_params__presto_view != "true"', []),
         ('hive_filter_field_owner__ = "ann"', ["b"]),
+        ('hive_filter_field_owner__ = ""', ["a", "c"]),
         ('hive_filter_field_owner__ = "ann" or hive_filter_field_params__k = "1"', ["c"]),
         ("hive_filter_field_last_access__ = 7", ["c"]),
         ("hive_filter_field_last_access__ < 5", ["a", "b"]),

@@ -254,7 +254,7 @@ def _type(key: str) -> DataType:
 
 def _value(table: Mapping[str, Any], key: str) -> str | None:
     if key == _OWNER:
-        return str(table.get("owner", ""))
+        return str(table["owner"] or "")
     if key == _LAST_ACCESS:
         return str(table.get("lastAccessTime", 0))
     parameters: Mapping[str, str] = table.get("parameters") or {}

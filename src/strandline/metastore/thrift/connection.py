@@ -256,8 +256,10 @@ class Connection(asyncio.Protocol):
         return message
 
     def _walked(self, walk: asyncio.Task[bytes | None]) -> None:
-        error = None if walk.cancelled() else walk.exception()
-        if walk is not self._walking:  # given up, perhaps after its last slice
+        if walk.cancelled():
+            return
+        error = walk.exception()
+        if walk is not self._walking:  # given up after its last slice
             return
         self._walking = None
         if isinstance(error, ProtocolError):
