@@ -49,8 +49,7 @@ PROTOCOL = 2
 """The protocol that is written. Protocol 1 has no checksum and can still be read."""
 MAX_FORMAT_VERSION = (1 << 21) - 1
 _PROTOCOL_BYTES = 2
-_MARKS = {number: number.to_bytes(_PROTOCOL_BYTES, "little") for number in (1, 2)}
-_UNSEALED, _SEALED = _MARKS[1], _MARKS[2]
+_UNSEALED, _SEALED = (number.to_bytes(_PROTOCOL_BYTES, "little") for number in (1, 2))
 _CHECKSUM_BYTES = 4
 _SEAL_BYTES = _PROTOCOL_BYTES + _CHECKSUM_BYTES
 _HEADER_BYTES = 3
@@ -238,7 +237,10 @@ def open_record(data: bytes) -> tuple[Format, Reader]:
 
     The checksum is not verified; see the module docstring.
     """
-    start = _SEAL_BYTES if _is_sealed(data) else _start_of(data)
+    start = _SEAL_BYTES
+    if not _is_sealed(data):
+        _refuse_unknown_protocol(data)
+        start = _PROTOCOL_BYTES
     known = _by_header.get(data[start : start + _HEADER_BYTES])
     if known is not None:
         return known, Reader(data, start + _HEADER_BYTES)
@@ -246,20 +248,14 @@ def open_record(data: bytes) -> tuple[Format, Reader]:
     return _read_header(reader), reader
 
 
-def _start_of(data: bytes) -> int:
-    """Return the position of a record's header.
-
-    Raises `IncompatibleFormat` for an unknown protocol.
-    """
-    reader = Reader(data)
-    protocol = reader.fixed16()
-    if protocol == 1:
-        return _PROTOCOL_BYTES
-    if protocol == 2:
-        return _SEAL_BYTES
-    raise IncompatibleFormat(
-        f"serialization protocol {protocol} is unknown to this program; known are 1 and {PROTOCOL}"
-    )
+def _refuse_unknown_protocol(data: bytes) -> None:
+    """Raise `IncompatibleFormat` unless ``data``, a record without a seal, is of protocol 1."""
+    protocol = Reader(data).fixed16()
+    if protocol != 1:
+        raise IncompatibleFormat(
+            f"serialization protocol {protocol} is unknown to this program; known are 1 and "
+            f"{PROTOCOL}"
+        )
 
 
 def is_newest(data: bytes) -> bool:
@@ -337,7 +333,7 @@ def compare(data: bytes, context: bytes = b"") -> None:
     """
     if not _is_sealed(data):
         if data:
-            _start_of(data)
+            _refuse_unknown_protocol(data)
         return
     content = memoryview(data)[_SEAL_BYTES:]
     if data[_PROTOCOL_BYTES:_SEAL_BYTES] != _checksum(content, context):

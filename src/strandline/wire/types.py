@@ -21,6 +21,7 @@ Tags never change their meaning; a new type takes the next free tag in a new for
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import InvalidType
@@ -150,19 +151,11 @@ def _maker(cls: Callable[..., DataType], fields: _Fields) -> Callable[[Reader], 
     return lambda reader: cls(*[codec.read(reader) for _, codec in fields])
 
 
+@dataclass(frozen=True, slots=True)
 class TypeTree:
     """The registered object for a data type on disk: the tree with one header."""
 
-    __slots__ = ("root",)
-
-    def __init__(self, root: DataType) -> None:
-        self.root = root
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TypeTree) and self.root == other.root
-
-    def __hash__(self) -> int:
-        return hash(self.root)
+    root: DataType
 
 
 _TREES = {1: ("0.1.0", _Trees(_SCALARS_1).codec), 2: ("0.2.0", _Trees(_SCALARS_2).codec)}
