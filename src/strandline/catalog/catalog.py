@@ -132,6 +132,10 @@ class Catalog:
         """The table, view, system view or alive index of that name in a schema, or None."""
         return self._named("relation", schema_id, name)
 
+    def _occupant_in(self, schema: str, name: str) -> Occupant | None:
+        parent = self.schema(schema)
+        return None if parent is None else self.occupant(parent.id, name)
+
     def relation(self, schema: str, name: str) -> Relation | None:
         """The table or view of that name, or None."""
         parent = self.schema(schema)
@@ -188,9 +192,7 @@ class Catalog:
         return (stored for stored in objects if stored is not None)
 
     def system_view(self, schema: str, name: str) -> SystemViewDescriptor | None:
-        parent = self.schema(schema)
-        occupant = None if parent is None else self.occupant(parent.id, name)
-        return _typed(SystemViewDescriptor, occupant)
+        return _typed(SystemViewDescriptor, self._occupant_in(schema, name))
 
     def system_views(self) -> list[SystemViewDescriptor]:
         """Every system view, sorted by name."""
@@ -209,9 +211,7 @@ class Catalog:
 
     def alive_index(self, schema: str, name: str) -> IndexDescriptor | None:
         """The alive index of that name, or None. A stopping index no longer holds its name."""
-        parent = self.schema(schema)
-        occupant = None if parent is None else self.occupant(parent.id, name)
-        return _typed(IndexDescriptor, occupant)
+        return _typed(IndexDescriptor, self._occupant_in(schema, name))
 
     def indexes(self, table_id: int) -> list[IndexDescriptor]:
         """The indexes of a table, whatever their status, sorted by id."""

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.column_definition import column_named
 from strandline.catalog.commands.table_definition import with_columns
 from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize, parameter
 from strandline.catalog.declared_kinds import declared_kinds
-from strandline.catalog.kinds import find, find_in, kind_of_object
+from strandline.catalog.kinds import find, find_in, kind_of_object, object_name
 from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.catalog.verbs import Action
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
@@ -71,7 +69,7 @@ class CommentOn:
         if described is None:
             raise ObjectNotFound(f"{kind.spoken} {self.name!r} does not exist")
         arguments = {
-            kind.name: _name(planning.catalog, described, self.name),
+            kind.name: object_name(planning.catalog, described),
             "column": self.column,
             "text": self.text,
         }
@@ -85,16 +83,6 @@ class CommentOn:
                 transaction.put(Comment(name, self.kind, described.id, self.text))
             elif transaction.get_named("comment", name) is not None:
                 transaction.delete("comment", name)
-
-
-def _name(
-    catalog: Catalog,
-    described: Any,  # a descriptor of any kind
-    requested_name: str,
-) -> str:
-    if isinstance(described, TableDescriptor | ViewDescriptor):
-        return catalog.qualified_name(described)
-    return requested_name
 
 
 def _with_column_comment(
