@@ -214,7 +214,9 @@ class UpdateLog(ABC):
         log's own time (`check`). Raises `Unavailable` if nothing was appended, and `UnknownOutcome`
         if the append was sent and its outcome cannot be determined now.
         """
-        check_versions(expected_upper, updates)
+        versions = [update.version for update in updates]
+        if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
+            raise ValueError(f"versions {versions} do not follow upper {expected_upper}")
         return self._append(LogAppend(updates, token, times, new_token, companion))
 
     @abstractmethod
@@ -359,16 +361,6 @@ def refuse_sealed(token: FenceToken | None) -> None:
     """Raise `Superseded` if ``token`` is that of a log whose catalog was moved to another log."""
     if token is not None and token.is_sealed:
         raise Superseded(MOVED)
-
-
-def check_versions(expected_upper: int, updates: Sequence[Update]) -> None:
-    """Raise `ValueError` unless ``updates`` have consecutive versions from ``expected_upper`` on.
-
-    An empty ``updates`` is an error too.
-    """
-    versions = [update.version for update in updates]
-    if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
-        raise ValueError(f"versions {versions} do not follow upper {expected_upper}")
 
 
 def refuse_lasting(kind: str) -> None:
