@@ -255,7 +255,7 @@ def one_condition_is_enough(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(random_calls, "sqlite", complaint=r"assert node.range|wait_for_change")
 def the_first_revision_stays(patch: pytest.MonkeyPatch) -> None:
     """A value that is written again unchanged keeps its revision."""
-    patch.setattr(sql_store, "_PUT", sql_store._PUT.replace(*CHANGED_ONLY))
+    patch.setattr(sql_store, "_PUT_AGAIN", sql_store._PUT_AGAIN.replace(*CHANGED_ONLY))
 
 
 @TEETH.found_by(random_calls, "etcd", complaint="assert .?outcome")
