@@ -54,7 +54,7 @@ from strandline.errors import (
 )
 from strandline.sql import schema_versions, sqlite_file
 from strandline.sql.database import PATIENCE, Database
-from strandline.sql.head_file import HeadFile, Marks
+from strandline.sql.head_file import HeadFile
 from strandline.sql.sqlite_file import describe_holder
 from strandline.sql.statements import Parameter, Query, Row, change, rows_of
 
@@ -349,7 +349,8 @@ class SqliteDatabase(Database):
                     self.check_damage()
                     # A commit without changes writes and syncs nothing.
                     has_changes = driver.total_changes > changes
-                    marks = self._marks(connection) if synced and has_changes else None
+                    head = self._head if synced and has_changes else None
+                    marks = {} if head is None else head.read_marks(driver)
                     self._commit(connection)
                 if has_changes:
                     self._synced = synced
@@ -358,18 +359,12 @@ class SqliteDatabase(Database):
                 self._undo(connection)
                 self._count("failed_writes")
                 raise
-            if marks is not None and self._head is not None:
-                self._head.note(marks)
+            if head is not None:
+                head.note(marks)
             if is_news:
                 with self._state:
                     self._commits += 1
                     self._state.notify_all()
-
-    def _marks(self, connection: Connection) -> Marks | None:
-        """The head file's marks that this commit makes durable, or None without a head file."""
-        if self._head is None:
-            return None
-        return self._head.read_marks(sqlite_file.driver_of(connection))
 
     def _begin(self, connection: Connection, began: float, deadline: float) -> None:
         connection.begin()  # sends nothing, since the driver opens no transactions
