@@ -49,7 +49,7 @@ def planted_in(kind: str, *, finding: str) -> Callable[[Fault], Fault]:
 
 @planted_in("metastorage on sqlite", finding=WHICHEVER)
 def an_append_is_not_conditional(patch: pytest.MonkeyPatch) -> None:
-    condition = "ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),"
+    condition = "ValueIs(VERSION, digits(before)) if before else Absent(VERSION),"
     plant(patch, MetastorageLog, "_append", condition, "")
 
 

@@ -298,7 +298,7 @@ def test_an_invalid_version_record_is_corrupt(
 ) -> None:
     begin(any_log, 3)
     store.invoke([], [Put(key, spoiled)])
-    with pytest.raises(CorruptData, match=f"{key} of the log is .* restore the store"):
+    with pytest.raises(CorruptData, match=f"{key} is .* restore the store"):
         any_log.frontier()
 
 

@@ -61,7 +61,7 @@ from strandline.metastorage import (
     PutTimed,
     ValueIs,
 )
-from strandline.metastorage.store import check_invoke
+from strandline.metastorage.store import NUMBER_DIGITS, check_invoke, digits, number_in
 from strandline.wire.registry import decode, decode_up_to, encode, open_record, time_in, timed_head
 
 VERSION = "catalog.version"
@@ -72,34 +72,17 @@ APPEND = "catalog.append."
 PRUNED = "catalog.pruned."
 PREFIX = "catalog."
 SCANNED_AT_ONCE = 1000
-_VERSION_DIGITS = 20
 
 C = TypeVar("C")
 
 
 def update_key(version: int) -> str:
-    return f"{UPDATE}{version:0{_VERSION_DIGITS}d}"
+    return f"{UPDATE}{version:0{NUMBER_DIGITS}d}"
 
 
 def append_key(kind: str, version: int, number: int = 0) -> str:
     """The key of the ``number``-th object of an append-only kind in ``version``."""
-    return f"{APPEND}{kind}.{version:0{_VERSION_DIGITS}d}.{number:06d}"
-
-
-def _digits(version: int) -> bytes:
-    return b"%0*d" % (_VERSION_DIGITS, version)
-
-
-def _version_in(pair: KeyValue | None) -> int:
-    """The version stored at a key, or 0 if the key does not exist. Raises `CorruptData`."""
-    if pair is None:
-        return 0
-    if len(pair.value) != _VERSION_DIGITS or not pair.value.isdigit():
-        raise CorruptData(
-            f"{pair.key} of the log is {pair.value[:40]!r}, which is not a version of "
-            f"{_VERSION_DIGITS} digits; restore the store from a backup"
-        )
-    return int(pair.value)
+    return f"{APPEND}{kind}.{version:0{NUMBER_DIGITS}d}.{number:06d}"
 
 
 def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
@@ -113,7 +96,7 @@ def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
 
 def _puts(updates: Sequence[Update], times: Sequence[Timestamp] | None) -> list[Operation]:
     """The puts of an append, without its fence token."""
-    operations: list[Operation] = [Put(VERSION, _digits(updates[-1].version))]
+    operations: list[Operation] = [Put(VERSION, digits(updates[-1].version))]
     given_times: Sequence[Timestamp | None] = times or [None] * len(updates)
     for update, time in zip(updates, given_times, strict=True):
         operations.append(_put(update_key(update.version), encode(update), time))
@@ -153,7 +136,7 @@ def upper_within(
     The caller opens the transaction on the log's own database. ``get`` is `Metastorage.get` inside
     such a transaction.
     """
-    return lambda connection: _version_in(get(connection, version_key)) + 1
+    return lambda connection: number_in(get(connection, version_key)) + 1
 
 
 class MetastorageLog(UpdateLog):
@@ -197,10 +180,10 @@ class MetastorageLog(UpdateLog):
         # All of them only grow. Since is read first, so a compaction between the reads gives an old
         # `since` with a new `upper`, which `updates` detects; never a `since` above its `upper`.
         pairs = self._store.range(PRUNED, f"{SNAPSHOT_VERSION} ")  # no key contains a space
-        lowest = {pair.key: _version_in(pair) for pair in pairs}
+        lowest = {pair.key: number_in(pair) for pair in pairs}
         since = lowest.pop(SNAPSHOT_VERSION, 0)
         pruned = ((key.removeprefix(PRUNED), version) for key, version in lowest.items())
-        upper = _version_in(self._store.get(VERSION)) + 1
+        upper = number_in(self._store.get(VERSION)) + 1
         return Frontier(since, upper, tuple(sorted(pruned)))
 
     def check(self) -> Checked:
@@ -225,7 +208,7 @@ class MetastorageLog(UpdateLog):
     def _append(self, append: LogAppend) -> tuple[Update, ...]:
         before, token, updates = append.expected_upper - 1, append.token, append.updates
         conditions = [
-            ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),
+            ValueIs(VERSION, digits(before)) if before else Absent(VERSION),
             ValueIs(FENCE, self._fence_bytes(token)) if token else Absent(FENCE),
         ]
         if append.times is not None:
@@ -376,11 +359,11 @@ class MetastorageLog(UpdateLog):
             refused_at = frontier
             outcome = self._store.invoke(
                 [
-                    ValueIs(place, _digits(pruned)) if pruned else Absent(place),
+                    ValueIs(place, digits(pruned)) if pruned else Absent(place),
                     ValueIs(FENCE, self._fence_bytes(token)),
                 ],
                 [
-                    Put(place, _digits(up_to)),
+                    Put(place, digits(up_to)),
                     DeleteRange(append_key(kind, 0), append_key(kind, up_to + 1)),
                 ],
             )
@@ -401,13 +384,13 @@ class MetastorageLog(UpdateLog):
                     self._store, snapshot, fence=fence, chunk_bytes=self._chunk_bytes
                 )
             snapshot_unchanged = (
-                ValueIs(SNAPSHOT_VERSION, _digits(since)) if since else Absent(SNAPSHOT_VERSION)
+                ValueIs(SNAPSHOT_VERSION, digits(since)) if since else Absent(SNAPSHOT_VERSION)
             )
             place = update_key(up_to)
             outcome = self._store.invoke(
                 [snapshot_unchanged, fence, Exists(place), *prepared.conditions],
                 [
-                    Put(SNAPSHOT_VERSION, _digits(up_to)),
+                    Put(SNAPSHOT_VERSION, digits(up_to)),
                     Put(place, prepared.value),
                     DeleteRange(update_key(0), place),
                     *prepared.removals,

@@ -40,11 +40,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.clock import MAX_TIMESTAMP, Timestamp
-from strandline.errors import Conflict, InvalidInput, Stopping, Unavailable
+from strandline.errors import Conflict, CorruptData, InvalidInput, Stopping, Unavailable
 from strandline.sql import Query
 
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_BYTES = 64 << 20
+NUMBER_DIGITS = 20
+"""The digits of a number in a key or a value. All have as many, so that their order is the same."""
 _PAST_EVERY_KEY = "\x7f"
 
 
@@ -324,6 +326,23 @@ class Metastorage(ABC):
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise Stopping("the metastorage is closed here; nothing was read or written")
+
+
+def digits(number: int) -> bytes:
+    """The value of a key that has only a number: `NUMBER_DIGITS` decimal digits."""
+    return b"%0*d" % (NUMBER_DIGITS, number)
+
+
+def number_in(pair: KeyValue | None) -> int:
+    """The number at a key, or 0 if the key does not exist. Raises `CorruptData`."""
+    if pair is None:
+        return 0
+    if len(pair.value) != NUMBER_DIGITS or not pair.value.isdigit():
+        raise CorruptData(
+            f"{pair.key} is {pair.value[:40]!r}, which is not a number of {NUMBER_DIGITS} digits; "
+            "restore the store from a backup"
+        )
+    return int(pair.value)
 
 
 def lease_lost(lease: Lease, *, to: Lease | None) -> Conflict:

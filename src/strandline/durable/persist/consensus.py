@@ -23,17 +23,16 @@ from strandline.metastorage import (
     Absent,
     DeleteRange,
     Head,
-    KeyValue,
     Metastorage,
     Operation,
     Put,
     PutTimed,
     ValueIs,
 )
+from strandline.metastorage.store import NUMBER_DIGITS, digits, number_in
 
 MAX_SEQNO = (1 << 63) - 1
 SCANNED_AT_ONCE = 500
-_DIGITS = 20
 _KEY = re.compile(r"[0-9A-Za-z_-]{1,200}")
 
 
@@ -81,7 +80,7 @@ class Consensus:
         return f"persist.{key}.head"
 
     def version_key(self, key: str, seqno: int) -> str:
-        return f"persist.{key}.at.{seqno:0{_DIGITS}d}"
+        return f"persist.{key}.at.{seqno:0{NUMBER_DIGITS}d}"
 
     def head(self, key: str) -> VersionedData | None:
         """The last version of ``key``, or None if it has none. Linearizable."""
@@ -90,7 +89,7 @@ class Consensus:
             pointer = self._store.get(self.head_key(key))
             if pointer is None:
                 return None
-            before, seqno = seqno, seqno_in(pointer)
+            before, seqno = seqno, number_in(pointer)
             version = self._store.get(self.version_key(key, seqno))
             if version is not None:
                 return VersionedData(seqno, version.value, version.time)
@@ -120,9 +119,9 @@ class Consensus:
                 f"and at most {MAX_SEQNO}"
             )
         pointer, place = self.head_key(key), self.version_key(key, seqno)
-        last = Absent(pointer) if expected is None else ValueIs(pointer, _digits(expected))
+        last = Absent(pointer) if expected is None else ValueIs(pointer, digits(expected))
         put = PutTimed(place, *data) if isinstance(data, Timed) else Put(place, data)
-        outcome = self._store.invoke([last], [Put(pointer, _digits(seqno)), put, *beside])
+        outcome = self._store.invoke([last], [Put(pointer, digits(seqno)), put, *beside])
         return Committed(outcome.time, outcome.revision) if outcome.succeeded else None
 
     def scan(self, key: str, start: int, *, limit: int | None = None) -> list[VersionedData]:
@@ -135,7 +134,8 @@ class Consensus:
             left = SCANNED_AT_ONCE if limit is None else min(limit - len(versions), SCANNED_AT_ONCE)
             page = self._store.range(begin, end, limit=left)
             versions += (
-                VersionedData(int(pair.key[-_DIGITS:]), pair.value, pair.time) for pair in page
+                VersionedData(int(pair.key[-NUMBER_DIGITS:]), pair.value, pair.time)
+                for pair in page
             )
             if len(page) < left:
                 break
@@ -148,8 +148,8 @@ class Consensus:
         Raises `InvalidInput` if ``seqno`` is above the last version, or if there is no version.
         """
         pointer = self._store.get(self.head_key(key))
-        if pointer is None or seqno > seqno_in(pointer):
-            last = "none" if pointer is None else seqno_in(pointer)
+        if pointer is None or seqno > number_in(pointer):
+            last = "none" if pointer is None else number_in(pointer)
             raise InvalidInput(
                 f"{key} cannot be truncated below version {seqno}: its latest version is {last}"
             )
@@ -173,17 +173,3 @@ class Consensus:
     def wait(self, key: str, after_revision: int, *, timeout: float) -> bool:
         """Wait for a change of ``key`` after a revision; False after ``timeout`` seconds."""
         return self._store.wait_for_change(self.head_key(key), after_revision, timeout=timeout)
-
-
-def _digits(seqno: int) -> bytes:
-    return b"%0*d" % (_DIGITS, seqno)
-
-
-def seqno_in(pointer: KeyValue) -> int:
-    """The last sequence number, stored at `Consensus.head_key`. Raises `CorruptData`."""
-    if len(pointer.value) != _DIGITS or not pointer.value.isdigit():
-        raise CorruptData(
-            f"{pointer.key} is {pointer.value[:40]!r}, which is not a number of {_DIGITS} digits; "
-            "restore the store from a backup"
-        )
-    return int(pointer.value)

@@ -74,6 +74,7 @@ from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import CorruptData, Fenced, InvalidInput, OutOfSync, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import Absent, Metastorage, Operation, Put
+from strandline.metastorage.store import digits
 from strandline.wire.registry import decode, decode_up_to
 
 MAX_UPDATES = 50_000
@@ -152,7 +153,7 @@ class PersistLog(UpdateLog):
         ]
         beside: list[Operation] = []
         if self._version_key is not None:
-            beside.append(Put(self._version_key, b"%020d" % updates[-1].version))
+            beside.append(Put(self._version_key, digits(updates[-1].version)))
         beside += append.beside()
         try:
             after = self._commit(append, rows, given_times[-1], beside)
