@@ -211,6 +211,7 @@ class EtcdGateway:
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._lock = threading.Condition()
         self._calls = 0
+        self._ending: threading.Timer | None = None  # of calls that were given up
         self._closed = False
 
     def range(
@@ -292,11 +293,13 @@ class EtcdGateway:
                 raise Unavailable(f"the watch at etcd {endpoint} ended: {error}") from error
 
     def give_up(self) -> None:
-        """See `Metastorage.give_up`."""
+        """See `Metastorage.give_up`. Idempotent."""
+        if self._ending is not None:
+            return
         self.timeout = min(self.timeout, GIVE_UP_SECONDS)
-        ending = threading.Timer(self.timeout, self._end_calls)
-        ending.daemon = True
-        ending.start()
+        self._ending = threading.Timer(self.timeout, self._end_calls)
+        self._ending.daemon = True
+        self._ending.start()
 
     def _end_calls(self) -> None:
         with self._lock:
@@ -311,6 +314,8 @@ class EtcdGateway:
         """
         if self._process != os.getpid():
             return  # the connections belong to the parent process
+        if self._ending is not None:
+            self._ending.cancel()
         with self._lock:
             self._closed = True
         self._end_calls()
