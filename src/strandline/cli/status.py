@@ -26,7 +26,7 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
-from strandline.cli.stores import address_of, catalogs_and_rows, database_of
+from strandline.cli.stores import address_of, catalogs_and_rows
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import ObjectNotFound
 from strandline.logs import in_one_line
@@ -46,19 +46,17 @@ MOST_SHOWN = 20
 def status_of(store: Store) -> dict[str, object]:
     """Return what ``--output json`` prints, with times as texts. Raises `NotFound`."""
     address = address_of(store)
-    with database_of(store) as database:
-        size = database.size()
-        catalog_log = log_name(LogPlace(database, address, HybridClock()))
-    with catalogs_and_rows(store) as (history, state, connection):
+    with catalogs_and_rows(store) as (history, state, database):
         catalog = history.latest
         status = interface.status_of(
             state,
             catalog,
             earliest_version=history.earliest.version,
-            catalog_log=catalog_log,
-            database_bytes=size,
+            catalog_log=log_name(LogPlace(database, address, HybridClock())),
+            database_bytes=database.size(),
         )
-        holders, now = holders_on(connection, store, catalog)
+        with database.read() as connection:
+            holders, now = holders_on(connection, store, catalog)
         return {
             "store": address.name,
             **asdict(status),
@@ -142,7 +140,7 @@ def holders(store: Store, *, output: str) -> None:
     Holders are open transactions, holds and locks. The command reads the store without joining it;
     a node may be running.
     """
-    with catalogs_and_rows(store) as (history, _, connection):
+    with catalogs_and_rows(store) as (history, _, database), database.read() as connection:
         present, now = holders_on(connection, store, history.latest)
     if output == "json":
         for holder in present.holders:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import inspect
 
 from strandline.catalog import Catalog, VersionInfo, read_history
 from strandline.catalog.applier import DELAY
@@ -138,15 +138,14 @@ def _catalogs(state: ReadOnlyState) -> History:
 
 
 @contextmanager
-def catalogs_and_rows(store: Store) -> Iterator[tuple[History, ReadOnlyState, Connection]]:
-    """Yield the retained catalogs, the state that has them, and a connection to the rows.
+def catalogs_and_rows(store: Store) -> Iterator[tuple[History, ReadOnlyState, Database]]:
+    """Yield the retained catalogs, the state that has them, and the database of the rows.
 
     Raises `NotFound`.
     """
     with database_of(store) as database, log_of(store, database) as log:
         state = durable_state(log).open_read_only()
-        with database.read() as connection:
-            yield _catalogs(state), state, connection
+        yield _catalogs(state), state, database
 
 
 def data_of(
@@ -157,7 +156,7 @@ def data_of(
     The table is looked up in every retained version, so dropped tables are found too. Raises
     `NotFound`, `ObjectNotFound`.
     """
-    with catalogs_and_rows(store) as (history, _, connection):
+    with catalogs_and_rows(store) as (history, _, database), database.read() as connection:
         table_ids = None if table_name is None else _ids_of(history, table_name)
         if not inspect(connection).has_table(TXN.name):
             return history, []
