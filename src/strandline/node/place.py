@@ -153,7 +153,7 @@ def here(folder: Path) -> RecordedPlace:
     """Return the place of the store in ``folder`` as it is now."""
     path = os.path.realpath(folder)
     inode = os.stat(folder / DATABASE_FILE).st_ino
-    return RecordedPlace(path, inode, tuple(dict.fromkeys([str(folder), path])))
+    return RecordedPlace(path, inode, united([str(folder), path]))
 
 
 def united(*groups: tuple[str, ...] | list[str]) -> tuple[str, ...]:

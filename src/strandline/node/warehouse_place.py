@@ -91,7 +91,7 @@ class WarehousePlace:
                 if other is not None:  # another node was first, perhaps with another folder
                     self._require_same(other.path, real)
                     return
-                names = tuple(dict.fromkeys([str(self.folder), real]))
+                names = place.united([str(self.folder), real])
                 place.put(connection, RecordedPlace(real, identity, names))
 
     def _require_same(self, recorded: str, real: str) -> None:

@@ -164,8 +164,8 @@ def append_months(demo: Demo) -> None:
         for month in months:
             with demo.tables.transaction() as transaction:
                 transaction.append(FLIGHTS, flights.where(f"month = {month}"))
-                _months_are(demo, month - 1, "while month {} is not committed yet", month)
-            _months_are(demo, month, "after month {}", month)
+                _months_are(demo, month - 1, f"while month {month} is not committed yet")
+            _months_are(demo, month, f"after month {month}")
             old = demo.tables.read(FLIGHTS, snapshot=before).count()
             demo.report.compare(
                 f"rows of the snapshot from before, after month {month}", expected=0, actual=old
@@ -183,11 +183,11 @@ def append_months(demo: Demo) -> None:
     )
 
 
-def _months_are(demo: Demo, last: int, when: str, month: int) -> None:
+def _months_are(demo: Demo, last: int, when: str) -> None:
     frame = demo.frame("flights")
     by_month = frame[frame["month"] <= last].groupby("month").size()
     demo.report.compare(
-        f"whole months only, {when.format(month)}",
+        f"whole months only, {when}",
         expected=sorted((int(str(m)), int(n)) for m, n in by_month.items()),
         actual=rows(demo.tables.read(FLIGHTS).groupBy("month").count()),
     )
@@ -202,7 +202,7 @@ def _aborted(demo: Demo) -> None:
     except Changed:
         demo.report.say("one more transaction wrote January again and was aborted")
     demo.report.compare("files after the abort", expected=files, actual=_data_files(demo))
-    _months_are(demo, demo.input.months, "after the abort of a transaction on month {}", 1)
+    _months_are(demo, demo.input.months, "after the abort of a transaction on month 1")
 
 
 def _data_files(demo: Demo) -> list[str]:

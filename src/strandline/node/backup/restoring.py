@@ -30,7 +30,7 @@ from strandline.node.backup.archive import Backup, open_backup
 from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
 from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_inside, refuse_target
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
-from strandline.node.place import DATABASE_FILE, RecordedPlace
+from strandline.node.place import DATABASE_FILE, RecordedPlace, united
 from strandline.node.relocation import Relocated, refuse_living_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
 from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested
@@ -149,7 +149,7 @@ def _load(
     _copy_files(backup, staging, warehouse=warehouse)
     clock = HybridClock()
     real = os.path.realpath(warehouse)
-    names = tuple(dict.fromkeys((str(warehouse), real)))
+    names = united([str(warehouse), real])
     with closing(open_store_database(staging)) as restored:
         place = LogPlace(restored, StoreAddress(staging), clock)
         relocated = take_place(
