@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -231,6 +232,29 @@ def test_serve_says_why_it_stops_when_nobody_reads_its_line(
         f"strandline: the node stopped, because its line {line!r} cannot be written to standard "
         "output: Broken pipe\n",
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_node_that_starts_also_as_the_first_process_of_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """There, a signal without a handler is ignored."""
+    closed = []
+
+    def start(*_: object, **__: object) -> None:
+        handle = signal.getsignal(number)
+        assert callable(handle)
+        try:
+            handle(number, None)
+        finally:
+            closed.append(number)
+
+    former = signal.getsignal(number)
+    monkeypatch.setattr(logs, "configure", lambda **_: None)
+    monkeypatch.setattr(server, "serve", start)
+    assert strandline("serve", tmp_path).exit_code == 0
+    assert closed == [number]
+    assert signal.getsignal(number) == former
 
 
 @pytest.mark.parametrize("users", ["", " \n"])

@@ -6,17 +6,14 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from strandline.cli.changes import joining
 from strandline.cli.options import FILE_TYPE, OUTPUT, STORE, USER, Store, counted
+from strandline.cli.signals import ending_at_signals
 from strandline.errors import CorruptData, surface_of
 from strandline.logs import in_one_line
 from strandline.node.address import shown_address, store_address
@@ -26,28 +23,6 @@ from strandline.node.settings import load
 
 MOST_NAMED = 10
 """The number of missing files that are printed; the manifest lists all."""
-
-
-@contextmanager
-def _cleaning_up_at_signals() -> Iterator[None]:
-    """End the process by an exception at SIGTERM and SIGHUP, as at Ctrl-C.
-
-    Otherwise what the command has made would stay: the hold of a backup, which stops the cleaning
-    of every node, the copied database in the temporary folder, and the unfinished file.
-    """
-
-    def end(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in former.items():
-        if handler is not signal.SIG_IGN:  # as nohup does with SIGHUP
-            signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 @click.command()
@@ -62,7 +37,8 @@ def backup(store: Store, *, file: Path, user: str, output: str) -> None:
     Files outside of the store's folder, or its warehouse, are not copied. Nodes may be running.
     """
     try:
-        with _cleaning_up_at_signals(), joining(store) as node:
+        # Else the hold of the backup would stay, which stops the cleaning of every node.
+        with ending_at_signals(), joining(store) as node:
             manifest = back_up(node, file, user=user)
     except OSError as error:
         raise OSError(f"the backup to {file} failed: {error}") from error
@@ -86,7 +62,7 @@ def restore(file: Path, *, store: Store, copy: bool, warehouse: str | None, outp
     settings = load(store, options={"warehouse": warehouse}).settings
     address = store_address(store, settings)
     try:
-        with _cleaning_up_at_signals():
+        with ending_at_signals():
             manifest, _ = restore_backup(file, address, copy=copy, warehouse=settings.warehouse)
     except OSError as error:
         raise OSError(f"restoring to {address.name} failed: {error}") from error

@@ -22,6 +22,7 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
+from strandline.cli.signals import ending_at_signals
 from strandline.config import Settings, SettingValue
 from strandline.errors import InvalidInput
 from strandline.node.settings import FILE_NAME, REGISTRY, Setting, load, shown_settings
@@ -121,7 +122,6 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
     loaded = load(store, config=config, options=options)
     settings = loaded.settings
     logs.configure(level=settings.log_level, form=settings.log_format)
-    from strandline.node import server
 
     def ready(line: str) -> None:
         try:
@@ -132,7 +132,10 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
                 f" {error.strerror}"
             ) from error
 
-    server.serve(store, settings=settings, origins=loaded.origins, ready=ready)
+    with ending_at_signals(status=0):  # until the node is ready, and has its own handlers
+        from strandline.node import server
+
+        server.serve(store, settings=settings, origins=loaded.origins, ready=ready)
 
 
 def setting_as_json(setting: SettingValue) -> dict[str, object]:
