@@ -13,6 +13,8 @@ def imported(*names):
 
 import strandline.cli.main
 assert not imported("sqlalchemy", "strandline.catalog"), "to list the commands"
+import strandline.cli.settings
+assert not imported("sqlalchemy", "strandline.catalog"), "to show the settings"
 import strandline.cli.history, strandline.cli.status
 assert not imported("strandline.node.node"), "to read a store"
 import strandline.cli.backup, strandline.cli.changes, strandline.cli.checks, strandline.cli.repairs

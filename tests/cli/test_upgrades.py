@@ -20,9 +20,9 @@ from strandline.durable.migrations import FORMAT
 from strandline.errors import StrandlineError, surface_of
 from strandline.model.descriptors import Setting
 from strandline.node import Node
+from strandline.node.address import DATABASE_FILE
 from strandline.node.catalog_log import LogPlace, deciding_part, open_log
 from strandline.node.membership import raises_fence_of
-from strandline.node.place import DATABASE_FILE
 from tests.durable.test_opening import stored_on_server
 from tests.servers import stores
 

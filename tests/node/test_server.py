@@ -31,8 +31,8 @@ from strandline.metastore.thrift import server as thrift_server
 from strandline.metastore.thrift import serving as thrift_serving
 from strandline.node import Node
 from strandline.node import server as node_server
+from strandline.node.address import DATABASE_FILE
 from strandline.node.http_connections import HttpConnections
-from strandline.node.place import DATABASE_FILE
 from strandline.node.server import _HttpServer, open_child
 from strandline.node.settings import REGISTRY
 from strandline.work.contents import Content

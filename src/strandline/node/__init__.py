@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from strandline.node.place import DATABASE_FILE
+from strandline.node.address import DATABASE_FILE
 
 if TYPE_CHECKING:
     from strandline.node.node import Node

@@ -19,6 +19,8 @@ from pathlib import Path
 from strandline.config import Settings
 from strandline.errors import InvalidInput, UnsupportedOperation
 
+DATABASE_FILE = "strandline.db"
+"""The name of the database in the folder of a store."""
 _SEPARATOR = "://"
 _OPTIONS = re.compile("[?#].*", re.DOTALL)
 

@@ -30,11 +30,11 @@ from strandline.errors import InvalidInput
 from strandline.metastorage import open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.warehouse import make_folders
-from strandline.node.address import StoreAddress, store_address
+from strandline.node.address import DATABASE_FILE, StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.health import Check
-from strandline.node.place import DATABASE_FILE, settle
+from strandline.node.place import settle
 from strandline.node.store_database import (
     examine_in_background,
     keep_head,

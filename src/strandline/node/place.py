@@ -46,10 +46,10 @@ from strandline.errors import CorruptData, StoreMoved
 from strandline.metastorage import SqlMetastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
+from strandline.node.address import DATABASE_FILE
 from strandline.sql import SqliteDatabase, change, first_row, schema_versions
 from strandline.sql.schema_versions import whole_row
 
-DATABASE_FILE = "strandline.db"
 HEAD_FILE = "strandline.head"
 PART = "place"
 VERSION = 1

@@ -23,11 +23,10 @@ from strandline.fencing import FenceToken
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
 from strandline.model.descriptors import ConfigEntry
-from strandline.node.address import StoreAddress
+from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.catalog_log import LogPlace, part_from_blobs, reading_catalog_log
 from strandline.node.membership import new_member_id
 from strandline.node.place import (
-    DATABASE_FILE,
     METADATA,
     PART,
     VERSION,

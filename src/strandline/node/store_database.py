@@ -28,7 +28,8 @@ from strandline.errors import IncompatibleFormat, StrandlineError
 from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.node import catalog_log, place
-from strandline.node.place import DATABASE_FILE, HEAD_FILE, refuse_lost_database
+from strandline.node.address import DATABASE_FILE
+from strandline.node.place import HEAD_FILE, refuse_lost_database
 from strandline.sql import Database, SqliteDatabase, open_sqlite, schema_versions, sqlite_file
 from strandline.sql.head_file import HeadFile, Mark
 from strandline.sql.sqlite_database import CHECK_BYTES

@@ -28,6 +28,7 @@ from pathlib import Path
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
 from strandline.metastore.store.warehouse import make_folders, sync_folder
 from strandline.node import place
+from strandline.node.address import DATABASE_FILE
 from strandline.node.place import RecordedPlace
 from strandline.sql import Database
 
@@ -163,7 +164,7 @@ def refuse_nested(folder: Path) -> None:
     That store would clean and move the files of the new one.
     """
     for above in Path(os.path.realpath(folder)).parents:
-        if (above / place.DATABASE_FILE).exists() or (above / MARKER).exists():
+        if (above / DATABASE_FILE).exists() or (above / MARKER).exists():
             raise InvalidInput(
                 f"{folder} is inside {above}, which is a folder of another store; name a folder "
                 "outside of it"

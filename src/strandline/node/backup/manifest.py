@@ -15,7 +15,7 @@ from strandline.errors import AlreadyExists, CorruptData, IncompatibleFormat, In
 from strandline.metastore.session.json_forms import form_of
 from strandline.metastore.session.json_values import Misfit
 from strandline.metastore.session.wire_json import parse_json
-from strandline.node.place import DATABASE_FILE
+from strandline.node.address import DATABASE_FILE
 
 MANIFEST = "backup.json"
 FORMAT = 2

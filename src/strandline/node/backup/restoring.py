@@ -25,12 +25,12 @@ from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.errors import Conflict, CorruptData, InvalidInput, UnknownOutcome
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.warehouse import make_folders
-from strandline.node.address import StoreAddress
+from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.backup.archive import Backup, open_backup
 from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
 from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_inside, refuse_target
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
-from strandline.node.place import DATABASE_FILE, RecordedPlace, united
+from strandline.node.place import RecordedPlace, united
 from strandline.node.relocation import Relocated, refuse_living_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
 from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested

@@ -28,10 +28,11 @@ from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFold
 from strandline.metastore.store.table_places import all_places
 from strandline.metastore.store.tables import STORE_ROW
 from strandline.model.places import Place
+from strandline.node.address import DATABASE_FILE
 from strandline.node.backup.archive import ArchiveWriter, is_plain, walk
 from strandline.node.catalog_log import BLOBS_FOLDER
 from strandline.node.node import CACHE_FILE
-from strandline.node.place import DATABASE_FILE, HEAD_FILE
+from strandline.node.place import HEAD_FILE
 from strandline.node.warehouse_place import MARKER
 from strandline.sql import Database
 from strandline.transactions.tables import TXN_WRITE_ID

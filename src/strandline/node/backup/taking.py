@@ -48,13 +48,13 @@ from strandline.clock import HybridClock, format_timestamp
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.errors import AlreadyExists, InvalidInput
 from strandline.metastore.store.warehouse import sync_folder
+from strandline.node.address import DATABASE_FILE
 from strandline.node.backup.archive import ArchiveWriter
 from strandline.node.backup.database_copy import copy_database
 from strandline.node.backup.manifest import FORMAT, UNFINISHED, Manifest, refuse_inside
 from strandline.node.backup.store_files import StoreFiles, fetch_moved
 from strandline.node.catalog_log import LogPlace, bring_catalog, keep_blobs_at, reading_catalog_log
 from strandline.node.node import Node
-from strandline.node.place import DATABASE_FILE
 from strandline.node.store_database import CATALOG_MARK, head_of
 from strandline.sql import FenceRow, open_sqlite, sqlite_file, stored_time
 from strandline.transactions.holds import BACKUP
