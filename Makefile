@@ -17,10 +17,10 @@ PYTEST = $(PYTEST_ALONE) -n auto --dist loadfile --no-loadscope-reorder
 
 help:
 	echo 'make demo    sets up and runs the main job'
-	echo 'make test    sets up and runs the static checks and the tests'
-	echo 'make lint    runs the static checks alone'
+	echo 'make test    sets up and runs the tests'
+	echo 'make lint    runs the static checks'
 	echo 'make bench   runs the benchmarks; ONLY=group,group chooses among them'
-	echo 'make teeth   plants faults, each of which the tests must find, and runs the slow tests'
+	echo 'make teeth   plants faults that the tests must find, runs the slow tests and the static checks'
 	echo 'make soak    runs the long and random tests; SEED=7 repeats a run'
 	echo 'make setup   sets up: .venv, and Java where it is missing'
 	echo 'make servers sets up what the tests start: PostgreSQL, its Java driver, etcd, an archive of the classes of Spark'
@@ -39,19 +39,19 @@ servers: setup
 demo: setup
 	$(BIN)/strandline demo $(ARGS)
 
+test: setup servers
+	echo 'pytest: the tests'
+	$(PYTEST) -m 'not soak and not teeth and not slow' tests $(ARGS)
+
 # The static checks run beside the rest, where one core is often idle; what they say comes last.
-test: setup
+teeth: setup servers
 	mkdir -p build
 	$(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; tested=0; linted=0; \
-	$(MAKE) --no-print-directory servers && echo 'pytest: the tests' && \
-	$(PYTEST) -m 'not soak and not teeth and not slow' tests $(ARGS) || tested=$$?; \
+	echo 'pytest: the planted faults and the slow tests'; \
+	$(PYTEST) -m '(teeth or slow) and not soak' tests $(ARGS) || tested=$$?; \
 	wait $$lint || linted=$$?; \
 	cat build/lint.log; \
 	exit $$((tested ? tested : linted))
-
-teeth: setup servers
-	echo 'pytest: the planted faults and the slow tests'
-	$(PYTEST) -m '(teeth or slow) and not soak' tests $(ARGS)
 
 lint: setup
 	echo 'ruff: style and mistakes'

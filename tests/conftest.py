@@ -99,11 +99,31 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that start Spark first: they take long, and mostly wait.
+SERVERS, FILES = ("postgresql", "etcd"), ("sqlite", "folder")
+"""How the parameters of tests name the stores on servers, and those in files."""
+ON_EACH = ("sql", "metastorage", "end_to_end", "node/test_every_store", "node/test_several_nodes")
+"""The tests of the seams between stores. `make test` runs them on each kind of store."""
 
-    At the end, nothing else would run while they wait (``--no-loadscope-reorder``).
+
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make tests on servers slow if they also run on a file, and run tests with Spark first.
+
+    These take long, and mostly wait. At the end, nothing else would run while they wait
+    (``--no-loadscope-reorder``).
     """
+    ids = {item.nodeid for item in items}
+    for item in items:
+        if not item.nodeid.startswith(tuple(f"tests/{path}" for path in ON_EACH)):
+            test, _, parameters = item.nodeid.partition("[")
+            on_files = (
+                f"{test}[{parameters.replace(server, file)}"
+                for server in SERVERS
+                if server in parameters
+                for file in FILES
+            )
+            if not ids.isdisjoint(on_files):
+                item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 

@@ -370,6 +370,7 @@ VALUES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, VALUES)
 def test_differences_are_empty_exactly_when_the_contents_are_equal(
     first: list[object], other: list[object]

@@ -340,6 +340,7 @@ def test_a_node_holds_its_own_versions_exactly_as_other_nodes_read_them(
         assert mine.contents.times() == theirs.contents.times()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commands", [2_000, pytest.param(MAX_COMMANDS, marks=pytest.mark.soak)])
 def test_the_entries_of_a_large_batch_are_one_version(
     manager: CatalogManager, commands: int

@@ -104,6 +104,7 @@ STEPS: st.SearchStrategy[list[Step]] = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_the_catalog_allows_exactly_what_a_naive_model_of_the_rules_allows(
     steps: list[Step],

@@ -314,6 +314,7 @@ def a_store_that_was_away_leaves_no_trace(
     assert not never & set(made), "what would never happen did"
 
 
+@pytest.mark.slow
 def test_all_nodes_agree_after_the_store_was_unavailable(kind: StoreKind, tmp_path: Path) -> None:
     with breakable(kind, tmp_path, patience=2.0) as (nodes, absence):
         a_store_that_was_away_leaves_no_trace(

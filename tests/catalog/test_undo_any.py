@@ -183,6 +183,7 @@ def judged(catalog: Catalog, batch: list[Command]) -> None:
         command.plan(planning)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(BATCHES, st.data())
 def test_the_last_version_can_be_undone_whatever_it_was(
@@ -215,6 +216,7 @@ def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone
         assert visible(redone) == visible(executed.catalog)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(BATCHES, BATCHES)
 def test_undo_keeps_later_changes_or_is_refused(

@@ -148,6 +148,7 @@ def test_upgrade_check_changes_no_byte_and_does_not_fence_a_running_node(tmp_pat
         assert node.catalogs.state.token.epoch == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "log", ["shadow:persist+metastorage", pytest.param("shadow", marks=pytest.mark.slow)]
 )

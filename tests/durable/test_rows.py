@@ -68,6 +68,7 @@ def contents_of(updates: list[Update]) -> Contents:
     return contents
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(history=histories(), seed=st.integers(0, 1000))
 def test_rows_in_any_order_give_back_their_updates_and_snapshot(

@@ -370,6 +370,7 @@ def put_back(connection: sqlite3.Connection, kept: dict[str, list[tuple[Any, ...
     connection.execute("COMMIT")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [damages, losses])
 def test_a_flipped_bit_or_a_lost_row_is_refused_or_changes_nothing(
     file: Path, damage: Callable[[sqlite3.Connection], Iterator[Statement]]

@@ -91,6 +91,7 @@ def test_all_checks_of_the_demo_hold_on_each_log(log: str, kind: str, tmp_path: 
     assert "55 of 55 checks hold" in out
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")

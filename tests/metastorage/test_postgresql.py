@@ -171,6 +171,7 @@ def test_a_read_waits_for_a_delayed_commit(url: str, store: SqlMetastorage) -> N
         cut_off.close()
 
 
+@pytest.mark.slow
 def test_acknowledged_writes_and_checked_times_survive_a_crash_of_the_server(url: str) -> None:
     ahead = open_metastorage(url, HybridClock(lambda: 5_000_000))
     for number in range(20):

@@ -133,17 +133,20 @@ def test_json_reads_back_the_same(data_type: DataType) -> None:
     assert json_text(parse_type_json(text)) == text
 
 
+@pytest.mark.slow
 @given(structs(types()))
 def test_a_stored_schema_writes_back_the_same_text(schema: StructType) -> None:
     text = schema_json(schema)
     assert schema_json(parse_schema_json(text)) == text
 
 
+@pytest.mark.slow
 @given(structs(types(named=plain_names), named=plain_names))
 def test_a_stored_schema_with_plain_names_reads_back_the_same(schema: StructType) -> None:
     assert parse_schema_json(schema_json(schema)) == schema
 
 
+@pytest.mark.slow
 @given(structs(types(named=plain_names), named=plain_names))
 def test_pyspark_reads_our_json_and_we_read_pysparks(schema: StructType) -> None:
     theirs = SparkStruct.fromJson(type_value(schema))
@@ -153,6 +156,7 @@ def test_pyspark_reads_our_json_and_we_read_pysparks(schema: StructType) -> None
     assert json.loads(again.json()) == json.loads(theirs.json())
 
 
+@pytest.mark.slow
 @given(structs(types()))
 def test_field_ids_are_written_to_the_metadata_on_request(schema: StructType) -> None:
     numbered, _ = assign_ids(schema, 1)

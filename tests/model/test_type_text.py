@@ -163,6 +163,7 @@ def test_parameters_out_of_range_are_refused_with_the_range(text: str) -> None:
         parse_type(text)
 
 
+@pytest.mark.slow
 @given(types(with_flags=False, with_metadata=False))
 def test_ddl_text_reads_back_the_same(data_type: DataType) -> None:
     assert parse_type(ddl_text(data_type)) == data_type
@@ -180,6 +181,7 @@ def test_an_interval_goes_from_a_larger_to_a_smaller_unit(text: str) -> None:
         parse_type(text)
 
 
+@pytest.mark.slow
 @given(structs(types(named=plain_names), named=plain_names))
 def test_simple_string_equals_pysparks(struct: StructType) -> None:
     theirs = SparkStruct.fromJson(type_value(struct)).simpleString()
@@ -193,6 +195,7 @@ def test_case_and_spaces_in_a_type_text_do_not_matter() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_cost_of_reading_and_printing_a_struct_is_linear_in_its_fields() -> None:
     def cost(count: int) -> float:
         text = "struct<" + ",".join(f"column_{i}:decimal(38,{i % 38})" for i in range(count)) + ">"

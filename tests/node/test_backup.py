@@ -314,6 +314,7 @@ def parted(store: Path) -> Iterator[HiveNode]:
 ALL = {value: value for value in "abcd"}
 
 
+@pytest.mark.slow
 def test_a_backup_contains_dropped_partitions_and_holds(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +348,7 @@ def test_a_backup_contains_dropped_partitions_and_holds(
     assert partitions(parted, before) == ALL
 
 
+@pytest.mark.slow
 def test_partitions_moved_during_a_backup_are_in_it_at_their_former_places(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +383,7 @@ def test_partitions_moved_during_a_backup_are_in_it_at_their_former_places(
     assert partitions(parted, before) == ALL
 
 
+@pytest.mark.slow
 def test_partitions_replaced_twice_during_a_backup_are_in_it_as_they_were_before(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -599,6 +602,7 @@ def test_a_full_disk_has_the_exit_status_of_a_failed_write(
     assert re.search(r"restoring to .*/new failed: .*No space left", result.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_backup_or_restore_and_leaves_nothing(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -50,6 +50,7 @@ def read(archive: Path, target: Path) -> dict[str, bytes]:
         return {name: (target / name).read_bytes() for name in backup.manifest.files}
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_refused_or_changes_nothing(archive: Path, tmp_path: Path) -> None:
     content = archive.read_bytes()
     whole = read(archive, tmp_path / "whole")

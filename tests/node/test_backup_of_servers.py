@@ -124,6 +124,7 @@ def backed_up(tmp_path: Path) -> EmptyStore:
     return store
 
 
+@pytest.mark.slow
 def test_a_restore_over_existing_data_is_refused(backed_up: EmptyStore, tmp_path: Path) -> None:
     with pytest.raises(AlreadyExists, match="it contains a store"):
         restored_to(tmp_path / "b", tmp_path / "new", address=backed_up.address)
@@ -138,6 +139,7 @@ def test_a_restore_over_existing_data_is_refused(backed_up: EmptyStore, tmp_path
         assert tables(node) == ["t"]
 
 
+@pytest.mark.slow
 def test_a_lost_store_is_restored_to_its_original_warehouse_without_the_copy_option(
     backed_up: EmptyStore, tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_lost_store_is_restored_to_its_original_warehouse_without_the_copy_opt
         assert present_files(node.session(user="ann"), "default.t") == ["data.parquet"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("backed_up")
 def test_a_failed_restore_leaves_a_database_that_the_next_one_can_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +173,7 @@ def test_a_failed_restore_leaves_a_database_that_the_next_one_can_use(
         assert tables(node) == ["t"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("backed_up")
 def test_a_store_created_during_a_restore_is_left_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -190,6 +194,7 @@ def test_a_store_created_during_a_restore_is_left_unchanged(
         assert tables(node) == ["u"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("backed_up")
 def test_a_write_that_waits_for_a_restore_holds_the_write_lock_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -226,6 +231,7 @@ def test_a_write_that_waits_for_a_restore_holds_the_write_lock_after_it(
         writer.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("backed_up")
 def test_a_restore_killed_before_its_rows_are_loaded_leaves_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -250,6 +256,7 @@ def test_a_restore_killed_before_its_rows_are_loaded_leaves_no_store(
         assert tables(node) == ["t"]
 
 
+@pytest.mark.slow
 def test_a_backup_in_which_the_catalog_of_etcd_has_a_newer_epoch_than_the_rows_is_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

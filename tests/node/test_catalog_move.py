@@ -407,6 +407,7 @@ def killed(*_: object) -> None:
     raise Killed
 
 
+@pytest.mark.slow
 def test_a_restored_catalog_that_had_left_persist_can_move_back_to_it(tmp_path: Path) -> None:
     folder, again = tmp_path / "s", tmp_path / "r"
     with Node.open(folder, settings=Settings(catalog_log="persist")) as node:

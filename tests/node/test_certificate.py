@@ -118,6 +118,7 @@ def test_a_certificate_that_clients_refuse_now_or_soon_is_logged_as_a_warning(
     assert [f"{file}: {reason}" in message for message in logged] == [True] * (reason is not None)
 
 
+@pytest.mark.slow
 def test_a_node_that_runs_for_long_is_warned_again_each_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_dump_holds_up_nobody(
     assert subprocess.run(command, capture_output=True, check=True).stdout == dump
 
 
+@pytest.mark.slow
 def test_a_long_message_that_cannot_be_decoded_fails_without_affecting_the_next(
     node: NodeProcess,
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_cloned_database_beside_the_same_etcd_is_refused(
     open_and_change(store, "u")
 
 
+@pytest.mark.slow
 def test_a_restarted_server_has_the_same_database(tmp_path: Path) -> None:
     server = postgresql.PostgresServer()
     try:

@@ -118,6 +118,7 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
     append(restored)
 
 
+@pytest.mark.slow
 def test_a_loss_is_accepted_although_a_newer_epoch_began_since_the_backup(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_loss_is_accepted_although_a_newer_epoch_began_since_the_backup(
     append(restored)
 
 
+@pytest.mark.slow
 def test_a_loss_that_an_earlier_release_accepted_without_a_newer_epoch_is_accepted_again(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_loss_that_an_earlier_release_accepted_without_a_newer_epoch_is_accept
     append(restored)
 
 
+@pytest.mark.slow
 def test_a_loss_of_versions_that_the_catalog_has_trimmed_is_not_accepted(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_loss_of_versions_that_the_catalog_has_trimmed_is_not_accepted(
     assert "no longer has the versions before" in result.output + str(result.exception)
 
 
+@pytest.mark.slow
 def test_a_running_node_compares_the_mark_when_a_session_verifies_the_store(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +173,7 @@ def test_a_running_node_compares_the_mark_when_a_session_verifies_the_store(
     assert "older than it was" in new[0].message
 
 
+@pytest.mark.slow
 def test_an_empty_database_in_place_of_the_stores_database_is_refused(store: EmptyStore) -> None:
     empty = replace(store.settings, objects=postgresql.running().new_database())
     with pytest.raises(CorruptData, match=r"it is empty, but .* recorded"):
@@ -184,6 +189,7 @@ def test_a_store_without_a_mark_is_opened_and_gets_one(store: EmptyStore) -> Non
         assert mark.marked_time() > 0
 
 
+@pytest.mark.slow
 def test_a_node_that_closes_first_gives_up_what_its_servers_do_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +214,7 @@ def test_a_node_that_closes_first_gives_up_what_its_servers_do_not_answer(
     assert set(called["close"]) <= set(called["give_up"])
 
 
+@pytest.mark.slow
 def test_a_damaged_mark_is_refused(store: EmptyStore) -> None:
     metastorage, mark = mark_of(store)
     with closing(metastorage):
@@ -221,6 +228,7 @@ def test_a_damaged_mark_is_refused(store: EmptyStore) -> None:
                 mark.marked_time()
 
 
+@pytest.mark.slow
 def test_a_node_can_start_while_another_writes_the_mark(
     store: EmptyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +236,7 @@ def test_a_node_can_start_while_another_writes_the_mark(
     append(store)
 
 
+@pytest.mark.slow
 def test_the_mark_is_never_ahead_of_the_durable_writes(store: EmptyStore) -> None:
     """Its time is that of a synced write, after which all earlier writes are on disk."""
     metastorage, mark = mark_of(store)
@@ -238,6 +247,7 @@ def test_the_mark_is_never_ahead_of_the_durable_writes(store: EmptyStore) -> Non
         assert (counts.writes, counts.unsynced_writes) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_fenced_node_does_not_write_the_mark(store: EmptyStore) -> None:
     def fenced(_: object) -> None:
         raise Fenced("a newer epoch")

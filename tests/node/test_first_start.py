@@ -66,6 +66,7 @@ def has_fence(folder: Path) -> bool:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stopped", "whole", "is_begun"),
     [(FIRST, OTHER, False), pytest.param(OTHER, FIRST, True, marks=pytest.mark.slow)],

@@ -317,6 +317,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_of_a_table_without_records_is_found_or_changes_nothing(
     tmp_path: Path,
 ) -> None:

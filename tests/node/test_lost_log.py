@@ -237,6 +237,7 @@ def test_a_crashed_store_has_everything_that_was_committed(folder: Path, tmp_pat
         assert {f"t{n}" for n in range(5)} <= set(table_names(node))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["removed", "cut", "flipped"])
 def test_a_lost_log_tail_is_reported_and_can_be_accepted(
     folder: Path, tmp_path: Path, damage: str

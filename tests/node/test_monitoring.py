@@ -83,6 +83,7 @@ def problem(node: Node, check: str) -> str:
     return next((finding.reason for finding in node.health.report() if finding.check == check), "")
 
 
+@pytest.mark.slow
 def test_a_node_whose_applier_hangs_is_not_ready_until_it_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_node_whose_applier_hangs_is_not_ready_until_it_continues(
             pass
 
 
+@pytest.mark.slow
 def test_a_node_whose_follower_hangs_or_fails_is_not_ready_until_it_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_node_whose_follower_hangs_or_fails_is_not_ready_until_it_continues(
         assert problem(node, "notification follower") == "the thread cache-applier is not running"
 
 
+@pytest.mark.slow
 def test_a_node_that_can_make_no_folders_is_not_ready_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +309,7 @@ def test_a_part_that_cannot_be_read_hides_no_other_metrics(url_without_transacti
     assert ("strandline_catalog_version", frozenset()) in values
 
 
+@pytest.mark.slow
 def test_a_node_whose_etcd_is_full_is_ready_for_reads_and_says_that_it_is_full(
     tmp_path: Path,
 ) -> None:

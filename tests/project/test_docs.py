@@ -28,11 +28,13 @@ SPARK_OPTIONS = (
 )
 
 
-def page_parameters() -> list[object]:
+def page_parameters(*, run: bool = False) -> list[object]:
+    """The pages. If their examples are ``run``, those with Spark are slow, but for the tutorial."""
     parameters: list[object] = []
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        marks = [pytest.mark.spark] if "<!-- run: spark" in text else []
+        marks = []
+        if run and "<!-- run: spark" in page.read_text(encoding="utf-8"):
+            marks = [pytest.mark.spark] + [pytest.mark.slow] * (page.parent.name != "tutorial")
         parameters.append(pytest.param(page, marks=marks, id=str(page.relative_to(ROOT))))
     return parameters
 
@@ -59,7 +61,7 @@ def spark_reader() -> Iterator[Process]:
         yield process
 
 
-@pytest.mark.parametrize("page", page_parameters())
+@pytest.mark.parametrize("page", page_parameters(run=True))
 def test_the_examples_of_a_page_do_what_it_says(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -143,27 +143,37 @@ def test_the_build_server_run_fails_exactly_when_the_tests_fail(
     assert (run.returncode == 0) == (status == 0)
 
 
-def test_make_test_runs_each_check_and_leaves_out_the_long_tests(tmp_path: Path) -> None:
+def test_make_test_leaves_out_the_long_tests(tmp_path: Path) -> None:
     output = make("test", cwd=planted_checkout(tmp_path, status=0)).stdout
     for command in (
         "scripts/setup",
-        "ruff check",
-        "ruff format --check",
-        "mypy --strict",
-        "lint-imports",
         "python -m pytest -q -n auto --dist loadfile",
         " -m not soak and not teeth and not slow tests",
     ):
         assert command in output
 
 
+def test_the_build_server_runs_each_test_and_static_check(tmp_path: Path) -> None:
+    checkout = planted_checkout(tmp_path, status=0)
+    output = subprocess.run([checkout / ".ci" / "run"], capture_output=True, text=True).stdout
+    for command in (
+        " -m not soak and not teeth and not slow tests",
+        " -m (teeth or slow) and not soak tests",
+        "ruff check",
+        "ruff format --check",
+        "mypy --strict",
+        "lint-imports",
+    ):
+        assert command in output
+
+
 @pytest.mark.parametrize("tool", ["ruff", "mypy", "lint-imports"])
-def test_make_test_fails_if_a_static_check_fails_and_still_runs_the_tests(
+def test_make_teeth_fails_if_a_static_check_fails_and_still_runs_the_tests(
     tmp_path: Path, tool: str
 ) -> None:
     checkout = planted_checkout(tmp_path, status=0)
     (checkout / ".venv" / "bin" / tool).write_text("#!/bin/sh\necho what is wrong\nexit 1\n")
-    run = make("test", cwd=checkout)
+    run = make("teeth", cwd=checkout)
     assert run.returncode != 0
     assert "what is wrong" in run.stdout
     assert "-m pytest" in run.stdout

@@ -62,7 +62,9 @@ def append(tables: Tables, added: list[Row], *, files: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)]
+)
 def test_a_table_and_a_list_hold_the_same_rows_after_the_same_statements(
     tables: Tables, seed: int
 ) -> None:

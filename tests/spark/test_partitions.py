@@ -111,6 +111,7 @@ def physical(column: pa.ChunkedArray, of: Any) -> list[Any]:
     return values
 
 
+@pytest.mark.slow
 def test_spark_separates_partitions_as_the_specification_does(tables: Tables) -> None:
     given = sample()
     rows = tables.spark.createDataFrame(given, SAMPLE_SCHEMA)
@@ -211,6 +212,7 @@ READS: dict[str, tuple[int, Sequence[int]]] = {
 """Conditions, each with the most files that it may read and the ids that it is true for."""
 
 
+@pytest.mark.slow
 def test_rows_are_partitioned_by_decimals_that_do_not_fit_into_a_bigint(tables: Tables) -> None:
     amount = DecimalType(38, 10)
     numbers = [n * 10**27 + sign * n for n in range(1, 10) for sign in (1, -1)]

@@ -76,6 +76,7 @@ def test_a_table_without_rows_has_its_columns(tables: Tables) -> None:
     assert tables.read("shop.t").count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleted", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_nested_field_read_alone_has_the_same_value_as_in_its_struct(
     tables: Tables, *, deleted: bool
@@ -274,6 +275,7 @@ CONDITIONS = {
 """Conditions, each with how many of the two files a scan reads for it."""
 
 
+@pytest.mark.slow
 def test_a_scan_reads_only_the_files_in_which_its_condition_may_be_true(
     tables: Tables, listed: list[int]
 ) -> None:

@@ -109,6 +109,7 @@ def test_an_append_leaves_only_data_files(tables: Tables) -> None:
     assert suffixes(files(folder(tables, "shop.t"))) == {"_files": counts.files}
 
 
+@pytest.mark.slow
 def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_ended(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_failed_write_does_not_use_up_its_time(database: Database) -> None:
     assert stored(database) == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=30)  # each example makes a file, on a disk that syncs
 @given(walls=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 1 << 40)), max_size=20))
 def test_times_increase_whatever_the_wall_clocks_show(

@@ -53,6 +53,7 @@ def test_an_exclusive_lock_excludes_all_others_that_have_the_store_open(tmp_path
     assert counter.read_text() == str(2 * LOCKED_ROUNDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "state", "write_ids"),
     [

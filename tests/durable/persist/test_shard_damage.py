@@ -45,6 +45,7 @@ def flipped(data: bytes) -> Iterator[bytes]:
         yield bytes(spoiled)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(place: Place) -> None:
     """In a diff, in the number of the last version, in a rollup and in a part."""
     begin(place.log(), 10)

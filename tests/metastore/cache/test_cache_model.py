@@ -43,6 +43,7 @@ def test_the_cache_answers_like_the_store_for_every_list(dml: Dml, examples: int
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "count"), [(5, 26), pytest.param(1, 128, marks=pytest.mark.soak)]
 )

@@ -138,6 +138,7 @@ filters = st.recursive(
 rows = st.tuples(*(st.sampled_from(VALUES[name]) for name in NAMES))
 
 
+@pytest.mark.slow
 @given(filters, st.lists(rows, min_size=1, max_size=20))
 def test_a_pattern_matches_all_that_any_filter_chooses(
     expression: Expression, some: list[tuple[str, ...]]

@@ -94,6 +94,7 @@ def about_rows(statements: list[tuple[str, Any]]) -> int:
     return sum("store_row" in s or "store_removal" in s or "INTO notif" in s for s, _ in statements)
 
 
+@pytest.mark.slow
 def test_the_statements_of_alter_partitions_do_not_grow_with_each_partition(call: Caller) -> None:
     counts = []
     for name, count in (("few", FEW), ("many", MANY)):
@@ -116,6 +117,7 @@ def test_each_altered_partition_has_its_own_event(call: Caller) -> None:
     assert [f'"keyValues":{{"p":"{n}"}}' in text for n, text in enumerate(texts)] == [True] * 5
 
 
+@pytest.mark.slow
 def test_the_statements_of_reading_events_do_not_grow_with_each_event(call: Caller) -> None:
     counts = []
     for name, count in (("few", FEW), ("many", MANY)):
@@ -335,6 +337,7 @@ def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
         assert shown(call, "t")["3"]["sd"]["location"] == f"{first}/p=3"
 
 
+@pytest.mark.slow
 def test_names_and_filters_of_many_partitions_are_answered_from_memory(call: Caller) -> None:
     """They run in a thread of a serving node, which may not read so many rows from the database."""
     table = call.node.session(user="ann").table("default.few").descriptor

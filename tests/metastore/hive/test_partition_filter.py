@@ -142,6 +142,7 @@ def test_ten_thousand_conditions_in_a_row_are_parsed() -> None:
     assert len(tree.parts) == 10_000
 
 
+@pytest.mark.slow
 def test_a_filter_of_too_many_words_is_refused() -> None:
     parse_filter(f"(p) in ({','.join(['1'] * 20_000)})")
     with pytest.raises(LimitExceeded, match="50000 words"):
@@ -321,6 +322,7 @@ def test_an_unknown_key_is_refused_with_hives_message(text: str) -> None:
         partition_chooser(text, KEYS)
 
 
+@pytest.mark.slow
 def test_alternatives_for_one_key_count_as_one_condition() -> None:
     text = " or ".join(f"p = {number}" for number in range(5_000))
     chooses = partition_chooser(text, KEYS)
@@ -348,6 +350,7 @@ def test_a_filter_of_too_many_conditions_is_refused(text: str) -> None:
         partition_chooser(text, KEYS)
 
 
+@pytest.mark.slow
 def test_checking_a_partition_against_a_thousand_values_costs_as_much_as_against_ten() -> None:
     def cost(values: int) -> float:
         chooses = partition_chooser(f"(p) in ({', '.join(map(str, range(values)))})", KEYS)

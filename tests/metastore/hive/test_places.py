@@ -51,6 +51,7 @@ NAMED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["MANAGED_TABLE", "EXTERNAL_TABLE", None])
 def test_a_table_at_a_location_that_a_client_named_is_external(
     stub: Any, hive: HiveNode, lake: Path, kind: str | None

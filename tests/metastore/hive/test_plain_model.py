@@ -11,6 +11,7 @@ from tests.metastore.hive.plain_model import PlainModel
 STEPS, MANY_STEPS = 60, 250
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", pytest.param("postgresql", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("seed", "steps"),

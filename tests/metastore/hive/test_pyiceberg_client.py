@@ -240,6 +240,7 @@ def append_concurrently(hive: HiveNode, catalog: Any, *, writers: int) -> list[i
     return sorted(catalog.load_table("d1.orders").scan().to_arrow()["id"].to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writers", [FEW_WRITERS, pytest.param(WRITERS, marks=pytest.mark.soak)])
 def test_concurrent_appends_lose_no_row(hive: HiveNode, catalog: Any, writers: int) -> None:
     assert append_concurrently(hive, catalog, writers=writers) == list(range(writers * ROWS))

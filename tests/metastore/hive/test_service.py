@@ -400,6 +400,7 @@ def test_the_dispatcher_knows_which_methods_only_read(
     assert not any(map(only_reads, ("add_partitions_req", "drop_partitions_req", "alter_table")))
 
 
+@pytest.mark.slow
 def test_many_partitions_are_shown_exactly_as_each_one_is_alone(hive: HiveNode, stub: Any) -> None:
     keys = [FieldSchema("p", "string", None)]
     stub.create_table(table("many", partitionKeys=keys))

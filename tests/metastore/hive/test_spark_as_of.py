@@ -12,7 +12,7 @@ import pytest
 from tests.metastore.hive.hive_node import HiveNode
 from tests.metastore.hive.spark_process import SparkError, SparkProcess
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @dataclass(frozen=True)

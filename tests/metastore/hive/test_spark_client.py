@@ -63,6 +63,7 @@ def test_spark_and_the_catalog_share_the_defaults_of_columns(
     spark.sql("DROP TABLE stock")
 
 
+@pytest.mark.slow
 def test_spark_changes_the_collation_of_a_column(spark: SparkProcess) -> None:
     spark.sql("CREATE TABLE hosts (name STRING) USING parquet")
     spark.sql("INSERT INTO hosts VALUES ('Ann')")

@@ -476,6 +476,7 @@ def test_statements_that_write_to_a_table_are_refused_and_change_nothing(
     assert spark.sql(whole) == before
 
 
+@pytest.mark.slow
 def test_an_overwrite_is_refused_while_other_threads_of_the_application_call_the_metastore(
     spark: SparkProcess, orders: str
 ) -> None:
@@ -557,7 +558,7 @@ def _sql(value: Any, data_type: str) -> str:
 @pytest.mark.parametrize(
     "what",
     [
-        what if what in ("strings", "dates") else pytest.param(what, marks=pytest.mark.slow)
+        what if what == "dates" else pytest.param(what, marks=pytest.mark.slow)
         for what in PARTITION_TYPES
     ],
 )
@@ -580,6 +581,7 @@ def test_a_filter_on_a_partition_column_reads_only_the_files_of_the_partition(
     assert spark.files_read(f"{query} WHERE p <=> {_sql(values[0], data_type)} OR id < 0") > 2
 
 
+@pytest.mark.slow
 def test_a_filter_reads_only_the_files_of_the_partition_among_many(
     served: HiveNode, spark: SparkProcess
 ) -> None:
@@ -603,6 +605,7 @@ def test_a_filter_reads_only_the_files_of_the_partition_among_many(
             assert spark.files_read(query) == len(ids)
 
 
+@pytest.mark.slow
 def test_files_are_left_out_in_every_part_of_a_view(served: HiveNode, spark: SparkProcess) -> None:
     """Deleted rows, an older schema, older layouts and unusual names: each adds a part."""
     served.create_transactional(

@@ -59,6 +59,7 @@ delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(data_rows, max_size=4),
     st.lists(delete_rows, max_size=4),
@@ -74,6 +75,7 @@ def test_files_of_several_batches_are_read_back_in_order() -> None:
     assert read_files(write_files(TableFiles(data, ()))) == TableFiles(data, ())
 
 
+@pytest.mark.slow
 def test_many_files_with_some_unknown_bounds_are_read_back_unchanged() -> None:
     data = tuple(
         DataFile(

@@ -470,6 +470,7 @@ def test_calls_on_a_closed_session_raise_stopping(scene: Scene) -> None:
         scene.session.begin()
 
 
+@pytest.mark.slow
 def test_many_threads_can_share_a_session(scene: Scene) -> None:
     def write(number: int) -> int:
         txn_id = scene.written(f"f{number:02d}")

@@ -123,6 +123,7 @@ def test_the_collected_commands_include_tables_schemas_and_views() -> None:
     assert len(COMMANDS) >= 14
 
 
+@pytest.mark.slow
 @given(types())
 def test_every_data_type_is_read_back(data_type: DataType) -> None:
     assert there_and_back(data_type, DataType) == data_type

@@ -71,6 +71,7 @@ def values(columns: FileColumns) -> dict[str, list[object]]:
     return {field.name: getattr(columns, field.name).to_pylist() for field in fields(columns)}
 
 
+@pytest.mark.slow
 @given(st.lists(data_files, max_size=4))
 def test_columns_read_from_rows_equal_those_of_the_decoded_files(files: list[DataFile]) -> None:
     rows = [row_of(file, row_id=number) for number, file in enumerate(files)]

@@ -406,6 +406,7 @@ def test_two_projections_in_one_sql_transaction_are_checked_for_overlap_together
     assert node.folder("a").is_dir()
 
 
+@pytest.mark.slow
 def test_the_number_of_effects_of_one_sql_transaction_is_limited(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
