@@ -101,7 +101,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 SERVERS, FILES = ("postgresql", "etcd"), ("sqlite", "folder")
 """How the parameters of tests name the stores on servers, and those in files."""
-ON_EACH = ("sql", "metastorage", "end_to_end", "node/test_every_store", "node/test_several_nodes")
+ON_EACH = ("sql", "metastorage", "end_to_end", "node/test_several_nodes")
 """The tests of the seams between stores. `make test` runs them on each kind of store."""
 
 

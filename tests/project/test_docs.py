@@ -29,12 +29,12 @@ SPARK_OPTIONS = (
 
 
 def page_parameters(*, run: bool = False) -> list[object]:
-    """The pages. If their examples are ``run``, those with Spark are slow, but for the tutorial."""
+    """The pages. If their examples are ``run``, those with Spark have its marker, and are slow."""
     parameters: list[object] = []
     for page in PAGES:
         marks = []
         if run and "<!-- run: spark" in page.read_text(encoding="utf-8"):
-            marks = [pytest.mark.spark] + [pytest.mark.slow] * (page.parent.name != "tutorial")
+            marks = [pytest.mark.spark, pytest.mark.slow]
         parameters.append(pytest.param(page, marks=marks, id=str(page.relative_to(ROOT))))
     return parameters
 

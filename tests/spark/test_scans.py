@@ -36,6 +36,7 @@ def plan(tables: Tables, name: str) -> str:
     return str(tables.read(name)._jdf.queryExecution().optimizedPlan().toString())
 
 
+@pytest.mark.slow
 def test_deleted_rows_are_removed_by_a_join_that_files_without_deletes_can_skip(
     tables: Tables,
 ) -> None:

@@ -130,6 +130,7 @@ def test_every_data_type_is_read_back(data_type: DataType) -> None:
     assert there_and_back(data_type, DataType | None) == data_type
 
 
+@pytest.mark.slow
 @given(structs(types()))
 def test_ids_of_nested_fields_are_read_back(struct: StructType) -> None:
     with_ids, _ = assign_ids(struct, 100)
