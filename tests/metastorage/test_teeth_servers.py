@@ -65,7 +65,7 @@ def unknown_taken_for_failed(patch: pytest.MonkeyPatch) -> None:
     def failed(*_: object) -> Unavailable:
         return Unavailable("nothing was written")
 
-    patch.setattr(postgres_database, "UnknownOutcome", failed)
+    patch.setattr(UnknownOutcome, "of_commit", failed)
     patch.setattr(etcd_gateway, "_unknown", failed)
 
 
