@@ -117,7 +117,7 @@ class PartitionPlaces:
             here = PartitionPlaces(self._table, location=location, folders=self._folders)
             return here._carry_out(moves, purged, present)
 
-        store.finish_moves(self._table.id, moves, carry_out)
+        store.finish_moves(self._table.id, set(moves), carry_out)
         for path in purged:  # after the transaction: this may take long, and others may write
             delete_or_leave(path)
 

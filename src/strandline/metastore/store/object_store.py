@@ -22,7 +22,7 @@ removal every snapshot sees (`cleaning`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain, islice
 from typing import Protocol
@@ -203,9 +203,7 @@ class SqlObjectStore(ObjectStore):
         with self._database.read() as connection:
             return partition_moves.all_unfinished(connection)
 
-    def finish_moves(
-        self, table_id: int, moves: Collection[PartitionMove], carry_out: CarriesOut
-    ) -> None:
+    def finish_moves(self, table_id: int, moves: Set[PartitionMove], carry_out: CarriesOut) -> None:
         """Carry out those of these moves of a table that are unfinished, while other writers wait.
 
         ``carry_out`` gets them, the place of the table, and those among their locations that

@@ -270,8 +270,8 @@ class FolderMoves:
                 self._folders.move(target, source)
             except StrandlineError:
                 logger.exception(
-                    "a change failed, and the folder %s could not be moved back; move it to %s "
-                    "within a day, before cleaning deletes it",
+                    "a change failed, and the folder %s could not be moved back; move it to %s, "
+                    "since cleaning may delete it after a day",
                     target,
                     source,
                 )
