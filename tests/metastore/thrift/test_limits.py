@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -25,7 +25,6 @@ from strandline.metastore.thrift import (
     ThriftException,
 )
 from strandline.metastore.thrift.messages import CALL, decode_head, encode_message
-from strandline.metastore.thrift.scanner import Scanner
 from tests.metastore.thrift.test_server import connect, read_messages, read_to_end, request, toy
 from tests.servers.thrift_client import decode_application_exception, decode_result
 
@@ -50,6 +49,37 @@ def empty_structs(count: int) -> bytes:
 
 def _list_of_structs(count: int) -> bytes:
     return struct.pack(">bhbI", 15, 99, 12, count) + bytes(count)
+
+
+class Slicing(asyncio.Lock):
+    """The lock that a server's connections hold for each slice; it keeps who took it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slices: list[asyncio.Task[Any] | None] = []
+
+    async def acquire(self) -> Literal[True]:
+        await super().acquire()
+        self.slices.append(asyncio.current_task())
+        return True
+
+
+@pytest.fixture
+def serve_in_slices(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Start a server whose slices are as short as possible, and are noted."""
+    monkeypatch.setattr("strandline.metastore.thrift.connection.SLICE_SECONDS", 0)
+
+    def start(handler: Callable[..., Any]) -> Any:
+        running = serve(handler)
+        running.server.slicing = Slicing()
+        return running
+
+    return start
+
+
+def arrived(running: Any) -> int:
+    """The bytes that wait on all connections of a server."""
+    return sum(connection._scanner.waiting for connection in running.server._connections)
 
 
 def reset(stream: socket.socket) -> None:
@@ -118,15 +148,15 @@ def test_the_memory_of_an_answer_is_released_when_its_client_disconnects(
         pass
 
 
-def test_a_large_request_is_scanned_in_slices(serve: Serve) -> None:
-    running = serve(counting)
+def test_a_large_request_is_scanned_in_slices(serve_in_slices: Serve) -> None:
+    running = serve_in_slices(counting)
     with running.client() as client:
         names = [str(number) for number in range(200_000)]
         (partition,) = client.call(
             "get_partitions_by_names", db_name="d", tbl_name="t", names=names
         )
     assert partition["values"] == ["200000"]
-    assert running.server.slices > 10
+    assert len(running.server.slicing.slices) > 10
     assert running.on_loop(running.server.statistics).request_memory == 0
 
 
@@ -161,13 +191,13 @@ def test_a_large_request_that_gets_no_thread_is_refused_and_small_ones_are_serve
 
 
 @pytest.mark.slow
-def test_the_event_loop_runs_other_tasks_between_any_two_slices(serve: Serve) -> None:
-    running = serve(toy)
+def test_the_event_loop_runs_other_tasks_between_any_two_slices(serve_in_slices: Serve) -> None:
+    running = serve_in_slices(toy)
     turns: list[int] = []
 
     async def watch() -> None:
         while not running.server.counters.requests:
-            turns.append(running.server.slices)
+            turns.append(len(running.server.slicing.slices))
             await asyncio.sleep(0)
 
     with connect(running) as dear:
@@ -179,36 +209,24 @@ def test_the_event_loop_runs_other_tasks_between_any_two_slices(serve: Serve) ->
     assert max(after - before for before, after in pairwise(turns)) <= 1
 
 
-def test_long_messages_are_scanned_in_turns(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = serve(toy)
-    server, message = running.server, empty_structs(30_000)
-    scanned: dict[int, Scanner] = {}  # by the number of the slice
-    next_message = Scanner.next_message
-
-    def noted(scanner: Scanner, **steps: int) -> bytes | None:
-        if steps:  # on the server
-            scanned.setdefault(server.slices, scanner)
-        return next_message(scanner, **steps)
-
-    def arrived() -> int:
-        return sum(connection._scanner.waiting for connection in server._connections)
-
-    monkeypatch.setattr(Scanner, "next_message", noted)
+def test_long_messages_are_scanned_in_turns(serve_in_slices: Serve) -> None:
+    running = serve_in_slices(toy)
+    slicing, message = running.server.slicing, empty_structs(30_000)
     with connect(running) as one, connect(running) as other:
-        asyncio.run_coroutine_threadsafe(server.slicing.acquire(), running.loop).result(60)
+        asyncio.run_coroutine_threadsafe(slicing.acquire(), running.loop).result(60)
         for stream in (one, other):
             stream.sendall(message)
-        while running.on_loop(arrived) < 2 * len(message):
+        while running.on_loop(lambda: arrived(running)) < 2 * len(message):
             pass
-        scanned.clear()
-        running.on_loop(server.slicing.release)
+        slicing.slices.clear()
+        running.on_loop(slicing.release)
         for stream in (one, other):
             assert len(read_messages(stream, 1)) == 1
-    order = list(map(id, scanned.values()))
-    last = {scanner: place for place, scanner in enumerate(order)}
-    both = order[: min(last.values()) + 1]
+    last = {walk: place for place, walk in enumerate(slicing.slices)}
+    assert len(last) == 2
+    both = slicing.slices[: min(last.values()) + 1]
     assert len(both) > 10
-    assert all(before != after for before, after in pairwise(both))
+    assert all(before is not after for before, after in pairwise(both))
 
 
 def test_a_message_of_too_many_values_is_refused_once_their_number_is_read(serve: Serve) -> None:
@@ -281,7 +299,7 @@ def test_a_running_request_keeps_its_memory_after_its_client_disconnects(
 
 @pytest.mark.slow
 def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_scanned(
-    serve: Serve,
+    serve_in_slices: Serve,
 ) -> None:
     called = []
 
@@ -289,12 +307,15 @@ def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_scanned
         called.append(method)
         return toy(connection, method, args)
 
-    running = serve(handler)
+    running = serve_in_slices(handler)
+    slicing, message = running.server.slicing, empty_structs(30_000)
+    asyncio.run_coroutine_threadsafe(slicing.acquire(), running.loop).result(60)
     stream = connect(running)
-    stream.sendall(empty_structs(1_500_000))
-    while not running.server.slices:
+    stream.sendall(message)
+    while running.on_loop(lambda: arrived(running)) < len(message):
         pass
     reset(stream)
+    running.on_loop(slicing.release)
     while running.on_loop(lambda: running.server.statistics().connections):
         pass
     assert running.on_loop(running.server.statistics).request_memory == 0

@@ -106,7 +106,7 @@ class ThriftServer:
         }
         # A handler's task is kept here until it ends: its connection may end before it.
         self.running: set[asyncio.Task[Any]] = set()
-        self.slicing, self.slices = asyncio.Lock(), 0
+        self.slicing = asyncio.Lock()
         self.memory = RequestMemory(self.settings.request_memory_bytes)
         self.answers = AnswerMemory(self.settings.answer_memory_bytes)
         self._host, self._port = host, port

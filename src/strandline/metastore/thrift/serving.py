@@ -109,7 +109,6 @@ class Serving(Protocol):
     base: BaseService
     running: set[asyncio.Task[Any]]
     slicing: asyncio.Lock
-    slices: int
     memory: RequestMemory
     answers: AnswerMemory
 
