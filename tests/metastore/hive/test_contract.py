@@ -34,7 +34,8 @@ def served(running: HiveNode) -> HiveNode:
 
 def test_the_methods_of_databases_keep_the_contract(served: HiveNode) -> None:
     wh, outer = served.warehouse, served.folder
-    shown = {"name": "da", "description": "x", "parameters": {}, "ownerType": 1}
+    catalog = {"catalogName": "hive"}
+    shown = {"name": "da", "description": "x", "parameters": {}, "ownerType": 1, **catalog}
     changed = {"description": "y", "parameters": {"q": "1"}, "locationUri": f"file:{outer}/da2"}
     altered = Database("x", "y", "file:/other", {"q": "1"}, ownerName="carl")
     missing = Throws("NoSuchObjectException", "Nope")
@@ -78,7 +79,7 @@ def test_the_methods_of_databases_keep_the_contract(served: HiveNode) -> None:
                 ),
                 (
                     lambda c: c.get_database("da2"),
-                    {"name": "da2", "ownerName": "carl", "ownerType": 2, **changed},
+                    {"name": "da2", "ownerName": "carl", "ownerType": 2, **catalog, **changed},
                 ),
                 (lambda c: c.alter_database("Nope", altered), missing),
                 (lambda c: c.get_databases("DA*"), ["da", "da2"]),

@@ -53,6 +53,7 @@ def test_a_function_is_created_found_altered_renamed_and_dropped(served: HiveNod
             "ownerType": PrincipalType.USER,
             "functionType": 1,
             "resourceUris": [{"resourceType": ResourceType.JAR, "uri": "file:/lib/a.jar"}],
+            "catName": "hive",
         }
         check(
             client,

@@ -25,7 +25,7 @@ from tests.metastore.hive.hive_node import HiveNode
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "spark_tables.json").read_text()
 )
-SET_BY_SERVER = {"createTime"}
+SET_BY_SERVER = {"createTime", "catName"}
 
 
 def described(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> TableDescriptor:

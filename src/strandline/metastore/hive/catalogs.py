@@ -2,7 +2,8 @@
 
 Clients of Hive 3 and later name the catalog in a field of the request (``catName``,
 ``catalogName``) or before the name of a schema (`names.without_catalog`). Without the check, a
-client of another catalog would read and change tables of this one.
+client of another catalog would read and change tables of this one. Answers name the catalog, as
+those of Hive 3 and later do: some clients, such as pymetastore, refuse a partition without one.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
         "parameters": dict(schema.properties),
         "ownerName": schema.owner or None,
         "ownerType": schema.owner_type.value,
+        "catalogName": DEFAULT_DATABASE,
     }
 
 

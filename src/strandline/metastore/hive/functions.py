@@ -6,6 +6,7 @@ version, like everything in a schema.
 
 from __future__ import annotations
 
+from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands import AlterFunction, CreateFunction, DropFunction, RenameFunction
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput, ObjectNotFound
@@ -41,6 +42,7 @@ def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
             {"resourceType": _RESOURCE_NUMBERS[kind], "uri": uri}
             for kind, uri in function.resources
         ],
+        "catName": DEFAULT_DATABASE,
     }
 
 

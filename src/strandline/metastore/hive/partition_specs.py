@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from strandline.catalog import DEFAULT_DATABASE
 from strandline.metastore.hive.partition_changes import add_all, table_to_add_all_to
 from strandline.metastore.hive.partitions import Partitions, at_most, named_partitions
 from strandline.metastore.hive.patterns import like
@@ -41,6 +42,7 @@ async def _specs(
         "tableName": common.table.name.lower(),
         "rootPath": common.location,
         "partitionList": {"partitions": listed},
+        "catName": DEFAULT_DATABASE,
     }
     return [spec]
 

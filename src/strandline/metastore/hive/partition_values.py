@@ -26,6 +26,7 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from strandline.catalog import DEFAULT_DATABASE
 from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.names import hadoop_location
@@ -330,6 +331,7 @@ class Partitioned:
             "lastAccessTime": row.last_access,
             "sd": sd,
             "parameters": dict(row.parameters),
+            "catName": DEFAULT_DATABASE,
         }
 
     def storage_struct(

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from strandline import work
-from strandline.catalog import Relation
+from strandline.catalog import DEFAULT_DATABASE, Relation
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.partition_values import partition_name, partition_values
@@ -199,5 +199,6 @@ def described(
         "tableName": table.lower(),
         "partName": part,
         "lastAnalyzed": known[0].analyzed,
+        "catName": DEFAULT_DATABASE,
     }
     return {"statsDesc": description, "statsObj": summaries}

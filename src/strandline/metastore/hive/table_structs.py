@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewDefinition
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.hive.names import hadoop_location
@@ -335,4 +336,5 @@ def _relation_struct(
         "retention": _stored_number(relation.properties, RETENTION),
         "parameters": dict(parameters),
         "rewriteEnabled": False,
+        "catName": DEFAULT_DATABASE,
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from strandline import work
-from strandline.catalog import Relation
+from strandline.catalog import DEFAULT_DATABASE, Relation
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import is_shown, without_catalog
@@ -141,6 +141,7 @@ async def get_table_meta(call: Call) -> list[Struct]:
                 "dbName": scope.name,
                 "tableName": relation.name.lower(),
                 "tableType": shown_type(scope, relation),
+                "catName": DEFAULT_DATABASE,
             }
             if relation.comment is not None and call.reader.may_read(scope, relation):
                 row["comments"] = relation.comment
