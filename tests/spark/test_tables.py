@@ -92,7 +92,7 @@ def test_spark_makes_the_same_bitmaps_of_many_rows(
         counts = few.delete("shop.t", condition)
         left = ids(few.read("shop.t"))
         raise ZeroDivisionError
-    monkeypatch.setattr(positions, "MOST_COLLECTED", 0)
+    monkeypatch.setattr(positions, "MAX_COLLECTED", 0)
     assert tables.delete("shop.t", condition) == counts
     assert ids(tables.read("shop.t")) == left
     assert len(ids(tables.read("shop.t", snapshot=snapshot))) == len(left) + counts.rows == 800

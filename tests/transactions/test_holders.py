@@ -115,7 +115,7 @@ def test_the_low_watermark_is_the_earliest_of_retention_oldest_hold_and_oldest_b
 def test_only_the_oldest_holders_are_listed_but_all_are_counted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holders, "MOST_HOLDERS", 3)
+    monkeypatch.setattr(holders, "MAX_HOLDERS", 3)
     begun = store.transactions.beginning(5, user="ann").run()
     for number in range(4):
         store.transactions.holds.acquire("r", f"o{number}", at=ago(number), ttl_ms=1_000)

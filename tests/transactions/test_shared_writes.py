@@ -252,7 +252,7 @@ def test_a_call_that_begins_many_transactions_is_the_last_of_its_round(
     store: Store,
 ) -> None:
     """Other writers wait for the write lock as long as the whole round takes."""
-    many = shared_writes.MOST_TOGETHER
+    many = shared_writes.MAX_TOGETHER
     store.begin()  # reserves ids for the begins that follow
     with together(store) as submitted:
         calls = [

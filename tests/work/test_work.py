@@ -134,7 +134,7 @@ def test_collecting_garbage_frees_new_objects_that_refer_to_each_other() -> None
 def test_collecting_garbage_visits_no_more_objects_than_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(work, "MOST_NEW_OBJECTS", 0)
+    monkeypatch.setattr(work, "MAX_NEW_OBJECTS", 0)
     pair = _pair()
     dropped = weakref.ref(pair)
     gc.collect(1)  # moves it to the oldest generation

@@ -123,7 +123,7 @@ def read_history(
     stop = frontier.upper if end is None else min(end, frontier.upper)
     infos = []
     for scanned in work.spending(log.scan(AUDIT_EVENT, start, stop)):
-        work.spend(work.things_of_bytes(len(scanned.data)))  # a version may have many actions
+        work.spend(work.units_of_bytes(len(scanned.data)))  # a version may have many actions
         event = decode(scanned.data, AuditEvent)
         if event.version != scanned.version:
             raise CorruptData(

@@ -37,7 +37,7 @@ from strandline.wire.registry import decode
 
 MEASURED = "storage_usage"
 TABLES_AT_ONCE = 10_000
-"""The largest number of tables in one event, which is one version."""
+"""The maximum number of tables in one event, which is one version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def read_events(
 ) -> Iterator[tuple[Scanned, StorageUsageEvent]]:
     """The events of versions ``start`` to ``end`` − 1, in order. Raises `CorruptData`."""
     for scanned in work.spending(log.scan(STORAGE_USAGE_EVENT, start, end)):
-        work.spend(work.things_of_bytes(len(scanned.data)))  # a version may have many sizes
+        work.spend(work.units_of_bytes(len(scanned.data)))  # a version may have many sizes
         try:
             yield scanned, decode(scanned.data, StorageUsageEvent)
         except CorruptData as error:

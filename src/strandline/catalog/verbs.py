@@ -127,8 +127,8 @@ def declared_verb(name: str) -> Verb:
 # -- descriptions in words -------------------------------------------------------------------------
 
 _NOT_SHOWN = ("id", "location", "location_given", "instead_of")
-_MOST_ACTIONS = 20
-_MOST_CHARACTERS = 300
+_MAX_ACTIONS = 20
+_MAX_CHARACTERS = 300
 
 
 def describe(verb_name: str, arguments: Arguments) -> str:
@@ -154,13 +154,13 @@ def describe(verb_name: str, arguments: Arguments) -> str:
 def describe_all(actions: Sequence[tuple[str, Arguments]]) -> str:
     """Describe all actions of a version, in a text of bounded length."""
     words = []
-    for verb, arguments in actions[:_MOST_ACTIONS]:
+    for verb, arguments in actions[:_MAX_ACTIONS]:
         description = describe(verb, arguments)
         words.append(
             description
-            if len(description) <= _MOST_CHARACTERS
-            else f"{description[:_MOST_CHARACTERS]}…"
+            if len(description) <= _MAX_CHARACTERS
+            else f"{description[:_MAX_CHARACTERS]}…"
         )
-    if len(actions) > _MOST_ACTIONS:
-        words.append(f"and {len(actions) - _MOST_ACTIONS} more actions")
+    if len(actions) > _MAX_ACTIONS:
+        words.append(f"and {len(actions) - _MAX_ACTIONS} more actions")
     return "; ".join(words)

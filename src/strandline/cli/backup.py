@@ -21,7 +21,7 @@ from strandline.node.backup import Manifest, back_up
 from strandline.node.backup import restore as restore_backup
 from strandline.node.settings import load
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 """The number of missing files that are printed; the manifest lists all."""
 
 
@@ -88,7 +88,7 @@ def _report(manifest: Manifest, what: str, *, output: str, where: dict[str, str]
             f"{counted(len(manifest.files), 'file')}, {counted(manifest.total_bytes, 'byte')}"
         )
     if missing:
-        for name in manifest.missing[:MOST_NAMED]:
+        for name in manifest.missing[:MAX_NAMED]:
             click.echo(f"strandline: missing: {in_one_line(name)}", err=True)
         click.echo(
             f"strandline: missing when it was backed up: {counted(missing, 'file')} that the store "

@@ -36,10 +36,10 @@ from strandline.node.catalog_log import LogPlace, log_name
 from strandline.node.settings import load
 from strandline.sql import present_time
 from strandline.transactions import Holder, Holders, HolderType
-from strandline.transactions.holders import MOST_HOLDERS, read_holders
+from strandline.transactions.holders import MAX_HOLDERS, read_holders
 from strandline.transactions.tables import LOCK_REQUEST, TXN
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 """The number of open transactions, and of holds, that are listed; all are counted."""
 
 
@@ -70,7 +70,7 @@ def status_of(store: Store) -> dict[str, object]:
 
 
 def _shown(holders: Holders, holder_type: HolderType, now: Timestamp) -> tuple[str, ...]:
-    return tuple(_line(holder, now) for holder in holders.of_type(holder_type)[:MOST_SHOWN])
+    return tuple(_line(holder, now) for holder in holders.of_type(holder_type)[:MAX_SHOWN])
 
 
 def _line(holder: Holder, now: Timestamp) -> str:
@@ -179,8 +179,8 @@ def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
 def _last_lines(present: Holders) -> Iterator[str]:
     counts = present.transactions, present.holds, present.locks
     yield "open transactions: {}, holds: {}, locks: {}".format(*counts)
-    if max(counts) > MOST_HOLDERS:
-        yield f"the oldest {MOST_HOLDERS} of each are listed"
+    if max(counts) > MAX_HOLDERS:
+        yield f"the oldest {MAX_HOLDERS} of each are listed"
     yield f"history is needed from {format_timestamp(present.low_watermark)} on"
 
 

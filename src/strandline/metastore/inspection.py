@@ -14,10 +14,10 @@ from typing import Protocol
 from strandline.config import SettingValue
 from strandline.metastore.store.cleaning import Cleanable
 
-MOST_NAMED = 1_000
-"""The most names of files and folders that are listed of each part of a `Cleanable`."""
-MOST_FINDINGS = 1_000
-"""The most errors, and the most leftovers, that a `VerificationReport` lists."""
+MAX_NAMED = 1_000
+"""The maximum number of names of files and folders in each part of a `Cleanable`."""
+MAX_FINDINGS = 1_000
+"""The maximum number of errors, and of leftovers, that a `VerificationReport` lists."""
 
 
 class Kind(Enum):
@@ -59,7 +59,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """The first `MOST_FINDINGS` errors and as many leftovers; ``summary`` counts all."""
+    """The first `MAX_FINDINGS` errors and as many leftovers; ``summary`` counts all."""
 
     findings: tuple[Finding, ...]
     summary: Verified

@@ -149,8 +149,8 @@ class TableFiles:
     delete_files: Sequence[DeleteFile]
 
 
-MOST_COMMITS = 1_000
-"""The most commits that one call of `Session.data_history` returns."""
+MAX_COMMITS = 1_000
+"""The maximum number of commits that one call of `Session.data_history` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,14 +301,14 @@ class Session(ABC):
         since: Timestamp | None = None,
         until: Timestamp | None = None,
         table: str | None = None,
-        limit: int = MOST_COMMITS,
+        limit: int = MAX_COMMITS,
     ) -> list[DataCommit]:
         """The first ``limit`` commits from ``since`` to ``until`` that changed rows, oldest first.
 
         Read on from the time of the last one plus 1. With ``table``, only its changes. If
         privileges are enforced, users who are not superusers see only their own commits. Raises
         `ObjectNotFound`, and `InvalidInput` for a number that is not a time, and for a limit that
-        is not 1 to `MOST_COMMITS`.
+        is not 1 to `MAX_COMMITS`.
         """
 
     @abstractmethod

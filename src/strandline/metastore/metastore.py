@@ -31,7 +31,7 @@ from strandline.transactions import Hold, Transaction, Transactions
 logger = logging.getLogger("strandline.ddl")
 
 LEAST_SECONDS_FOR_FOLDERS = 1.0
-"""The least time that a call waits for its folders and events, even after its timeout."""
+"""The minimum time that a call waits for its folders and events, even after its timeout."""
 _ADVICE = re.compile("; (?:nothing was (?:changed|written|done)|try again)")
 """Begins the part of a store's error that would be wrong once a change is in the log."""
 

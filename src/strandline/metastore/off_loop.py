@@ -52,9 +52,9 @@ async def off_loop() -> None:
     await _OffLoop()
 
 
-async def off_loop_for(things: int) -> None:
-    """`off_loop` if there are too many things for the event loop."""
-    if things > work.AT_ONCE:
+async def off_loop_for(units: int) -> None:
+    """`off_loop` if the work is too many units (`strandline.work`) for the event loop."""
+    if units > work.AT_ONCE:
         await off_loop()
 
 

@@ -29,7 +29,7 @@ from strandline.work.children import Fields
 ALLOWANCE = 256 * 1024
 """The bytes that each owner may use without the pool."""
 ANSWER_BYTES = 512 * 1024 * 1024
-"""The most bytes that all unsent answers of one protocol may use."""
+"""The maximum number of bytes that all unsent answers of one protocol may use."""
 
 
 class RequestMemory:

@@ -67,9 +67,9 @@ logger = logging.getLogger(__name__)
 USER_SHARE = 0.75
 KIND_SHARE = 0.5
 OTHERS_SHARE = 0.75
-MOST_COMPUTING = 2
+MAX_COMPUTING = 2
 COMPUTING_SECONDS = 0.004
-"""The most calls that compute at a time, and how long a call counts as computing.
+"""The maximum number of calls that compute at a time, and how long a call counts as computing.
 
 With these limits, sixteen clients that read without pause get more than twice as many answers from
 a node with two cores as with all of their calls in threads at once; 15 % more if each call waits
@@ -404,7 +404,7 @@ class Workers:
             first = next(iter(self._computing))
             until = self._computing[first]
             if until > now:
-                return until if len(self._computing) >= MOST_COMPUTING else None
+                return until if len(self._computing) >= MAX_COMPUTING else None
             del self._computing[first]
         return None
 

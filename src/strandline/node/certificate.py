@@ -19,7 +19,7 @@ from strandline.errors import InvalidInput
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""The least time between two looks at the files."""
+"""The minimum time between two looks at the files."""
 WARNING_DAYS = 30
 """A certificate that expires within so many days is reported when it is read, and each day."""
 _DAY_SECONDS = 86_400.0

@@ -11,7 +11,7 @@ from functools import partial
 
 from strandline.config import SettingValue
 from strandline.durable import durable_state
-from strandline.metastore.inspection import MOST_FINDINGS, MOST_NAMED, Finding, VerificationReport
+from strandline.metastore.inspection import MAX_FINDINGS, MAX_NAMED, Finding, VerificationReport
 from strandline.metastore.store.cleaning import Cleanable, Cleaner
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.node.address import StoreAddress
@@ -54,7 +54,7 @@ class StoreInspection:
         findings: list[Finding] = []
         for finding in verification.findings():
             count = verified.errors if finding.is_error else verified.leftovers
-            if count <= MOST_FINDINGS:
+            if count <= MAX_FINDINGS:
                 findings.append(finding)
         return VerificationReport(tuple(findings), verified)
 
@@ -63,7 +63,7 @@ class StoreInspection:
         return dump_pieces(state, ignored=ignore, only_counts=stats_only)
 
     def clean(self) -> Cleanable:
-        return self._cleaner.clean(dry_run=True, most_named=MOST_NAMED)
+        return self._cleaner.clean(dry_run=True, most_named=MAX_NAMED)
 
     def settings(self) -> list[SettingValue]:
         return list(self._settings)

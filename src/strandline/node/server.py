@@ -56,7 +56,7 @@ TICK_SECONDS = 1.0
 COLLECTING_SECONDS = 60.0
 """Seconds between two collections of garbage."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-MOST_DESCRIPTORS = 65_536
+MAX_DESCRIPTORS = 65_536
 """The limit of open files and connections that a node sets for itself, if the system allows it."""
 OWN_DESCRIPTORS = 300
 """Descriptors that are not left to connections of clients: files, the store, child processes."""
@@ -349,18 +349,18 @@ def _on_stop_signal(stop: asyncio.Event, number: signal.Signals) -> None:
 
 
 def _allow_connections() -> int:
-    """Raise the limit of open files to `MOST_DESCRIPTORS`, or as far as the system allows.
+    """Raise the limit of open files to `MAX_DESCRIPTORS`, or as far as the system allows.
 
     The usual limit is 1,024, and each port alone may have that many connections. Return how many
     each port may have, so that the node keeps `OWN_DESCRIPTORS`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft = most
     if soft == resource.RLIM_INFINITY:
-        return MOST_DESCRIPTORS
+        return MAX_DESCRIPTORS
     return max(LEAST_CONNECTIONS, (soft - OWN_DESCRIPTORS) // 2)
 
 

@@ -38,7 +38,7 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bitmap = Numbers
 """Words of 64 bits, least significant byte first."""
 
-MOST_COLLECTED = 1 << 24
+MAX_COLLECTED = 1 << 24
 """If a delete may find more rows, Spark makes their bitmaps; otherwise this process does.
 
 A position takes 16 bytes in the memory of the driver, a word of up to 64 positions 24 bytes. Spark
@@ -50,9 +50,9 @@ _WORD = f"bit_or(shiftleft(1L, CAST({POSITION} & 63 AS INT)))"
 def bitmaps_of_rows(rows: DataFrame, *, at_most: int) -> dict[int, Bitmap]:
     """The bitmaps, by file id, of the rows that the columns `FILE` and `POSITION` of ``rows`` name.
 
-    There are ``at_most`` so many. Spark makes the bitmaps if that is more than `MOST_COLLECTED`.
+    There are ``at_most`` so many. Spark makes the bitmaps if that is more than `MAX_COLLECTED`.
     """
-    if at_most <= MOST_COLLECTED:
+    if at_most <= MAX_COLLECTED:
         named = rows.select(sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position"))
         return bitmaps_of(named.toArrow())
     place = sql.shiftright(POSITION, 6).alias("place")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _LOOKS = 3
 """The number of attempts of `look_in_order` if answers are lost."""
-_ROOM_SECONDS, _MOST_ROOM_SECONDS = 0.01, 0.05
+_ROOM_SECONDS, _MAX_ROOM_SECONDS = 0.01, 0.05
 """How long a waiting thread lets commits accumulate before it looks at them together.
 
 The pause doubles each time that none of them concerned it, as while rows are written.
@@ -101,7 +101,7 @@ def wait_until(
         if mark_now != mark and failed is None:
             # Most commits write rows, come in quick succession, and do not concern this thread.
             time.sleep(max(min(room, finish - time.monotonic()), 0.0))
-            room = min(2 * room, _MOST_ROOM_SECONDS)
+            room = min(2 * room, _MAX_ROOM_SECONDS)
         refuse_when_closed()
         if mark_now == mark and failed is None and time.monotonic() < finish:
             return False

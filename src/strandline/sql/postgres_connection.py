@@ -68,8 +68,8 @@ _INSERT = re.compile(
 """An INSERT of one row that consists of parameters. Rows that it replaces have different keys."""
 _LONGEST_INSERT = 64 << 10
 """Characters of values after which a statement with many rows ends."""
-_MOST_TOGETHER = 32
-_MOST_PREPARED = 256
+_MAX_TOGETHER = 32
+_MAX_PREPARED = 256
 """The maximum prepared statements of a connection: some statements have many forms."""
 _SETTINGS = (
     f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', false),"
@@ -145,8 +145,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def may_send_together(self, queries: Sequence[Query]) -> bool:
         """Whether one text may run all queries: it is short, and there are few forms of texts."""
         return (
-            len(queries) <= _MOST_TOGETHER
-            and len(self.prepared) <= _MOST_PREPARED
+            len(queries) <= _MAX_TOGETHER
+            and len(self.prepared) <= _MAX_PREPARED
             and is_short(value for _, parameters in queries for value in parameters)
         )
 

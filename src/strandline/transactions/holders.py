@@ -22,7 +22,7 @@ from strandline.transactions.list_records import min_open_txn
 from strandline.transactions.locks import LockMode
 from strandline.transactions.transaction import Transaction
 
-MOST_HOLDERS = 1_000
+MAX_HOLDERS = 1_000
 """The maximum number of holders of each type that are listed; all are counted."""
 
 
@@ -110,7 +110,7 @@ def _transactions(connection: Connection) -> list[Holder]:
     writes: dict[int, int] = dict(run(connection, _WRITES))
     return [
         _of_transaction(transaction, writes.get(transaction.txn_id, 0))
-        for transaction in records.open_ones(connection, limit=MOST_HOLDERS)
+        for transaction in records.open_ones(connection, limit=MAX_HOLDERS)
     ]
 
 
@@ -141,7 +141,7 @@ _HOLDS = f"SELECT hold_id, kind, owner, time, expires {_LIVE_HOLDS} ORDER BY tim
 
 
 def _holds(connection: Connection, now: Timestamp, lowest: Timestamp) -> list[Holder]:
-    rows = run(connection, _HOLDS, (now, lowest, MOST_HOLDERS))
+    rows = run(connection, _HOLDS, (now, lowest, MAX_HOLDERS))
     return [
         Holder(
             HolderType.HOLD,
@@ -172,11 +172,11 @@ _WAITING = (
 
 
 def _locks(connection: Connection) -> list[Holder]:
-    requests = run(connection, _REQUESTS, (MOST_HOLDERS,))
+    requests = run(connection, _REQUESTS, (MAX_HOLDERS,))
     if not requests:
         return []
     objects: defaultdict[int, list[str]] = defaultdict(list)
-    for lock_id, mode, *names in run(connection, _COMPONENTS, (requests[-1][0], 10 * MOST_HOLDERS)):
+    for lock_id, mode, *names in run(connection, _COMPONENTS, (requests[-1][0], 10 * MAX_HOLDERS)):
         objects[lock_id].append(f"{LockMode(mode).name} on {'.'.join(filter(None, names))}")
     waiting: dict[int, int] = dict(run(connection, _WAITING))
     locks = []

@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING = 1_024
 """The maximum number of calls in the queue; further ones are refused."""
-MOST_TOGETHER = 64
+MAX_TOGETHER = 64
 """The number of transactions at which a round takes no further call: others wait for the lock."""
 IDLE_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 0.002
@@ -347,7 +347,7 @@ class SharedWrites:
                         self._thread = None
                         return
                 have_come = self._await_calls(
-                    min(expected, MOST_TOGETHER), min(seconds, LONGEST_WAIT_SECONDS)
+                    min(expected, MAX_TOGETHER), min(seconds, LONGEST_WAIT_SECONDS)
                 )
                 calls = self._taken()
                 self._at_work = bool(calls)
@@ -379,7 +379,7 @@ class SharedWrites:
         put_off: list[SharedCall[object]] = []
         txn_ids: set[int] = set()
         count = 0
-        while self._waiting and count < MOST_TOGETHER:
+        while self._waiting and count < MAX_TOGETHER:
             call = self._waiting.popleft()
             if call.is_late():
                 call.error = call.late()

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 _ABORTED_TOGETHER = 50
 """How many transactions one write aborts: other writers wait for it."""
-_MOST_UNWRITTEN = 10_000
+_MAX_UNWRITTEN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class TransactionEnds(TransactionReads):
     def _note_begun(self, transactions: Iterable[Transaction]) -> None:
         with self._counting:
             self._unwritten |= dict.fromkeys(transaction.txn_id for transaction in transactions)
-            while len(self._unwritten) > _MOST_UNWRITTEN:
+            while len(self._unwritten) > _MAX_UNWRITTEN:
                 del self._unwritten[next(iter(self._unwritten))]
 
     def _note_written(self, *txn_ids: int) -> None:

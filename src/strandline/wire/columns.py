@@ -113,7 +113,7 @@ _new_in_0_1_0(
     SchemaVersion, type_id=16, fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))]
 )
 _VERSIONS = nested_list(SchemaVersion)
-_MOST_SHARED_COLUMNS = 100
+_MAX_SHARED_COLUMNS = 100
 
 
 @lru_cache(maxsize=256)
@@ -125,7 +125,7 @@ def _version_bytes(value: tuple[SchemaVersion, ...]) -> bytes:
 
 
 def _write_versions(out: bytearray, value: tuple[SchemaVersion, ...]) -> None:
-    if len(value) > 1 or any(len(version.columns) > _MOST_SHARED_COLUMNS for version in value):
+    if len(value) > 1 or any(len(version.columns) > _MAX_SHARED_COLUMNS for version in value):
         _VERSIONS.write(out, value)
     else:
         out += _version_bytes(value)

@@ -4,9 +4,9 @@ The problem: a process has one interpreter lock. A computing thread delays the e
 interpreter switch at each step of a small request. A call into C or a garbage collection delays it
 for its whole duration. And the memory that a large request took stays with the process.
 
-The model: cost is counted in *things*: a row, a partition, a file, an event, a version, or as much
-of a message as one of these takes (`things_of_values` and similar functions). Each place that can
-process a request has a budget of things:
+The model: cost is counted in *units*. A unit is the cost of a row, a partition, a file, an event or
+a version, or of as much of a message as one of these costs (`units_of_values` and similar
+functions). Each place that can process a request has a budget of units:
 
 | where | budget | may wait for |
 | --- | --- | --- |
@@ -16,15 +16,15 @@ process a request has a budget of things:
 
 If the message of a request is too large for a place, the request goes to the next place undecoded.
 For a request that reads, the cost may become known only during the work. Code that processes many
-things calls `spend` first, or iterates over `spending`. If the budget is exceeded, both raise
-`TooLong`, and a child processes the whole request again. If a database can count the things,
+rows or files calls `spend` first, or iterates over `spending`. If the budget is exceeded, both
+raise `TooLong`, and a child processes the whole request again. If a database can count them,
 `require` checks the count first, so that little work is done twice. A request that changes
 something is never abandoned midway. Without children (a store embedded in another program, a test)
 threads have no budget.
 
-What must stay true: code that processes a client-controlled number of things charges the budget
-before it does so. The number of things that a thread of the node processes for a client is bounded
-by `IN_THREAD`, or by the size of the change that the client made in the request.
+What must stay true: code whose cost a client controls charges the budget before it does the work.
+The units that a thread of the node processes for a client are bounded by `IN_THREAD`, or by the
+size of the change that the client made in the request.
 
 Rejected: one computing thread at a time, with a short switch interval (each garbage collection and
 each call into C still stopped the loop for 40 to 300 ms, and the memory stayed); slices on the
@@ -45,21 +45,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 AT_ONCE = 200
-"""Things that one request may process on the event loop: well under a millisecond."""
+"""Units that one request may cost on the event loop: well under a millisecond."""
 IN_THREAD = 2_000
-"""Things that one request may process in a thread of the node: some twenty milliseconds."""
+"""Units that one request may cost in a thread of the node: some twenty milliseconds."""
 SWITCH_SECONDS = 0.0001
 """How long a computing thread may keep the interpreter lock while the event loop waits for it."""
 YOUNG_OBJECTS, YOUNG_ROUNDS = 1_000, 3
 """New objects between two collections of the youngest generation, and such collections between two
 of the next generation."""
-MOST_NEW_OBJECTS = 500_000
-"""The most objects that a collection of garbage may visit: it takes up to 0.2 µs for each."""
+MAX_NEW_OBJECTS = 500_000
+"""The maximum number of objects that a garbage collection visits; each takes up to 0.2 µs."""
 _STEP = 50
-"""Things that `spending` yields between two checks of the budget."""
-_BYTES_OF_A_THING = 200
-_JSON_OF_A_THING = 32
-_VALUES_OF_A_THING = 20
+"""The number of items that `spending` yields between two checks of the budget."""
+_BYTES_PER_UNIT = 200
+_JSON_BYTES_PER_UNIT = 32
+_VALUES_PER_UNIT = 20
 
 
 class TooLong(Exception):
@@ -67,43 +67,42 @@ class TooLong(Exception):
 
 
 class _Budget:
-    __slots__ = ("things_left",)
+    __slots__ = ("units_left",)
 
-    def __init__(self, things: int) -> None:
-        self.things_left = things
+    def __init__(self, units: int) -> None:
+        self.units_left = units
 
 
 _BUDGET: ContextVar[_Budget | None] = ContextVar("strandline.work.budget", default=None)
 
 
 @contextmanager
-def budget(things: int | None) -> Iterator[None]:
-    """Limit the block to this many things; more raise `TooLong`. None means no limit."""
-    token = _BUDGET.set(None if things is None else _Budget(things))
+def budget(units: int | None) -> Iterator[None]:
+    """Limit the block to this many units; more raise `TooLong`. None means no limit."""
+    token = _BUDGET.set(None if units is None else _Budget(units))
     try:
         yield
     finally:
         _BUDGET.reset(token)
 
 
-def spend(things: int) -> None:
-    """Charge things to the budget before processing them. Raises `TooLong` if it is exceeded."""
+def spend(units: int) -> None:
+    """Charge units to the budget before the work. Raises `TooLong` if it is exceeded."""
     current = _BUDGET.get()
     if current is not None:
-        current.things_left -= things
-        if current.things_left < 0:
+        current.units_left -= units
+        if current.units_left < 0:
             raise TooLong
 
 
 def require(count: Callable[[int], int]) -> None:
-    """Raise `TooLong` if ``count`` returns more things than the budget has left.
+    """Raise `TooLong` if ``count`` returns more units than the budget has left.
 
-    The argument of ``count`` is the number at which it may stop. Use this for things that are
-    cheaper to count than to process. It charges nothing. Without a budget it does not call
-    ``count``.
+    The argument of ``count`` is the number at which it may stop. Use this if counting is cheaper
+    than processing. It charges nothing. Without a budget it does not call ``count``.
     """
     current = _BUDGET.get()
-    if current is not None and count(current.things_left + 1) > current.things_left:
+    if current is not None and count(current.units_left + 1) > current.units_left:
         raise TooLong
 
 
@@ -114,7 +113,7 @@ def refuse_budget() -> None:
 
 
 def spending(items: Iterable[T]) -> Iterator[T]:
-    """Iterate over the items and charge them. Raises `TooLong` when they exceed the budget."""
+    """Iterate over the items; each costs a unit. Raises `TooLong` when they exceed the budget."""
     if _BUDGET.get() is None:
         yield from items
         return
@@ -126,19 +125,22 @@ def spending(items: Iterable[T]) -> Iterator[T]:
     spend(count % _STEP)
 
 
-def things_of_bytes(size: int) -> int:
-    """Return the cost of a message of this many bytes."""
-    return size // _BYTES_OF_A_THING
+def units_of_bytes(size: int) -> int:
+    """Return the cost in units of a message of this many bytes."""
+    return size // _BYTES_PER_UNIT
 
 
-def things_of_json(size: int) -> int:
-    """Return the cost of a JSON text of this many bytes. One call that cannot yield parses it."""
-    return size // _JSON_OF_A_THING
+def units_of_json(size: int) -> int:
+    """Return the cost in units of a JSON text of this many bytes.
+
+    It is high, because one call that cannot yield parses the whole text.
+    """
+    return size // _JSON_BYTES_PER_UNIT
 
 
-def things_of_values(values: int) -> int:
-    """Return the cost of a message of this many values (fields, elements)."""
-    return values // _VALUES_OF_A_THING
+def units_of_values(values: int) -> int:
+    """Return the cost in units of a message of this many values (fields, elements)."""
+    return values // _VALUES_PER_UNIT
 
 
 class _KeptGarbage:
@@ -184,14 +186,14 @@ def settle_interpreter() -> None:
 
 
 def collect_garbage() -> None:
-    """Free what was made since the last call and is only kept by references to each other.
+    """Free the cycles of objects that were made since the last call.
 
-    The cost is that of what was made in between and is still alive, because later calls do not
-    visit it again. So what is alive during a call, and then forms a cycle, stays; a request's
-    objects live for milliseconds, and this is called once a minute. If more than `MOST_NEW_OBJECTS`
-    are alive, none is visited, since no thread can run meanwhile.
+    A call visits the objects that were made since the last one and are alive, and later calls do
+    not visit them again. So objects that are alive during a call, and then form a cycle, stay; a
+    request's objects live for milliseconds, and this is called once a minute. If more than
+    `MAX_NEW_OBJECTS` are alive, none is visited, since no thread can run meanwhile.
     """
-    if len(gc.get_objects(generation=2)) > MOST_NEW_OBJECTS:
+    if len(gc.get_objects(generation=2)) > MAX_NEW_OBJECTS:
         gc.freeze()
     gc.collect()
     gc.freeze()

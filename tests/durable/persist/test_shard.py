@@ -613,7 +613,7 @@ def test_a_reader_whose_parts_were_swept_reads_the_parts_that_replaced_them(
 def test_appends_continue_while_blobs_cannot_be_written_up_to_a_limit(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(maintenance_module, "MOST_DIFFS", 10)
+    monkeypatch.setattr(maintenance_module, "MAX_DIFFS", 10)
     away = [True]
 
     def write(real: Any, *arguments: Any) -> Any:

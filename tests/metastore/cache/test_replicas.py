@@ -91,7 +91,7 @@ def test_rows_that_another_thread_puts_in_order_meanwhile_are_all_in_the_next_an
 def test_rows_are_in_the_order_of_names_after_many_changes() -> None:
     shown = VisibleRows.of({})
     rng, expected = random.Random(1), dict[str, Row]()
-    for row_id in range(1, 3 * replicas.MOST_DIFFERENT):
+    for row_id in range(1, 3 * replicas.MAX_DIFFERENT):
         if expected and rng.random() < 0.4:
             gone = rng.choice(list(expected.values()))
             del expected[gone.name]

@@ -125,7 +125,7 @@ def test_what_cleaning_would_remove_is_listed_and_kept(
     (line,) = lines(lake.node, "clean")
     assert line == {**asdict(leftovers), "removed": False}
     assert file_of(lake.node, path).exists()
-    monkeypatch.setattr(node_inspection, "MOST_NAMED", 0)
+    monkeypatch.setattr(node_inspection, "MAX_NAMED", 0)
     (leftovers,) = session.clean().parts
     assert (leftovers.files, leftovers.names) == (1, [])
 
@@ -184,9 +184,9 @@ def test_only_the_first_errors_and_leftovers_are_listed(
         put(lake.node, txn_id=100 + number)
         lost = DataFile(file_id=number + 1, path=f"lost{number}.parquet", rows=1, bytes=1)
         write(session, session.table("shop.t").descriptor.id, lost)
-    monkeypatch.setattr("strandline.node.inspection.MOST_FINDINGS", 2)
+    monkeypatch.setattr("strandline.node.inspection.MAX_FINDINGS", 2)
     report = session.verify()
     assert (report.summary.errors, report.summary.leftovers) == (3, 3)
     kinds = [finding.kind for finding in report.findings]
     assert sorted(kinds, key=lambda kind: kind.value) == [Kind.FILE] * 2 + [Kind.LEFTOVER] * 2
-    assert inspection.MOST_FINDINGS == 1_000
+    assert inspection.MAX_FINDINGS == 1_000

@@ -9,7 +9,7 @@ import pytest
 from strandline.catalog.commands import AddColumns, ColumnDefinition, DropTable
 from strandline.clock import Timestamp, system_wall_clock
 from strandline.errors import HoldExpired, InvalidInput, ObjectNotFound, WriteConflict
-from strandline.metastore.interface import MOST_COMMITS, ResolvedTable, Session
+from strandline.metastore.interface import MAX_COMMITS, ResolvedTable, Session
 from strandline.metastore.store.data_history import TableChange
 from strandline.metastore.store.rows import DeleteFile
 from strandline.model.types import INT
@@ -158,7 +158,7 @@ def test_commits_that_changed_rows_are_listed_oldest_first(session: Session, sch
     assert session.data_history(since=since, until=commits[1].time) == commits[:2]
     assert session.data_history(since=since, limit=2) == commits[:2]
     assert session.data_history(since=Timestamp(commits[1].time + 1)) == commits[2:]
-    for limit in (0, -5, MOST_COMMITS + 1):
+    for limit in (0, -5, MAX_COMMITS + 1):
         with pytest.raises(InvalidInput, match="the limit is a number from 1 to 1000"):
             session.data_history(limit=limit)
     for number in (0, -5, 1 << 63, 1 << 70):

@@ -111,7 +111,7 @@ def test_a_removed_write_id_is_never_reused(dml: Dml, cleaner: AbortedRows) -> N
 def test_the_number_of_rows_that_one_sql_transaction_removes_is_limited(
     dml: Dml, cleaner: AbortedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aborted_rows, "MOST_ROWS", 10)
+    monkeypatch.setattr(aborted_rows, "MAX_ROWS", 10)
     abort(dml, *(f"gone-{n}" for n in range(25)))
     left = []
     while cleaner._step():

@@ -152,7 +152,7 @@ def test_a_drop_that_is_partly_cleaned_is_not_undone_partly(
         change.stage(remove=row_ids)
     finish_partition_moves(lake.node.metastore)
     lake.wait()
-    monkeypatch.setattr(cleaning, "MOST_ROWS", 1)
+    monkeypatch.setattr(cleaning, "MAX_ROWS", 1)
     lake.node.cleaner.clean(stopped=iter([False] * 3 + [True] * 9).__next__)
     assert 0 < len(lake.node.store.sql_store.rows_by_id(row_ids)) < 3
     for partitions in ([], ["k=2"]):
@@ -227,7 +227,7 @@ def test_removed_rows_are_read_once_and_not_for_each_part_that_is_deleted(
     in_folder.wait()
     read = Mock(wraps=removed_rows.removed_rows)
     monkeypatch.setattr(cleaning, "removed_rows", read)
-    monkeypatch.setattr(cleaning, "MOST_ROWS", 2)
+    monkeypatch.setattr(cleaning, "MAX_ROWS", 2)
     (cleaned,) = in_folder.node.cleaner.clean().parts
     assert (cleaned.rows, read.call_count) == (10, 2)  # the second read finds none
 

@@ -16,7 +16,7 @@ from strandline.catalog import Command
 from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
 from strandline.errors import Unavailable
 from strandline.metastore.store import warehouse
-from strandline.metastore.store.folder_turns import MOST_EFFECTS, Turn
+from strandline.metastore.store.folder_turns import MAX_EFFECTS, Turn
 from strandline.metastore.store.table_places import TablePlaces, put_places
 from strandline.model.places import Place
 from strandline.sql import run_all
@@ -322,7 +322,7 @@ def test_moves_of_many_folders_share_a_sql_transaction(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each parent folder that changed is synced once, before the commit."""
-    names = [f"t{number}" for number in range(MOST_EFFECTS + 10)]
+    names = [f"t{number}" for number in range(MAX_EFFECTS + 10)]
     node.ddl(*(create(node, name) for name in names))
     version = node.ddl(DropSchema(name="nyc", cascade=True), project=False)
     steps: list[str] = []

@@ -26,7 +26,7 @@ from strandline.durable import VERSION, MetastorageLog, durable_state, upper_wit
 from strandline.errors import Fenced, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
-from strandline.metastore.store.folder_turns import MOST_EFFECTS, Turn
+from strandline.metastore.store.folder_turns import MAX_EFFECTS, Turn
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector
@@ -410,7 +410,7 @@ def test_two_projections_in_one_sql_transaction_are_checked_for_overlap_together
 def test_the_number_of_effects_of_one_sql_transaction_is_limited(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"t{number}" for number in range(MOST_EFFECTS + 10)]
+    names = [f"t{number}" for number in range(MAX_EFFECTS + 10)]
     version = node.ddl(*(create(node, name) for name in names), project=False)
     read: list[int] = []
     updates = node.catalogs.updates
@@ -421,8 +421,8 @@ def test_the_number_of_effects_of_one_sql_transaction_is_limited(
 
     monkeypatch.setattr(node.projector._updates, "_read", counted)
     node.project_a_step(version)
-    assert sum(node.folder(name).is_dir() for name in names) == MOST_EFFECTS
-    assert node.verbs().count("create_table") == MOST_EFFECTS
+    assert sum(node.folder(name).is_dir() for name in names) == MAX_EFFECTS
+    assert node.verbs().count("create_table") == MAX_EFFECTS
     node.projector.project_up_to(version)
     assert all(node.folder(name).is_dir() for name in names)
     assert node.verbs().count("create_table") == len(names)

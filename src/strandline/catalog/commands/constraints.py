@@ -20,15 +20,15 @@ from strandline.model.descriptors import Constraint, ConstraintKind, TableDescri
 from strandline.model.identifiers import QualifiedName, check_name
 
 MAX_CONSTRAINTS = 1_000
-"""The largest number of constraints of a table, including hidden ones."""
+"""The maximum number of constraints of a table, including hidden ones."""
 MAX_COLUMNS = 100
-"""The largest number of columns of a constraint."""
+"""The maximum number of columns of a constraint."""
 MAX_TEXT = 4_000
-"""The largest number of characters of a default or a check."""
+"""The maximum number of characters of a default or a check."""
 MAX_RULE = 4
 """The largest number that JDBC defines for a rule of a foreign key."""
 
-_COLUMNS_OF_A_THING = 20
+_COLUMNS_PER_UNIT = 20
 _KEYS = (ConstraintKind.PRIMARY_KEY, ConstraintKind.UNIQUE)
 _ON_ONE_COLUMN = (ConstraintKind.NOT_NULL, ConstraintKind.DEFAULT)
 
@@ -132,7 +132,7 @@ class ParentKeys:
 
 
 def _keys_of(table: TableDescriptor) -> dict[frozenset[int], str]:
-    work.spend(len(table.columns) // _COLUMNS_OF_A_THING + len(table.constraints))
+    work.spend(len(table.columns) // _COLUMNS_PER_UNIT + len(table.constraints))
     keys = {frozenset(table.primary_key): ""} if table.primary_key else {}
     for constraint in reversed(list(_with_columns(table))):
         if constraint.kind in _KEYS:

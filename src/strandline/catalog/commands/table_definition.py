@@ -87,7 +87,7 @@ _FIRST_COLUMNS: dict[tuple[tuple[ColumnDefinition, ...], bool], FirstColumns] = 
 
 Clients often create tables with the same columns; such tables share their column descriptors.
 """
-_MOST_DEFINITIONS, _MOST_SHARED_COLUMNS = 256, 100
+_MAX_DEFINITIONS, _MAX_SHARED_COLUMNS = 256, 100
 
 
 def generated_key_name(table: str) -> str:
@@ -190,9 +190,9 @@ def first_columns(definition: TableDefinition) -> FirstColumns:
     columns, next_id = new_columns(definition.columns, FIRST_COLUMN_ID)
     texts = tuple(f"{column.name} {simple_string(column.type)}" for column in columns)
     first = FirstColumns(columns, next_id, texts)
-    is_small = len(columns) <= _MOST_SHARED_COLUMNS
+    is_small = len(columns) <= _MAX_SHARED_COLUMNS
     if is_small and all(column.default is None for column in definition.columns):
-        if len(_FIRST_COLUMNS) >= _MOST_DEFINITIONS:
+        if len(_FIRST_COLUMNS) >= _MAX_DEFINITIONS:
             _FIRST_COLUMNS.clear()
         _FIRST_COLUMNS[definition.columns, definition.transactional] = first
     return first
@@ -247,7 +247,7 @@ def describe(
 
 def _known_columns(definition: TableDefinition) -> FirstColumns | None:
     """The first columns of an equal definition that was checked recently, or None."""
-    if len(definition.columns) > _MOST_SHARED_COLUMNS:
+    if len(definition.columns) > _MAX_SHARED_COLUMNS:
         return None
     return _FIRST_COLUMNS.get((definition.columns, definition.transactional))
 

@@ -33,7 +33,7 @@ from strandline.model.identifiers import QualifiedName, normalize
 from strandline.wire.stored import AnyStored
 
 MAX_VERSIONS = 10_000
-"""The largest number of versions undone as one; all of them are in memory at once."""
+"""The maximum number of versions undone as one; all of them are in memory at once."""
 
 
 def restorable() -> tuple[str, ...]:

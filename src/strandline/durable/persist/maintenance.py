@@ -43,7 +43,7 @@ from strandline.wire.registry import encode
 EVERY = 128
 """Diffs between two rollups."""
 SWEPT_EVERY = 16 * EVERY
-MOST_DIFFS = 32 * EVERY
+MAX_DIFFS = 32 * EVERY
 """If more diffs have no rollup, because no blob can be written, appends are refused."""
 MERGED_AT_ONCE = 8
 
@@ -59,7 +59,7 @@ class Maintenance:
 
     def before_append(self) -> None:
         """Raise `Unavailable` if too many diffs have no rollup and none can be written."""
-        if _diffs(self._shard.known) > MOST_DIFFS:
+        if _diffs(self._shard.known) > MAX_DIFFS:
             self.tidy()
 
     def after_append(self, state: ShardState) -> None:

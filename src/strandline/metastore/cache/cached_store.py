@@ -68,12 +68,12 @@ from strandline.work.following import FollowingThread
 DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20
 MAX_LOCATIONS = 100_000
-_PARTITIONS_OF_A_THING = 5
-"""The number of partitions that are tested in the time of one thing (`strandline.work`)."""
+_PARTITIONS_PER_UNIT = 5
+"""The number of partitions that are tested for one unit of `strandline.work`."""
 _TESTS_OF_A_LOOKUP = 4
 """The number of partitions that are tested in the time in which one is looked up."""
-_ROWS_OF_A_THING = 20
-"""The number of rows in memory that are listed in that time; callers spend any further work."""
+_ROWS_PER_UNIT = 20
+"""The number of rows in memory that are listed for one unit; callers spend any further work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class CachedStore(ObjectStore):
         answer = self._answer(table_id, kind, write_ids, names)
         if answer is None:
             return self.sql_store.rows(table_id, kind, write_ids=write_ids, names=names, like=like)
-        work.spend(len(answer if names is None else names) // _ROWS_OF_A_THING)
+        work.spend(len(answer if names is None else names) // _ROWS_PER_UNIT)
         return _picked(answer, names)
 
     def data_files(
@@ -220,10 +220,10 @@ class CachedStore(ObjectStore):
         by_partition = answer.by_partition
         listed = partitions.listed(most=len(by_partition) // _TESTS_OF_A_LOOKUP)
         if listed is None:
-            work.spend(len(by_partition) // _PARTITIONS_OF_A_THING)
+            work.spend(len(by_partition) // _PARTITIONS_PER_UNIT)
             matching_rows = [rows for known, rows in by_partition.items() if known in partitions]
         else:
-            work.spend(len(listed) * _TESTS_OF_A_LOOKUP // _PARTITIONS_OF_A_THING)
+            work.spend(len(listed) * _TESTS_OF_A_LOOKUP // _PARTITIONS_PER_UNIT)
             matching_rows = [by_partition[known] for known in listed if known in by_partition]
         work.spend(sum(map(len, matching_rows)))
         return sorted(chain.from_iterable(matching_rows), key=lambda row: row.name)

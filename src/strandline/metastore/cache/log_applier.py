@@ -54,7 +54,7 @@ ROOM_SECONDS = 0.05
 ROUND_SECONDS = 0.25
 _OF_ROWS = frozenset((WRITE, COMMIT, ABORT))
 SHORTEST_PATIENCE = 0.05
-"""The least time in seconds that a reader waits for another reader's look at the head."""
+"""The minimum time in seconds that a reader waits for another reader's look at the head."""
 
 
 class _Level(NamedTuple):

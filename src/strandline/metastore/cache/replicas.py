@@ -44,7 +44,7 @@ WRITE_BYTES = 300
 REMOVAL_BYTES = 40
 REPLICA_BYTES = 2_000
 
-MOST_DIFFERENT = 1_000
+MAX_DIFFERENT = 1_000
 """An answer is derived from another one if their lists differ by at most this many writes."""
 
 AnswerKey = tuple[RowKind, int, tuple[int, ...]]
@@ -169,7 +169,7 @@ class VisibleRows:
             (*order.came, *coming.values()),
             order.gone.union(row.row_id for row in removed_rows),
         )
-        if len(order.came) + len(order.gone) > MOST_DIFFERENT:
+        if len(order.came) + len(order.gone) > MAX_DIFFERENT:
             order = order.settled()
         repartitioned = self._repartitioned(removed_rows, coming.values())
         return VisibleRows(new_rows, new_ids, order, repartitioned)
@@ -367,10 +367,10 @@ class Replica:
         Readers do not always read in the order in which they took their lists.
         """
         for other in self.answers.of_kind(kind):
-            gained = write_ids.gained(other.write_ids, most=MOST_DIFFERENT)
+            gained = write_ids.gained(other.write_ids, most=MAX_DIFFERENT)
             if gained is not None:
                 return self._shown_after(other, kind, write_ids, gained)
-            lost_write_ids = other.write_ids.gained(write_ids, most=MOST_DIFFERENT)
+            lost_write_ids = other.write_ids.gained(write_ids, most=MAX_DIFFERENT)
             shown = (
                 None
                 if lost_write_ids is None

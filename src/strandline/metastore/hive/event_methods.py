@@ -29,7 +29,7 @@ from strandline.model.descriptors import properties
 from strandline.model.privileges import Privilege
 
 MAX_EVENTS = 10_000
-"""The most events in one answer. A client that wants more continues after the last event."""
+"""The maximum number of events in one answer. A client continues after the last one."""
 
 
 @reads("get_current_notificationEventId")

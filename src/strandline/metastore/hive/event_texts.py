@@ -42,7 +42,7 @@ _CUT = re.compile("(\ud800name|file:/\ud801place)")
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 FORMS = 16
-"""The most forms that are kept at once."""
+"""The maximum number of forms that are kept at once."""
 
 _CLASSES: dict[str, type[TableDescriptor] | type[ViewDescriptor]] = {
     "table": TableDescriptor,

@@ -53,10 +53,10 @@ from strandline.model.type_text import ddl_text
 from strandline.model.types import BOOLEAN, DATE, INT, INTEGRAL_TYPES, STRING, DataType
 
 MAX_LENGTH = 1 << 20
-"""The most characters of the values of one column in one SELECT of a view."""
+"""The maximum number of characters of the values of one column in one SELECT of a view."""
 
 _FEW = 20
-"""The most keys that are searched one by one."""
+"""The maximum number of keys that are searched one by one."""
 _HASHED = 1_000
 """Spark hashes the keys of a constant map from this number on."""
 _SEPARATOR = "\x1f"

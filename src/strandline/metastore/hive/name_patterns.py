@@ -25,7 +25,7 @@ from strandline.metastore.hive.partition_values import DEFAULT_PARTITION, cast_t
 from strandline.model.types import DATE, INTEGRAL_TYPES, CharType, DataType, StringType, VarcharType
 
 MAX_LENGTH = 1_000
-"""The most characters of a pattern. A database refuses very long ones."""
+"""The maximum number of characters of a pattern. A database refuses very long ones."""
 _ANY = "%"
 _SPECIAL = re.compile("[%_!]")
 _FARTHEST = 1 << 63

@@ -179,7 +179,7 @@ DEFAULT = "CURRENT_DEFAULT"
 """The metadata key of a column's default, which is a SQL expression."""
 
 MAX_PARAMETER = 4000
-"""The most characters of one parameter."""
+"""The maximum number of characters of one parameter."""
 
 _PARTS = f"{SCHEMA}.numParts"
 _PART = f"{SCHEMA}.part."

@@ -46,11 +46,11 @@ from strandline.metastore.hive.patterns import like
 from strandline.model.types import INTEGRAL_TYPES, CharType, DataType, StringType, VarcharType
 
 MAX_FILTER_LENGTH = 256 * 1024
-"""The most characters of a filter."""
+"""The maximum number of characters of a filter."""
 MAX_FILTER_TOKENS = 50_000
-"""The most words, texts, numbers, operators and marks: enough for a list of 20,000 values."""
+"""The maximum number of tokens of a filter: enough for a list of 20,000 values."""
 MAX_FILTER_DEPTH = 100
-"""The most parentheses inside each other."""
+"""The maximum depth of nested parentheses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class _Parser:
 _TEXTS = (StringType, CharType, VarcharType)
 
 MAX_CONDITIONS = 1_000
-"""The most conditions of a filter. Equalities of one key joined by ``or`` count as one."""
+"""The maximum number of conditions. Equalities of one key that ``or`` joins count as one."""
 
 Chooser: TypeAlias = Callable[[Sequence[str | None]], bool]
 """Whether a partition with these values, in the order of the keys, is chosen. None is NULL."""

@@ -36,8 +36,8 @@ _LOCATION = b"\x0b\x00\x02"
 """The header of the location field, which follows the columns."""
 _SHORT_FILTER = 1_000
 """The longest filter, in characters, that is parsed on the event loop, in under a millisecond."""
-_FILTERED_OF_A_THING = 500
-"""Partitions times characters of a filter that cost as much as one thing (`strandline.work`)."""
+_FILTERED_PER_UNIT = 500
+"""Partitions times characters of a filter that cost one unit of `strandline.work`."""
 
 
 class Partitions:
@@ -142,7 +142,7 @@ class Partitions:
         expression, keys = parse_filter(text), self.common.keys
         chooses = bind_filter(expression, keys)
         rows = await self.rows(like=pattern_of_filter(expression, keys))
-        work.spend(len(rows) * len(text) // _FILTERED_OF_A_THING)
+        work.spend(len(rows) * len(text) // _FILTERED_PER_UNIT)
         return [row for row in rows if chooses(row.as_(PartitionRow).values)]
 
 

@@ -38,13 +38,13 @@ import pyarrow.compute as pc
 from strandline.errors import InvalidInput, LimitExceeded
 
 MAX_PATTERN_LENGTH = 1_024
-"""The most characters of all alternatives together."""
+"""The maximum number of characters of all alternatives together."""
 MAX_WEIGHT = 16_384
 MAX_WORK = 1 << 30
 """Weight times the characters of the names: about two seconds in the worst case."""
 
 _STEPS_OF_LETTER, _STEPS_OF_OTHER = 4, 15
-"""The most steps that RE2 makes of one character: a k without case; a dot."""
+"""The maximum number of steps into which RE2 compiles one character: a ``k`` in any case; a dot."""
 _QUICK_WORK = 1 << 18
 """The work that takes less than a millisecond, even where RE2 is slow."""
 _PLAIN = re.compile(r"[\w\- ]*")
@@ -148,7 +148,7 @@ def _shown(text: str) -> str:
 
 
 MAX_LIKE_LENGTH = 4_096
-"""The most characters of a pattern of ``like``."""
+"""The maximum number of characters of a pattern of ``like``."""
 
 _Find: TypeAlias = Callable[[str, int], int]
 """Finds a piece of a pattern in a text, from a position on. Returns its position, or -1."""

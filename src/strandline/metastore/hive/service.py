@@ -377,7 +377,7 @@ class HiveMetastoreService:
     def _written(self, method: Method, request: Request, before: RecentCalls) -> Any:
         """Return the result of a method that changes something, in a thread; encode a long one."""
         answer = self._result(method, request, before)
-        if _things(answer) <= work.AT_ONCE:
+        if _units(answer) <= work.AT_ONCE:
             return answer
         return Encoded(HIVE_CODEC.encode_result(method.name, answer))
 
@@ -388,9 +388,9 @@ class HiveMetastoreService:
     async def _encoded(self, method: Method, request: Request) -> _Answer:
         call = await self._call(request)
         answer = await method.handler(call)
-        things = _things(answer)
-        await off_loop_for(things)
-        work.spend(things)
+        units = _units(answer)
+        await off_loop_for(units)
+        work.spend(units)
         return _Answer(HIVE_CODEC.encode_result(method.name, answer), _lasts(call))
 
     def _keep(self, key: bytes, mark: Hashable | None, answer: _Answer) -> Encoded:
@@ -438,10 +438,10 @@ def _lasts(call: Call) -> bool:
     return call.reader.for_all and not call.reader.relies_on_hold
 
 
-def _things(answer: object) -> int:
-    """The number of things that an answer lists. Those that are already encoded cost nothing."""
+def _units(answer: object) -> int:
+    """The cost of an answer in units of `work`. Elements that are already encoded cost nothing."""
     if isinstance(answer, dict):
-        return max(map(_things, answer.values()), default=0)
+        return max(map(_units, answer.values()), default=0)
     if not isinstance(answer, list) or (answer and isinstance(answer[0], bytes)):
         return 0
     return len(answer)

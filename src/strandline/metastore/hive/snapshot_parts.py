@@ -65,7 +65,7 @@ from strandline.model.partitioning import TransformKind
 from strandline.model.types import BIGINT, ArrayType, DataType, as_stored
 
 MAX_PARTS = 500
-"""The most hidden tables of data files in one view. Each adds all columns to its text."""
+"""The maximum number of hidden data tables in one view. Each adds all columns to its text."""
 
 NO_COMMIT = Timestamp(0)
 """Used instead of a commit's time for a table without commits."""

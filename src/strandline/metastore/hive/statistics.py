@@ -21,7 +21,7 @@ from strandline.metastore.hive.partition_values import partition_name, partition
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.statistics_totals import StatisticsTotal
 from strandline.metastore.hive.statistics_values import (
-    COLUMNS_OF_A_THING,
+    COLUMNS_PER_UNIT,
     AnalyzableColumns,
     decode_summary,
     form_of,
@@ -121,7 +121,7 @@ async def get_table_statistics_req(call: Call) -> Struct:
 @reads("get_partitions_statistics_req")
 async def get_partitions_statistics_req(call: Call) -> Struct:
     known = await (await _statistics(call)).of_partitions(call.texts("partNames"))
-    work.spend(sum(map(len, known.values())) // COLUMNS_OF_A_THING)
+    work.spend(sum(map(len, known.values())) // COLUMNS_PER_UNIT)
     return {"partStats": {name: _summaries(of_columns) for name, of_columns in known.items()}}
 
 

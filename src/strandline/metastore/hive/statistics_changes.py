@@ -44,7 +44,7 @@ from strandline.model.descriptors import Properties
 from strandline.model.type_text import simple_string
 
 MAX_ROW_BYTES = 16 << 20
-"""The most bytes of the statistics of all columns of one table or partition."""
+"""The maximum number of bytes of the statistics of all columns of one table or partition."""
 
 
 class _Update:

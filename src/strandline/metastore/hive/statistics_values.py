@@ -46,9 +46,9 @@ from strandline.model.types import (
 )
 
 MAX_COLUMN_BYTES = 64 << 10
-"""The most bytes of the statistics of one column, with bit vectors, in the binary protocol."""
+"""The maximum bytes of one column's statistics, with bit vectors, in the binary protocol."""
 
-COLUMNS_OF_A_THING = 20
+COLUMNS_PER_UNIT = 20
 UNKNOWN = -1
 LARGEST = (1 << 63) - 1
 """The largest number that the protocol can carry."""
@@ -211,7 +211,7 @@ class AnalyzableColumns:
         if row is None:
             return []
         columns = row.as_(StatisticsRow).columns
-        work.spend(len(columns) // COLUMNS_OF_A_THING)
+        work.spend(len(columns) // COLUMNS_PER_UNIT)
         return [known for known in columns if self._is_as_then(known)]
 
     def _is_as_then(self, known: AnalyzedColumn) -> bool:

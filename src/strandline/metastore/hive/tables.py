@@ -37,8 +37,8 @@ from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.model.descriptors import TableKind, ViewDescriptor
 from strandline.model.types import INT, STRING, DataType
 
-_THINGS_OF_A_TABLE = 20
-"""The cost of a ``Table``, in things of `strandline.work`."""
+_UNITS_PER_TABLE = 20
+"""The cost of a ``Table``, in units of `strandline.work`."""
 
 
 def shown_type(scope: Scope, relation: Relation) -> str:
@@ -175,10 +175,10 @@ async def get_table_objects_by_name_req(call: Call) -> Struct:
 
 async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     distinct_names = dict.fromkeys(name.lower() for name in names)
-    await off_loop_for(len(distinct_names) * _THINGS_OF_A_TABLE)
+    await off_loop_for(len(distinct_names) * _UNITS_PER_TABLE)
     relations = [call.reader.find_relation(scope, name) for name in work.spending(distinct_names)]
     known = [known for known in relations if known is not None and call.reader.may_read(*known)]
-    work.spend(len(known) * _THINGS_OF_A_TABLE)
+    work.spend(len(known) * _UNITS_PER_TABLE)
     return [await call.reader.struct(*relation) for relation in known]
 
 

@@ -52,14 +52,19 @@ NO_AGENT = "Unknown"
 """The agent of a client that does not name one: the protocol's default."""
 
 MAX_RANGE = 10_000
-"""The most ids that `heartbeat_txn_range` accepts."""
+"""The maximum number of ids that `heartbeat_txn_range` accepts."""
 MAX_SHOWN = work.IN_THREAD
-"""The most open, and the most aborted, transactions in `get_open_txns_info`: the oldest ones."""
+"""The maximum number of open, and of aborted, transactions that `get_open_txns_info` returns.
+
+It returns the oldest ones.
+"""
 MAX_TABLES = 10_000
-"""The most tables that `get_valid_write_ids` accepts."""
+"""The maximum number of tables that `get_valid_write_ids` accepts."""
 MAX_IDS = 2_000_000
-"""The most ids that `get_valid_write_ids` processes: those of the given list, for each table, and
-those that it answers."""
+"""The maximum number of ids that `get_valid_write_ids` processes.
+
+They are those of the given list, once for each table, and those in the answer.
+"""
 
 _DEFAULT, _READ_ONLY = 0, 2
 """Transaction types, as the protocol numbers them. Types of Hive's own maintenance are refused."""

@@ -55,7 +55,7 @@ class _Body:
             self._content.write(chunk)
             return
         self._chunks.append(chunk)
-        if self._outside and work.things_of_json(self._size) > work.IN_THREAD:
+        if self._outside and work.units_of_json(self._size) > work.IN_THREAD:
             self._content = Content.of(b"".join(self._chunks))
             self._chunks.clear()
 

@@ -120,7 +120,7 @@ def _user(user: str, header: str) -> str:
 
 _SHOWN = 80
 """The number of characters of a header that an error shows."""
-_MOST_ACCEPTED = 64
+_MAX_ACCEPTED = 64
 """The maximum number of accepted header values that are remembered and not parsed again."""
 
 
@@ -148,7 +148,7 @@ class OriginGuard:
                 " name of this node; use its address, or add the name to the setting allowed_hosts"
             )
         if len(sent) <= _SHOWN:
-            if len(self._accepted) == _MOST_ACCEPTED:  # a client may write one name in many ways
+            if len(self._accepted) == _MAX_ACCEPTED:  # a client may write one name in many ways
                 self._accepted.clear()
             self._accepted.add(key)
 

@@ -110,7 +110,7 @@ class Call:
         """The kind of the call, by what it may hold up."""
         if self.name in _DDL:
             return CallKind.DDL
-        if work.things_of_json(body_bytes) > work.IN_THREAD:
+        if work.units_of_json(body_bytes) > work.IN_THREAD:
             return CallKind.LARGE
         return CallKind.READ if self.only_reads else CallKind.WRITE
 

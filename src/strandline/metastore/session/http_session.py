@@ -47,7 +47,7 @@ from strandline.errors import (
 )
 from strandline.metastore.inspection import VerificationReport
 from strandline.metastore.interface import (
-    MOST_COMMITS,
+    MAX_COMMITS,
     PRESENT,
     AsOf,
     CatalogStatus,
@@ -144,7 +144,7 @@ class HttpSession(Session):
         since: Timestamp | None = None,
         until: Timestamp | None = None,
         table: str | None = None,
-        limit: int = MOST_COMMITS,
+        limit: int = MAX_COMMITS,
     ) -> list[DataCommit]:
         return self._repeat(
             Session.data_history, since=since, until=until, table=table, limit=limit

@@ -33,9 +33,9 @@ from strandline.metastore.session.wire_json import read_error
 CONNECT_TIMEOUT = 5.0
 _IDLE_SECONDS = 2.0
 """An idle connection is closed before the node, which waits 5 s, can close it during a request."""
-_MOST_IDLE = 32
+_MAX_IDLE = 32
 _LONGEST_WAIT = 10
-"""The most seconds to wait before a retry, even if a node asks for more."""
+"""The maximum number of seconds to wait before a retry, even if a node asks for more."""
 _GATEWAY_STATUSES = frozenset({502, 503, 504})
 """The statuses of a gateway between client and node that cannot reach the node."""
 _OK = 200
@@ -245,7 +245,7 @@ class HttpTransport:
             now = time.monotonic()
             unused = [old for old, since in self._idle if now - since >= _IDLE_SECONDS]
             del self._idle[: len(unused)]  # the list is in the order of times
-            if self._is_closed or len(self._idle) == _MOST_IDLE:
+            if self._is_closed or len(self._idle) == _MAX_IDLE:
                 unused.append(connection)
             else:
                 self._idle.append((connection, now))

@@ -35,7 +35,7 @@ from strandline.errors import (
 )
 from strandline.metastore.inspection import VerificationReport
 from strandline.metastore.interface import (
-    MOST_COMMITS,
+    MAX_COMMITS,
     PRESENT,
     AsOf,
     CatalogStatus,
@@ -170,10 +170,10 @@ class LocalSession(Session):
         since: Timestamp | None = None,
         until: Timestamp | None = None,
         table: str | None = None,
-        limit: int = MOST_COMMITS,
+        limit: int = MAX_COMMITS,
     ) -> list[DataCommit]:
-        if type(limit) is not int or not 1 <= limit <= MOST_COMMITS:
-            raise InvalidInput(f"the limit is a number from 1 to {MOST_COMMITS}, not {limit!r:.80}")
+        if type(limit) is not int or not 1 <= limit <= MAX_COMMITS:
+            raise InvalidInput(f"the limit is a number from 1 to {MAX_COMMITS}, not {limit!r:.80}")
         since = MIN_TIMESTAMP if since is None else since
         until = MAX_TIMESTAMP if until is None else until
         for at in (since, until):

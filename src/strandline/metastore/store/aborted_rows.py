@@ -7,7 +7,7 @@ every list, which changes no answer, because no row has it. Hive does the same.
 
 What must stay true: an abort is final, so no row is added under the write id any more. A pair is
 removed in the same SQL transaction as its last row, or later, and never before. One SQL transaction
-removes at most `MOST_ROWS` rows, since all writers wait for it. The transaction itself stays, so
+removes at most `MAX_ROWS` rows, since all writers wait for it. The transaction itself stays, so
 that its client can be told that it was aborted. A cache dropped the rows when it applied the abort;
 there, too, it makes no difference whether the id is valid for a reader.
 
@@ -25,9 +25,9 @@ from sqlalchemy import Connection
 from strandline.sql import Database, change, first_row, marks, run
 from strandline.transactions import TransactionState
 
-MOST_ROWS = 2_000
-MOST_PAIRS = 200
-"""The most rows, and pairs of one table, that one SQL transaction removes."""
+MAX_ROWS = 2_000
+MAX_PAIRS = 200
+"""The maximum numbers of rows, and of pairs of one table, that one SQL transaction removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class AbortedRows:
         table_id, write_ids = aborted
         with self._database.write() as connection:
             self._guard(connection)
-            rows = _remove_rows(connection, table_id, write_ids, most=MOST_ROWS)
-            is_last = rows < MOST_ROWS
+            rows = _remove_rows(connection, table_id, write_ids, most=MAX_ROWS)
+            is_last = rows < MAX_ROWS
             if is_last:
                 pairs = f"table_id = ? AND write_id IN {marks(write_ids)} AND commit_time IS NULL"
                 change(
@@ -98,7 +98,7 @@ def _aborted(connection: Connection) -> tuple[int, Sequence[int]] | None:
     if first is None:
         return None
     table_id = first[0]
-    rows = run(connection, f"{_ABORTED} AND table_id = ? LIMIT {MOST_PAIRS}", (table_id,))
+    rows = run(connection, f"{_ABORTED} AND table_id = ? LIMIT {MAX_PAIRS}", (table_id,))
     return table_id, [write_id for _, write_id in rows]
 
 

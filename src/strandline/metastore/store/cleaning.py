@@ -82,10 +82,10 @@ from strandline.transactions.holds import is_backed_up
 
 logger = logging.getLogger(__name__)
 
-MOST_ROWS, MOST_EVENTS = 2_000, 10_000
-"""The most that one SQL transaction deletes: all writers wait for it."""
-MOST_READ = 50 * MOST_ROWS
-"""The most removed rows that are read at once. Each read sorts all removed rows of the table."""
+MAX_ROWS, MAX_EVENTS = 2_000, 10_000
+"""The maximum numbers that one SQL transaction deletes: all writers wait for it."""
+MAX_READ = 50 * MAX_ROWS
+"""The maximum number of removed rows in one read. Each read sorts all those of the table."""
 
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
 
@@ -294,11 +294,11 @@ class Cleaner:
         """Delete the removed rows of a table in parts; yield each deleted part."""
         while not this_pass.stopped():
             with self._database.read() as connection:  # this may take long: no writer waits for it
-                rows = removed_rows(connection, table_id, limit, most=MOST_READ)
+                rows = removed_rows(connection, table_id, limit, most=MAX_READ)
             if not rows:
                 return
-            for start in range(0, len(rows), MOST_ROWS):
-                part = rows[start : start + MOST_ROWS]
+            for start in range(0, len(rows), MAX_ROWS):
+                part = rows[start : start + MAX_ROWS]
                 if this_pass.stopped() or not self._forget(table_id, limit, part):
                     return
                 yield part
@@ -411,8 +411,8 @@ class Cleaner:
             return
         if not this_pass.dry_run:
             delete = "DELETE FROM notification_log WHERE event_id < ?"
-            for end in range(first, first + count, MOST_EVENTS):
-                self._change(delete, (min(end + MOST_EVENTS, first + count),))
+            for end in range(first, first + count, MAX_EVENTS):
+                self._change(delete, (min(end + MAX_EVENTS, first + count),))
         yield Cleaned("events", "the notification log", rows=count)
 
     # -- dropped tables
@@ -487,7 +487,7 @@ class Cleaner:
         """
         count = 0
         for name in ("store_removal", "store_row"):
-            some = f"SELECT row_id FROM {name} WHERE table_id = ? LIMIT {MOST_ROWS}"
+            some = f"SELECT row_id FROM {name} WHERE table_id = ? LIMIT {MAX_ROWS}"
             statement = f"DELETE FROM {name} WHERE table_id = ? AND row_id IN ({some})"
             while deleted := self._change(statement, (table_id, table_id)):
                 count += deleted if name == "store_row" else 0

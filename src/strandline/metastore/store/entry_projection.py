@@ -35,7 +35,7 @@ from strandline.work import keeping_garbage
 
 BATCH = 64
 """Versions that are read from the update log at once."""
-MOST_REMEMBERED = 1024
+MAX_REMEMBERED = 1024
 """How many updates applied here are remembered, so that they are not read from the log again."""
 
 ReadUpdates = Callable[[int, int], Sequence[Update]]
@@ -215,7 +215,7 @@ class AppliedUpdates:
 
     def remember(self, update: Update) -> None:
         """Keep ``update`` until it is projected."""
-        if len(self._remembered) < MOST_REMEMBERED:
+        if len(self._remembered) < MAX_REMEMBERED:
             self._remembered[update.version] = update
 
     def forget(self, version: int) -> None:

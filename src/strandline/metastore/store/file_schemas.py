@@ -25,7 +25,7 @@ from strandline.model.types import ArrayType, DataType, MapType, StructType
 
 _FIELD_ID = b"PARQUET:field_id"
 _FOOTER = 5
-"""The cost of reading a footer, in things of `strandline.work`."""
+"""The cost of reading a footer, in units of `strandline.work`."""
 _KEPT, _KEPT_SCHEMAS = 20_000, 1_000
 
 _Names = frozenset[tuple[tuple[str, ...], int]]

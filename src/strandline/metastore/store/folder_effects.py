@@ -43,7 +43,7 @@ from strandline.catalog.verbs import FolderEffect, verb_named
 from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
-from strandline.metastore.store.folder_turns import MOST_EFFECTS, DefaultPlaces, Turn
+from strandline.metastore.store.folder_turns import MAX_EFFECTS, DefaultPlaces, Turn
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderRefused, Moved, delete_or_leave
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
@@ -80,7 +80,7 @@ class _Table:
     kind: TableKind
 
     @classmethod
-    @lru_cache(maxsize=2 * MOST_EFFECTS)  # `expect` and the effects of a turn read each twice
+    @lru_cache(maxsize=2 * MAX_EFFECTS)  # `expect` and the effects of a turn read each twice
     def read(cls, record: bytes) -> _Table:
         table = RECENT.get(record)  # the decoded table, if this process just made or changed it
         if table is not None:
@@ -159,7 +159,7 @@ class FolderEffects:
         places: DefaultPlaces = {}
         for transaction, catalog in zip(transactions, catalogs, strict=True):
             for entry in transaction.entries:
-                if len(places) == MOST_EFFECTS:
+                if len(places) == MAX_EFFECTS:
                     return places
                 makes_table = verb_named(entry.verb).folders is FolderEffect.MAKE_TABLE
                 if not makes_table or folder_effect(entry) is None:

@@ -27,8 +27,8 @@ from strandline.metastore.store.table_places import TablePlaces
 from strandline.metastore.store.warehouse import Unsynced
 from strandline.model.places import Place
 
-MOST_EFFECTS = 512
-"""The most effects of one SQL transaction: other writers wait for it."""
+MAX_EFFECTS = 512
+"""The maximum number of effects of one SQL transaction: other writers wait for it."""
 
 Paths = Callable[[], tuple[Sequence[str], Sequence[str]]]
 """Returns the folders that an effect makes, and those that it moves or removes.
@@ -63,7 +63,7 @@ class Turn:
         """Whether the turn moves or removes a folder."""
         self.free_of_links: set[str] = set()
         """Folders above those of the effects that the turn found to be no symbolic links."""
-        self.effects_left = MOST_EFFECTS
+        self.effects_left = MAX_EFFECTS
         """How many more effects the turn can take."""
         self._first_paths: Paths | None = None
         self._touched: set[str] = set()
@@ -79,7 +79,7 @@ class Turn:
 
     @property
     def untouched(self) -> bool:
-        return self.effects_left == MOST_EFFECTS
+        return self.effects_left == MAX_EFFECTS
 
     def take(self, paths: Paths) -> bool:
         """Take an effect on these folders; return False if it must wait for the next turn."""

@@ -48,7 +48,10 @@ from strandline.transactions import Step, Transactions, ValidWriteIdList
 from strandline.transactions.list_records import write_ids_at
 
 _PATHS_AHEAD = 4
-"""The most paths to look up ahead: a server keeps a prepared statement for each number of them."""
+"""The maximum number of paths to look up ahead.
+
+A server keeps a prepared statement for each number of paths.
+"""
 
 
 CarriesOut = Callable[[list[PartitionMove], Place | None, Container[str]], Sequence[PartitionMove]]

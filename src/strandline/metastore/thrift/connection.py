@@ -63,14 +63,14 @@ from strandline.metastore.thrift.messages import (
 )
 from strandline.metastore.thrift.scanner import Scanner
 from strandline.metastore.thrift.serving import SLICE_SECONDS, Outgoing, Serving, end_connection
-from strandline.work import IN_THREAD, things_of_bytes, things_of_values
+from strandline.work import IN_THREAD, units_of_bytes, units_of_values
 
 _log = logging.getLogger(__name__)
 
 _REQUESTS_A_TURN = 32
-"""The most requests of one connection that one turn of the event loop serves."""
+"""The maximum number of requests of one connection that one turn of the event loop serves."""
 _VALUES_AT_ONCE = 1_000
-"""The most values that one turn walks over, or that are decoded on the event loop."""
+"""The maximum number of values that one turn walks over, or that are decoded on the event loop."""
 _BYTES_OF_A_VALUE = 64
 """Bytes of memory that a decoded value takes in addition to its bytes in the message."""
 _MAX_KEPT_REQUEST = 64 * 1024
@@ -343,7 +343,7 @@ class Connection(asyncio.Protocol):
         values = self._scanner.message_values
         if self._has_reserved:
             self._bytes_in_work = 2 * len(message) + _BYTES_OF_A_VALUE * values
-        things = max(things_of_values(values), things_of_bytes(len(message)))
+        units = max(units_of_values(values), units_of_bytes(len(message)))
         delegate = server.dispatcher.delegate
         try:
             server.codec.method(head.name)
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
                     f"this node has {server.settings.max_connections} open connections, which is "
                     "the maximum; nothing was done: close idle clients, or use another node"
                 )
-            if things > IN_THREAD and delegate is not None and not server.base.answers(head.name):
+            if units > IN_THREAD and delegate is not None and not server.base.answers(head.name):
                 self._log_from_here()
                 arguments = memoryview(message)[head.body :]
                 self._await(head.name, sequence, delegate(self.info, head.name, arguments))

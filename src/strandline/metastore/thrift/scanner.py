@@ -34,9 +34,9 @@ from strandline.metastore.thrift.field_table import LIST, MAP, SET, STRING, STRU
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, MAX_NAME_BYTES
 
 MAX_VALUES = 2_000_000
-"""The most values of one message: fields of structs and elements of containers."""
+"""The maximum number of values of one message: fields of structs and elements of containers."""
 MAX_TEXT_BYTES = 16 * 1024 * 1024
-"""The most bytes of one text or binary value."""
+"""The maximum number of bytes of one text or binary value."""
 
 _WHOLE = 1 << 62
 

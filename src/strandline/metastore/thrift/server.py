@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 HANDSHAKE_SECONDS = 10.0
 """A TLS client whose handshake takes longer is disconnected."""
 BACKLOG = 1024
-"""The most connections that wait to be accepted."""
+"""The maximum number of connections that wait to be accepted."""
 
 
 def listening_options(security: ssl.SSLContext | None) -> dict[str, Any]:  # Any: as asyncio's
