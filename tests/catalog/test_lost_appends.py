@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import right_of_way
+from strandline.catalog import update_priority
 from strandline.catalog.planning import Planning
 from strandline.errors import (
     DeadlineExceeded,
@@ -81,7 +81,7 @@ def test_an_append_lost_to_a_silent_change_of_the_same_object_is_validated_again
 def test_a_long_batch_gets_its_turn_although_another_node_appends_during_each_validation(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(right_of_way, "LONG_VALIDATION_SECONDS", 0.0)
+    monkeypatch.setattr(update_priority, "LONG_VALIDATION_SECONDS", 0.0)
     manager, other = new_manager(), new_manager()
     other.start()
     calls: list[Call] = []
@@ -89,23 +89,25 @@ def test_a_long_batch_gets_its_turn_although_another_node_appends_during_each_va
     @dataclass(frozen=True)
     class Long:
         def plan(self, planning: Planning) -> None:
-            has_way = len(calls) >= right_of_way.LOSSES_BEFORE_WAY
+            has_priority = len(calls) >= update_priority.LOSSES_BEFORE_PRIORITY
             calls.append(Call(other, create(f"b{len(calls)}")))
-            calls[-1].join(0.3 if has_way else PATIENCE)  # while this node has way, the call waits
+            calls[-1].join(
+                0.3 if has_priority else PATIENCE
+            )  # while this node has priority, the call waits
             create("a").plan(planning)
 
     version = manager.execute(Long(), author="ann", timeout=20).version
     assert all(isinstance(call.outcome(), int) for call in calls)
     versions = [call.version for call in calls]
-    assert versions[right_of_way.LOSSES_BEFORE_WAY - 1] < version < versions[-1]
+    assert versions[update_priority.LOSSES_BEFORE_PRIORITY - 1] < version < versions[-1]
     assert schemas(other) == ["a", *(f"b{number}" for number in range(len(calls)))]
 
 
-def test_a_batch_that_is_refused_after_it_has_asked_for_way_lets_the_others_go_on(
+def test_a_batch_that_is_refused_after_it_has_asked_for_priority_lets_the_others_go_on(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(right_of_way, "LONG_VALIDATION_SECONDS", 0.0)
-    monkeypatch.setattr(right_of_way, "WAY_SECONDS", PATIENCE)
+    monkeypatch.setattr(update_priority, "LONG_VALIDATION_SECONDS", 0.0)
+    monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", PATIENCE)
     manager, other = new_manager(), new_manager()
     other.start()
     versions: list[int] = []
@@ -113,7 +115,7 @@ def test_a_batch_that_is_refused_after_it_has_asked_for_way_lets_the_others_go_o
     @dataclass(frozen=True)
     class Refused:
         def plan(self, planning: Planning) -> None:
-            if len(versions) == right_of_way.LOSSES_BEFORE_WAY:
+            if len(versions) == update_priority.LOSSES_BEFORE_PRIORITY:
                 raise IllegalChange("refused")
             name = f"b{len(versions)}"
             versions.append(other.execute(create(name), author="ann").version)
@@ -127,18 +129,18 @@ def test_a_batch_that_is_refused_after_it_has_asked_for_way_lets_the_others_go_o
     assert schemas(other) == ["b0", "b1", "c"]
 
 
-def test_a_node_that_asked_for_way_and_died_delays_the_others_only_for_a_while(
+def test_a_node_that_asked_for_priority_and_died_delays_the_others_only_for_a_while(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, other = new_manager(), new_manager()
     other.start()
     began = time.monotonic()
-    manager._commits.way.ask(0.2)
+    manager._commits.priority.ask(0.2)
     other.sync()
     other.execute(create("b"), author="ann")
     assert 0.2 <= time.monotonic() - began < PATIENCE
-    monkeypatch.setattr(right_of_way, "WAY_SECONDS", PATIENCE)
-    manager._commits.way.ask(PATIENCE)
+    monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", PATIENCE)
+    manager._commits.priority.ask(PATIENCE)
     other.sync()
     with pytest.raises(DeadlineExceeded):
         other.execute(create("c"), author="ann", timeout=0.1)
@@ -146,13 +148,13 @@ def test_a_node_that_asked_for_way_and_died_delays_the_others_only_for_a_while(
     other.execute(create("c"), author="ann", timeout=PATIENCE / 2)
 
 
-def test_of_two_nodes_that_ask_for_way_the_first_has_it_and_then_the_second(
+def test_of_two_nodes_that_ask_for_priority_the_first_has_it_and_then_the_second(
     new_manager: Managers,
 ) -> None:
     manager, other = new_manager(), new_manager()
     other.start()
     for node in (manager, other):
-        node._commits.way.ask(PATIENCE)
+        node._commits.priority.ask(PATIENCE)
     manager.sync()
     manager.execute(create("a"), author="ann", timeout=PATIENCE / 4)
     other.sync()
@@ -161,17 +163,17 @@ def test_of_two_nodes_that_ask_for_way_the_first_has_it_and_then_the_second(
 
 
 @pytest.mark.parametrize("error", [UnknownOutcome, Unavailable])
-def test_a_request_for_way_that_fails_does_not_fail_the_batch(
+def test_a_request_for_priority_that_fails_does_not_fail_the_batch(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch, error: type[StrandlineError]
 ) -> None:
-    monkeypatch.setattr(right_of_way, "LONG_VALIDATION_SECONDS", 0.0)
+    monkeypatch.setattr(update_priority, "LONG_VALIDATION_SECONDS", 0.0)
     manager, other = new_manager(), new_manager()
     versions: list[int] = []
 
     @dataclass(frozen=True)
     class Long:
         def plan(self, planning: Planning) -> None:
-            if len(versions) < right_of_way.LOSSES_BEFORE_WAY:
+            if len(versions) < update_priority.LOSSES_BEFORE_PRIORITY:
                 name = f"b{len(versions)}"
                 versions.append(other.execute(create(name), author="ann").version)
             create("a").plan(planning)
@@ -183,7 +185,7 @@ def test_a_request_for_way_that_fails_does_not_fail_the_batch(
     def lose(*arguments: Any, **named: Any) -> Any:
         if (
             not failed
-            and len(versions) == right_of_way.LOSSES_BEFORE_WAY
+            and len(versions) == update_priority.LOSSES_BEFORE_PRIORITY
             and arguments[2][0].silent
         ):
             failed.append(1)

@@ -123,7 +123,7 @@ NOTEBOOK = DeclaredKind(
     references={"schema_id": "schema"},
     rule=rules.in_schema,
     drop=drop_notebook,
-    undo=Undoing(goes_first=True, by_name=True),
+    undo=Undoing(is_dropped_first=True, by_name=True),
     views=(notebooks,),
 )
 

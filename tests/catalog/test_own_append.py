@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline import faults, work
-from strandline.catalog import CatalogManager, applier, right_of_way
+from strandline.catalog import CatalogManager, applier, update_priority
 from strandline.catalog.commands import CreateSchema
 from strandline.durable.contents import Contents
 from strandline.errors import InvalidInput, Stopping
@@ -186,17 +186,17 @@ def test_commands_of_a_node_wait_until_its_child_has_appended_what_it_announced(
 def test_commands_of_a_node_do_not_wait_long_for_a_child_that_does_not_succeed(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(right_of_way, "WAY_SECONDS", 0.01)
-    manager._commits.way.give()
+    monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", 0.01)
+    manager._commits.priority.grant()
     assert create(manager, 1) == manager.present().version
     monkeypatch.undo()
-    manager._commits.way.give()  # the child announces again, because another node was first
+    manager._commits.priority.grant()  # the child announces again, because another node was first
     commands = [CreateSchema(name="later")]
     assert manager.execute(commands, author="ann", timeout=5.0).applied == (True,)
 
 
 def test_a_node_that_stops_does_not_wait_for_its_child(manager: CatalogManager) -> None:
-    manager._commits.way.give()
+    manager._commits.priority.grant()
     errors: list[str] = []
 
     def execute() -> None:

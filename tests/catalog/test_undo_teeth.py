@@ -88,7 +88,7 @@ def a_fresh_id(patch: Patch) -> None:
     real = _Step._put_back
 
     def put_back(self: _Step, transaction: CatalogTransaction, change: Change, value: Any) -> None:
-        if self._now(change) is None and hasattr(value, "next_column_id"):
+        if self._present_value(change) is None and hasattr(value, "next_column_id"):
             value = replace(value, id=transaction.allocate_id()[0])
         real(self, transaction, change, value)
 
@@ -162,15 +162,15 @@ def restored_indexes_begin_anew(patch: Patch) -> None:
 
 def indexes_are_judged_step_by_step(patch: Patch) -> None:
     """Each single step of an index within a version must be one that can be undone."""
-    real = _Step._back
+    real = _Step._restored_value
 
     def back(self: _Step, change: Any) -> Any:
         if change.kind == "index" and change.old is not None:
-            past, now = net.value_of("index", change.old), self._now(change)
+            past, now = net.value_of("index", change.old), self._present_value(change)
             return replace(past, status=rules._status(past, now, together=False))
         return real(self, change)
 
-    patch.setattr(_Step, "_back", back)
+    patch.setattr(_Step, "_restored_value", back)
 
 
 def names_are_given_back_step_by_step(patch: Patch) -> None:

@@ -181,7 +181,7 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
     with Node.open(tmp_path / "store", background=False) as node:
         monkeypatch.setattr(node.metastore.store, "look_again", lambda: looked.append(1))
         if not only_reads:  # the child had announced an update
-            node.catalogs._commits.way.give()
+            node.catalogs._commits.priority.grant()
         asyncio.run(run())
         node.session(user="ann").execute(CreateSchema(name="s"), timeout=5.0)
     for thread in threads:

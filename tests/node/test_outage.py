@@ -11,8 +11,8 @@ import pytest
 from strandline.node import Node
 from tests.servers import postgresql, stores
 
-THREADS = ("news of strandline", "the thread catalog-applier", "the thread cache-applier")
-LOST = ("news of strandline are lost", "catalog-applier: ", "cache-applier: ")
+THREADS = ("notifications of strandline", "the thread catalog-applier", "the thread cache-applier")
+LOST = ("notifications of strandline do not arrive", "catalog-applier: ", "cache-applier: ")
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_the_log_says_once_that_news_are_lost_and_when_each_follower_works_again
                 assert time.monotonic() < end + 60, caplog.messages
     finally:
         server.remove()
-    assert sum("news of strandline are lost" in line for line in caplog.messages) == 1
+    assert sum("notifications of strandline do not arrive" in line for line in caplog.messages) == 1
     assert [backs(caplog, thread) for thread in THREADS] == [1, 1, 1]
 
 

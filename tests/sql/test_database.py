@@ -345,7 +345,7 @@ def test_a_write_that_is_no_news_stores_the_time_and_does_not_change_the_mark_of
 ) -> None:
     other = open_database(url)
     seen = steady_mark(other)
-    with database.write(is_news=False, is_provisional=True) as connection:
+    with database.write(notifies=False, is_provisional=True) as connection:
         taken = take_time(connection, HybridClock())
     if not database.mark_is_proof:  # in a file no commit can go unseen
         put(database, 1, 1)

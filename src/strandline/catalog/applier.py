@@ -173,7 +173,7 @@ class CatalogApplier:
         recovered = state.take_recovered()
         history = History(*map(self._activated, recovered))
         self._latest_update = recovered[-1].version, recovered[-1].update.id  # b"" if unknown
-        self._log_time.move_past(self._given(history.latest))
+        self._log_time.move_past(self._time_in_log(history.latest))
         return history
 
     def _activated(self, applied: AppliedUpdate) -> Catalog:
@@ -182,7 +182,7 @@ class CatalogApplier:
             active = add_milliseconds(active, self.delay)
         return Catalog(applied.version, active, applied.contents)
 
-    def _given(self, catalog: Catalog) -> Timestamp:
+    def _time_in_log(self, catalog: Catalog) -> Timestamp:
         """The time that the log assigned to a version, which becomes active `delay` later."""
         late = catalog.version and self.delay
         return add_milliseconds(catalog.time, -self.delay) if late else catalog.time
@@ -441,7 +441,7 @@ class CatalogApplier:
             # The catalog is complete, but the listeners never see the versions in between.
             logger.warning("%s", error)
             self._history = History(self._activated(self._state.start()))
-            self._log_time.move_past(self._given(self._history.latest))
+            self._log_time.move_past(self._time_in_log(self._history.latest))
             self._listeners.call(CatalogReset(latest, self._history.latest))
             return
         for applied in updates:

@@ -142,7 +142,7 @@ declare(
         rule=rules.in_schema,
         drop=drop_relation,
         undo=Undoing(
-            goes_first=True,
+            is_dropped_first=True,
             same=undo.same_table,
             comes_back=undo.table_comes_back,
             following=undo.indexes_follow,
@@ -184,7 +184,7 @@ declare(
         after_owner=_nothing_follows,
         rule=rules.in_schema,
         drop=drop_relation,
-        undo=Undoing(goes_first=True, by_name=True),
+        undo=Undoing(is_dropped_first=True, by_name=True),
         in_events=True,
         views=(rows.views,),
     ),
@@ -213,7 +213,7 @@ declare(
         drop=drop_index,
         part_of="table_id",
         undo=Undoing(
-            goes_first=True,
+            is_dropped_first=True,
             comes_back=undo.index_comes_back,
             check=undo.check_index,
         ),
@@ -235,7 +235,7 @@ declare(
         after_owner=_nothing_follows,
         rule=rules.in_schema,
         drop=drop_function,
-        undo=Undoing(goes_first=True, by_name=True),
+        undo=Undoing(is_dropped_first=True, by_name=True),
         in_events=True,
         views=(rows.functions,),
     ),
@@ -266,7 +266,7 @@ declare(
         after_owner=lambda planning, _, cluster: keep_replicas(planning, cluster, address=None),
         rule=rules.top_level(Privilege.CREATE_CLUSTER),
         drop=drop_cluster,
-        undo=Undoing(goes_first=True, check=undo.check_size),
+        undo=Undoing(is_dropped_first=True, check=undo.check_size),
         views=(rows.clusters,),
     ),
     DeclaredKind(
@@ -278,7 +278,7 @@ declare(
         drop=drop_replica,
         part_of="cluster_id",
         undo=Undoing(
-            goes_first=True,
+            is_dropped_first=True,
             following=undo.introspection_follows,
             check=undo.check_size,
         ),

@@ -38,8 +38,8 @@ class Undoing:
     """How a change of an object is undone. By default its old bytes are put back.
 
     * ``by_command(planning, now, earlier)`` uses a command instead.
-    * ``goes_first``: an object that the version created is dropped before anything is put back. No
-      restored object can need it, and it might be in the way of one.
+    * ``is_dropped_first``: an object that the version created is dropped before anything is put
+      back. No restored object can need it, and it might occupy the name of one.
     * ``same(left, now)``: whether two values look the same to users.
     * ``comes_back(earlier, now, net, whole)`` returns the value to put in place of ``now`` to
       restore ``earlier``. ``net`` is the net effect of the version on the object, and ``whole``
@@ -52,7 +52,7 @@ class Undoing:
     """
 
     by_command: Callable[[Planning, Any, Any], None] | None = None
-    goes_first: bool = False
+    is_dropped_first: bool = False
     same: Callable[[Any, Any], bool] = operator.eq
     comes_back: Callable[[Any, Any, Net, Net | None], Any] = _unchanged
     following: Callable[[Catalog, Any, Any], Iterator[Any]] = _nothing_follows

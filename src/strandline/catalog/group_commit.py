@@ -17,7 +17,7 @@ The callers of a round are answered together, and many return at once with their
 the thread waits until as many additional callers have arrived as the last round had, but at most as
 long as that round took. Without this wait, two halves of the callers would alternate. The thread
 skips it if the last wait was in vain and the last round had a single caller. No round begins while
-a larger update has the right of way (`RightOfWay`).
+a larger update has priority (`UpdatePriority`).
 
 What must stay true:
 
@@ -47,7 +47,7 @@ from strandline import faults
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.requests import Group, Request, Stage, validate
-from strandline.catalog.right_of_way import RightOfWay
+from strandline.catalog.update_priority import UpdatePriority
 from strandline.durable.log import Companion
 from strandline.durable.state import AppliedUpdate
 from strandline.durable.transaction import CatalogTransaction
@@ -116,7 +116,7 @@ class GroupCommit:
         self._expected = 1  # callers that the committer thread waits for
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self.way = RightOfWay(follower, self._news)
+        self.priority = UpdatePriority(follower, self._news)
         self.counts = CommitCounts()
         self.effects: Effects | None = None
         """Carried out for each group before its callers are answered.
@@ -246,7 +246,7 @@ class GroupCommit:
                     if not self._news.wait(IDLE_SECONDS) and not self._waiting:
                         self._thread = None
                         return
-                self.way.let_others_pass(self._stop)
+                self.priority.wait_for_others(self._stop)
                 if self._stop.is_set():
                     return
                 limit = self._follower.state.log.max_updates
@@ -272,7 +272,7 @@ class GroupCommit:
             seconds = time.monotonic() - began
             with self._lock:
                 self._working = []
-            self.way.return_unused()
+            self.priority.withdraw_unused()
 
     def _await_callers(self, number: int, seconds: float) -> bool:
         """Wait until ``number`` callers are in the queue, for at most ``seconds``.
@@ -304,8 +304,8 @@ class GroupCommit:
             try:
                 self._follower.refuse_set_back()  # its outcome is known: nothing is sent yet
                 losses = self.counts.lost_appends - lost_before
-                if self.way.is_needed(losses, seconds):
-                    self.way.ask(max(request.left() for request in waiting))
+                if self.priority.is_needed(losses, seconds):
+                    self.priority.ask(max(request.left() for request in waiting))
                 began = time.monotonic()
                 group = self._validated(waiting)
                 seconds = time.monotonic() - began
@@ -329,7 +329,7 @@ class GroupCommit:
 
     def _still_waiting(self, requests: Sequence[Request]) -> list[Request]:
         with self._lock:
-            self.way.let_others_pass(self._stop)
+            self.priority.wait_for_others(self._stop)
             return [request for request in requests if request.stage is Stage.WAITING]
 
     def _validated(self, requests: Sequence[Request]) -> Group:

@@ -161,12 +161,12 @@ class CatalogManager(CatalogFollower):
 
     def expect(self, record: bytes) -> None:
         """See `CatalogApplier.expect`. Commands of this node then wait until `child_ended`."""
-        self._commits.way.give()
+        self._commits.priority.grant()
         super().expect(record)
 
     def child_ended(self) -> None:
         """Carry out commands again: the task of a child that may have announced an update ended."""
-        self._commits.way.end()
+        self._commits.priority.end()
 
     def carry_out(self, effects: Effects) -> None:
         """Carry out the ``effects`` of what this node appends, in the append or after it.

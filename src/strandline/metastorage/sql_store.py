@@ -370,7 +370,7 @@ def _condition_query(condition: Condition, now: Timestamp | None) -> Query:
             return "EXISTS (SELECT 1 FROM metastorage WHERE key = ?)", (condition.key,)
         case RevisionIs():
             text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND revision = ?)"
-            return text, (condition.key, _known(condition.revision))
+            return text, (condition.key, _storable(condition.revision))
         case ValueIs():
             text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND value = ?)"
             return text, (condition.key, condition.value)
@@ -379,10 +379,10 @@ def _condition_query(condition: Condition, now: Timestamp | None) -> Query:
                 "EXISTS (SELECT 1 FROM metastorage_lease"
                 " WHERE name = ? AND holder IS NOT NULL AND token = ? AND expires > ?)"
             )
-            return text, (condition.name, _known(condition.token), now)
+            return text, (condition.name, _storable(condition.token), now)
 
 
-def _known(number: int) -> int:
+def _storable(number: int) -> int:
     """``number``, or -1, which no row has, if a column cannot hold it."""
     return number if 0 <= number <= _LARGEST_NUMBER else -1
 

@@ -146,15 +146,17 @@ class PartitionPlaces:
                 "waited too long for the database; nothing was changed, try again"
             )
 
-    def return_folders(self, change: Staging, rows: Collection[Row], *, but_of: str = "") -> None:
+    def return_folders(
+        self, change: Staging, rows: Collection[Row], *, except_for: str = ""
+    ) -> None:
         """Move back the folders of these partitions that a rename has moved but not committed.
 
         The process of such a rename died, because no other rename runs during the ``change``. The
-        caller's own rename, to the location ``but_of``, is left alone: it may be a second try.
+        caller's own rename, to the location ``except_for``, is left alone: it may be a second try.
         """
         row_ids = {row.row_id for row in rows}
         for move in change.unfinished_moves():
-            if move.undoes_rename and move.up_to_row in row_ids and move.location != but_of:
+            if move.undoes_rename and move.up_to_row in row_ids and move.location != except_for:
                 moved, place = self._at(move.location), self._at(move.target)
                 self._folders.verify_below(moved, table=self._location)
                 self._folders.verify_below(place, table=self._location)

@@ -324,9 +324,9 @@ class Workers:
         if not self._loop_is_woken:
             self._loop_is_woken = True
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._tell_all)
+                loop.call_soon_threadsafe(self._notify_all)
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         self._loop_is_woken = False  # before reading the queue: a later end wakes the loop again
         while self._ended_waits:
             ended = self._ended_waits.popleft()

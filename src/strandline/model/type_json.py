@@ -298,7 +298,7 @@ def _value(data_type: DataType, style: _Style) -> object:
                 for entry in data_type.fields
             ]
             return {"type": "struct", "fields": fields}
-        case StringType() if style.collations_aside and _goes_aside(data_type):
+        case StringType() if style.collations_aside and _has_own_collation(data_type):
             return "string"
         case GeometryType() | GeographyType():
             return spatial_json(data_type)
@@ -329,14 +329,14 @@ def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dic
     }
 
 
-def _goes_aside(string: StringType) -> bool:
+def _has_own_collation(string: StringType) -> bool:
     return string.collation is not None and string.collation != DEFAULT_COLLATION
 
 
 def _collations(data_type: DataType, path: str) -> dict[str, str]:
     """Return ``path: provider.collation`` of each string in the type, without those in structs."""
     match data_type:
-        case StringType(collation) if collation is not None and _goes_aside(data_type):
+        case StringType(collation) if collation is not None and _has_own_collation(data_type):
             provider = "spark" if collation.startswith("UTF8_") else "icu"
             return {path: f"{provider}.{collation}"}
         case ArrayType():

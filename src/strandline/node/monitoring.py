@@ -108,7 +108,7 @@ class Monitoring:
         node nothing would be read.
         """
         try:
-            problems = await self._asked(self._check_health, "checks")
+            problems = await self._in_thread(self._check_health, "checks")
         except DeadlineExceeded as error:
             problems = [Problem("deadline", error.message)]
         is_failing = any(problem.stops_reads for problem in problems)
@@ -128,19 +128,19 @@ class Monitoring:
 
     async def statistics(self) -> Answer:
         """Answer with the statistics of every part, by part."""
-        body = await self._asked(self._statistics_json, "counts")
+        body = await self._in_thread(self._statistics_json, "counts")
         return Answer(body, JSON_TYPE)
 
     async def metrics(self) -> Answer:
         """Answer with the page that Prometheus reads."""
-        body = await self._asked(self._metrics_text, "counts")
+        body = await self._in_thread(self._metrics_text, "counts")
         return Answer(body, METRICS_TYPE)
 
     async def openapi(self) -> Answer:
         """Answer with the description of the HTTP API."""
         return Answer(await asyncio.to_thread(openapi_text), JSON_TYPE)
 
-    async def _asked(self, question: Callable[[], T], kind: str) -> T:
+    async def _in_thread(self, question: Callable[[], T], kind: str) -> T:
         """Run ``question`` in a thread and return its result.
 
         Raises `DeadlineExceeded` and `Overloaded`.

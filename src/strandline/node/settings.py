@@ -273,13 +273,13 @@ def _of_file(file: Path) -> _Place:
     for key in entries:
         if key not in REGISTRY:
             raise InvalidInput(
-                f"{file}: {key!r} is not a setting of a node{_likeness(key)}; the settings are "
+                f"{file}: {key!r} is not a setting of a node{_suggestion(key)}; the settings are "
                 f"{', '.join(REGISTRY)}"
             )
     return (lambda _: str(file)), [(REGISTRY[key], value) for key, value in entries.items()]
 
 
-def _likeness(key: str) -> str:
+def _suggestion(key: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(key.lower().replace("-", "_"), REGISTRY, n=1)

@@ -52,10 +52,10 @@ from strandline.spark.schemas import (
 
 @dataclass(frozen=True, slots=True)
 class Conformed:
-    """Rows with exactly the table's columns and ids. ``complaints`` are its check errors."""
+    """Rows with exactly the table's columns and ids. ``messages`` are its check errors."""
 
     frame: DataFrame
-    complaints: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
@@ -74,14 +74,14 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
         shaped = frame.to(target)
     except AnalysisException as error:
         raise InvalidInput(f"the rows do not fit {table.name}: {error}") from error
-    checked, complaints = _with_checks(shaped, table)
+    checked, messages = _with_checks(shaped, table)
     # `DataFrame.to` loses the id of a column in which nothing else changes, because the optimizer
     # drops such a projection; it keeps an alias.
     columns = [
         _with_nested_ids(given, field).alias(field.name, metadata=metadata_for_files(field))
         for given, field in zip(shaped.schema.fields, target.fields, strict=True)
     ]
-    return Conformed(checked.select(*columns), complaints)
+    return Conformed(checked.select(*columns), messages)
 
 
 def _with_nested_ids(given: spark_types.StructField, target: spark_types.StructField) -> Column:
@@ -152,22 +152,22 @@ def _single(character: str, change: Callable[[str], str]) -> str:
 
 
 def _with_checks(frame: DataFrame, table: TableDescriptor) -> tuple[DataFrame, tuple[str, ...]]:
-    complaints = []
+    messages = []
     condition: Column | None = None
     for column in table.columns:
         if not constrained(column.type, nullable=column.nullable):
             continue
         bad = broken(sql.col(quoted(column.name)), column.type, nullable=column.nullable)
-        complaint = _complaint(table, column)
-        fail = sql.raise_error(sql.lit(complaint)).cast("boolean")
+        message = _violation_message(table, column)
+        fail = sql.raise_error(sql.lit(message)).cast("boolean")
         condition = sql.when(bad, fail) if condition is None else condition.when(bad, fail)
-        complaints.append(complaint)
+        messages.append(message)
     if condition is None:
         return frame, ()
-    return frame.filter(condition.otherwise(sql.lit(True))), tuple(complaints)
+    return frame.filter(condition.otherwise(sql.lit(True))), tuple(messages)
 
 
-def _complaint(table: TableDescriptor, column: ColumnDescriptor) -> str:
+def _violation_message(table: TableDescriptor, column: ColumnDescriptor) -> str:
     declared = ddl_text(column.type) + ("" if column.nullable else " NOT NULL")
     return f"a value does not fit column {column.name!r} of {table.name}, which is {declared}"
 
@@ -192,13 +192,13 @@ def constrained(data_type: DataType, *, nullable: bool) -> bool:
 
 def broken(value: Column, data_type: DataType, *, nullable: bool) -> Column:
     """True for a value that violates a constraint of its type, which must be `constrained`."""
-    complaints = [] if nullable else [value.isNull()]
+    messages = [] if nullable else [value.isNull()]
     if constrained(data_type, nullable=True):
-        complaints.append(value.isNotNull() & _broken_inside(value, data_type))
-    return reduce(or_, complaints)
+        messages.append(value.isNotNull() & _violates_inside(value, data_type))
+    return reduce(or_, messages)
 
 
-def _broken_inside(value: Column, data_type: DataType) -> Column:
+def _violates_inside(value: Column, data_type: DataType) -> Column:
     match data_type:
         case CharType(length) | VarcharType(length):
             return sql.length(value) > length
@@ -302,9 +302,9 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
         raise InvalidInput(f"the rows cannot be written: {error}") from error
     except Exception as error:
         text = str(error)
-        for complaint in rows.complaints:
-            if complaint in text:
-                raise InvalidInput(f"{complaint}; nothing was appended") from error
+        for message in rows.messages:
+            if message in text:
+                raise InvalidInput(f"{message}; nothing was appended") from error
         raise
 
 

@@ -148,7 +148,7 @@ class Database(ABC):
         *,
         deadline: float | None = None,
         first: Sequence[Query] = (),
-        is_news: bool = True,
+        notifies: bool = True,
         is_provisional: bool = False,
     ) -> AbstractContextManager[Connection]:
         """A write transaction: committed and on disk when the block ends, rolled back if it raises.
@@ -158,8 +158,8 @@ class Database(ABC):
 
         ``first`` are the statements that the block begins with, after it reads the fence, in their
         order. A server runs them with the begin, whether or not the block asks for them later; a
-        statement is recognized by its text. If ``is_news`` is False, the block changes nothing that
-        a process keeps in memory, and the mark moves only if that cannot be avoided. If
+        statement is recognized by its text. If ``notifies`` is False, the block changes nothing
+        that a process keeps in memory, and the mark moves only if that cannot be avoided. If
         ``is_provisional`` is True, the commit does not wait for the disk, provided that only a
         crash of this machine can undo it and everything after it (`may_lose_provisional`). A later
         synced write makes it durable.
@@ -168,7 +168,7 @@ class Database(ABC):
         `UnknownOutcome` if the disk or the connection failed during the commit.
         """
         synced = not (is_provisional and self.may_lose_provisional)
-        return self._write(deadline, synced=synced, first=first, is_news=is_news)
+        return self._write(deadline, synced=synced, first=first, notifies=notifies)
 
     def if_undone(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` if the write of this thread fails, before any other thread can write.
@@ -373,7 +373,7 @@ class Database(ABC):
         *,
         synced: bool,
         first: Sequence[Query] = (),
-        is_news: bool = True,
+        notifies: bool = True,
     ) -> AbstractContextManager[Connection]: ...
 
     @abstractmethod

@@ -51,7 +51,7 @@ def look_in_order(
     """
     for looks_left in reversed(range(_LOOKS)):
         try:
-            with database.write(first=first, is_news=False, is_provisional=True) as connection:
+            with database.write(first=first, notifies=False, is_provisional=True) as connection:
                 result = look(connection)
                 rows = run_at_commit(connection, *take_time_query(clock, bounded=False))
         except UnknownOutcome as error:

@@ -14,7 +14,7 @@
   on their connection; else the server would plan them each time. If the server has forgotten them
   (the driver deallocates all after a rollback), the begin is sent again, since nothing was done
   yet.
-* The *mark* is moved by NOTIFY, which each write with ``is_news`` sends with its COMMIT, and by
+* The *mark* is moved by NOTIFY, which each write with ``notifies`` sends with its COMMIT, and by
   this object's own commits before they return. So it is never behind this process's own commits,
   and behind those of others by the delay of their notifications. While no connection listens, each
   call returns another mark.
@@ -232,7 +232,7 @@ class PostgresDatabase(Database):
         deadline: float | None,
         *,
         synced: bool,
-        is_news: bool = True,
+        notifies: bool = True,
         first: Sequence[Query] = (),
     ) -> Iterator[Connection]:
         began = time.monotonic()
@@ -244,7 +244,7 @@ class PostgresDatabase(Database):
                 with _returned(locked) as connection, self._undoing():
                     self._writing = connection
                     yield connection
-                    self._commit(connection, is_news=is_news)
+                    self._commit(connection, notifies=notifies)
             except BaseException:
                 self._count("failed_writes")
                 raise
@@ -283,7 +283,7 @@ class PostgresDatabase(Database):
                         f"a table of {self.name} is in use and cannot be changed; stop all nodes, "
                         "jobs and backups that use the database, and start again"
                     ) from error
-                self._commit(connection, is_news=True)
+                self._commit(connection, notifies=True)
 
     def _begun(
         self,
@@ -389,7 +389,7 @@ class PostgresDatabase(Database):
             began = time.monotonic()
             self._locked(began, began + self._patience, synced=True).close()
 
-    def _commit(self, connection: Connection, *, is_news: bool) -> None:
+    def _commit(self, connection: Connection, *, notifies: bool) -> None:
         raw = _raw(connection.connection)
         if not driver.in_transaction(raw):
             # After a failed statement PostgreSQL answers COMMIT with a rollback and no error. A
@@ -399,7 +399,7 @@ class PostgresDatabase(Database):
             )
         raw.deadline = time.monotonic() + self._patience
         try:
-            run_with_waiting(raw, (), behind=(self._news, _COMMIT) if is_news else (_COMMIT,))
+            run_with_waiting(raw, (), behind=(self._news, _COMMIT) if notifies else (_COMMIT,))
         except driver.DriverError as error:
             if not raw.closed:
                 raise
@@ -410,7 +410,7 @@ class PostgresDatabase(Database):
                 f"{self.name} did not answer a commit ({str(error).strip()})"
             ) from error
         finally:
-            if is_news:
+            if notifies:
                 self._listener.tell()
 
     def _translate(self, error: Exception) -> StrandlineError | None:

@@ -121,9 +121,11 @@ class PostgresListener:
                     self._move(listens=True)
                     if warned_at is not None:
                         seconds = time.monotonic() - lost_at
-                        logger.info("news of %s arrive again, after %.1f s", self._channel, seconds)
+                        logger.info(
+                            "notifications of %s arrive again, after %.1f s", self._channel, seconds
+                        )
                     pause, warned_at = _FIRST_PAUSE, None
-                    self._hear(connection)
+                    self._receive(connection)
             except (driver.DriverError, OSError) as error:
                 now = time.monotonic()
                 if warned_at is None:
@@ -131,7 +133,7 @@ class PostgresListener:
                 if warned_at is None or now - warned_at >= _WARNING_SECONDS:
                     warned_at = now
                     logger.warning(
-                        "news of %s are lost from %s (%s); trying again until they arrive",
+                        "notifications of %s do not arrive from %s (%s); trying again",
                         self._channel,
                         self._name,
                         in_one_line(str(error)),
@@ -142,7 +144,7 @@ class PostgresListener:
             pause = min(2 * pause, _LONGEST_PAUSE)
         self._wakes.close()
 
-    def _hear(self, connection: driver.Connection) -> None:
+    def _receive(self, connection: driver.Connection) -> None:
         """Move the number at notifications of other processes, until `close`."""
         while True:
             connection.deadline = time.monotonic() + _SILENCE_SECONDS

@@ -269,7 +269,7 @@ class SqliteDatabase(Database):
     def wait_for_commit(self, after: int, *, timeout: float) -> int:
         """See `Database.wait_for_commit`.
 
-        A commit of this process with ``is_news`` wakes the waiting threads at once. Other commits
+        A commit of this process with ``notifies`` wakes the waiting threads at once. Other commits
         are found by polling, since SQLite has no callback for them; this is the only place that
         polls. Polls are rarer the longer nothing was committed, so that an idle process costs
         nothing: every ten milliseconds after a commit, so that a writing process is not disturbed
@@ -332,7 +332,7 @@ class SqliteDatabase(Database):
         *,
         synced: bool,
         first: Sequence[Query] = (),
-        is_news: bool = True,
+        notifies: bool = True,
     ) -> Iterator[Connection]:
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
@@ -361,7 +361,7 @@ class SqliteDatabase(Database):
                 raise
             if head is not None:
                 head.note(marks)
-            if is_news:
+            if notifies:
                 with self._state:
                     self._commits += 1
                     self._state.notify_all()
@@ -411,7 +411,7 @@ class SqliteDatabase(Database):
         if not self._failed_commit or self._process_lock.held_by_this_thread():
             return
         try:
-            with self._write(None, synced=True, is_news=False) as connection:
+            with self._write(None, synced=True, notifies=False) as connection:
                 change(connection, "UPDATE strandline_clock SET time = time + 1 WHERE id = 1")
         except UnknownOutcome as error:
             raise Unavailable(

@@ -74,7 +74,7 @@ class GuardedWrites:
         *,
         timeout: float,
         first: Callable[[], Sequence[Query]] = tuple,
-        is_news: bool = True,
+        notifies: bool = True,
         is_provisional: bool = False,
     ) -> T:
         """Return the result of ``body``, once it is durable.
@@ -91,7 +91,7 @@ class GuardedWrites:
                 body,
                 timeout=timeout,
                 first=first,
-                is_news=is_news,
+                notifies=notifies,
                 is_provisional=is_provisional,
             )
 
@@ -102,7 +102,7 @@ class GuardedWrites:
         *,
         timeout: float,
         first: Callable[[], Sequence[Query]] = tuple,
-        is_news: bool = True,
+        notifies: bool = True,
         is_provisional: bool = False,
     ) -> T:
         """Like `run`, but the write transaction stays open until ``opened`` ends it."""
@@ -114,7 +114,7 @@ class GuardedWrites:
                         self._database.write(
                             deadline=deadline,
                             first=first(),
-                            is_news=is_news,
+                            notifies=notifies,
                             is_provisional=is_provisional,
                         )
                     )

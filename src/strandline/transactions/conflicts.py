@@ -47,12 +47,12 @@ def row_conflict(
     table = catalog.table_by_id(table_id)
     name = f"table {table_id}" if table is None else catalog.qualified_name(table)
     write_id = records.own_write_id(connection, txn_id, table_id)
-    deed = write_id and name_row(connection, table_id, row_id, write_id)
+    change_text = write_id and name_row(connection, table_id, row_id, write_id)
     user = records.find(connection, txn_id).user
     return (
         f"conflict on {name}: transaction {txn_id} of {user}, committed at"
         f" {format_timestamp(Timestamp(commit_time))},"
-        f" {deed or f'changed row {row_id}'}, which this transaction changes too"
+        f" {change_text or f'changed row {row_id}'}, which this transaction changes too"
     )
 
 

@@ -114,7 +114,7 @@ class Heartbeats:
         with self._storing:
             while True:
                 began = time.monotonic()
-                txns, locks = self._noted()
+                txns, locks = self._next_notes()
                 if not txns and not locks:
                     return
                 # Heartbeats matter only while the machine runs: after a power cut, clients send
@@ -168,7 +168,7 @@ class Heartbeats:
             self.store()
             self._stopping.wait(PERIOD)
 
-    def _noted(self) -> tuple[Notes, Notes]:
+    def _next_notes(self) -> tuple[Notes, Notes]:
         """The next notes to store, of transactions and of locks; at most `_MOST` of each."""
         with self._changed:
             return dict(islice(self._txns.items(), _MOST)), dict(islice(self._locks.items(), _MOST))

@@ -194,7 +194,7 @@ class IdList:
 
         Raises `IllegalChange` for an id that is above ``hwm`` or aborted.
         """
-        committed = self._known(ids, "committed")
+        committed = self._checked_ids(ids, "committed")
         for w in committed:
             if self.aborted(w):
                 raise IllegalChange(f"id {w} is aborted, it cannot be committed")
@@ -206,7 +206,7 @@ class IdList:
 
         Raises `IllegalChange` for an id that is above ``hwm`` or committed.
         """
-        known = self._known(ids, "aborted")
+        known = self._checked_ids(ids, "aborted")
         for w in known:
             if not contains(self.exceptions, w):
                 raise IllegalChange(f"id {w} is committed, it cannot be aborted")
@@ -226,7 +226,7 @@ class IdList:
         """
         return self.open(w).commit((w,))
 
-    def _known(self, ids: Iterable[int], change: str) -> frozenset[int]:
+    def _checked_ids(self, ids: Iterable[int], change: str) -> frozenset[int]:
         known = frozenset(ids)
         for w in known:
             if not 1 <= w <= self.hwm:

@@ -84,10 +84,10 @@ class ReservedIds:
 
         try:
             self._writes.run(
-                within, timeout=timeout, first=first, is_news=False, is_provisional=True
+                within, timeout=timeout, first=first, notifies=False, is_provisional=True
             )
         except _NotReserved:
-            self._writes.run(reserving, timeout=timeout, first=first, is_news=False)
+            self._writes.run(reserving, timeout=timeout, first=first, notifies=False)
 
     def skip_lost(self) -> None:
         """Skip all ids that a crash may have lost. For a node that has not begun a transaction."""
@@ -97,7 +97,7 @@ class ReservedIds:
     def release(self) -> None:
         """Make all begins durable, so that the next node continues after the last id."""
         if self._database.rows(_RESERVED):
-            self._writes.run(_release, timeout=PATIENCE, is_news=False)
+            self._writes.run(_release, timeout=PATIENCE, notifies=False)
 
 
 def _last_id(connection: Connection) -> int:

@@ -338,18 +338,18 @@ class SharedWrites:
 
     def _work(self) -> None:
         shorten_time_slices()
-        last, seconds, hopeful = 0, 0.0, True
+        last, seconds, expects_several = 0, 0.0, True
         while True:
             with self._lock:
-                expected = len(self._waiting) + last if hopeful else 1
+                expected = len(self._waiting) + last if expects_several else 1
                 while self._at_work or not self._waiting:
                     if not self._news.wait(IDLE_SECONDS) and not (self._waiting or self._at_work):
                         self._thread = None
                         return
-                have_come = self._await_calls(
+                all_arrived = self._await_calls(
                     min(expected, MAX_TOGETHER), min(seconds, LONGEST_WAIT_SECONDS)
                 )
-                calls = self._taken()
+                calls = self._take_calls()
                 self._at_work = bool(calls)
             if not calls:  # all have left or were late
                 continue
@@ -362,7 +362,7 @@ class SharedWrites:
                 with self._lock:
                     self._at_work = False
             last, seconds = len(calls), time.monotonic() - began
-            hopeful = (hopeful and have_come) or last > 1
+            expects_several = (expects_several and all_arrived) or last > 1
 
     def _await_calls(self, number: int, seconds: float) -> bool:
         """Wait until the queue has ``number`` calls, at most ``seconds``; return whether it has."""
@@ -373,7 +373,7 @@ class SharedWrites:
         self._expected = 1
         return len(self._waiting) >= number
 
-    def _taken(self) -> list[SharedCall[object]]:
+    def _take_calls(self) -> list[SharedCall[object]]:
         """Take the calls of the next round out of the queue: at most one for each transaction."""
         calls: list[SharedCall[object]] = []
         put_off: list[SharedCall[object]] = []
@@ -463,7 +463,7 @@ class SharedWrites:
             if all(call.begins for call in calls):
                 self._reserved_ids.begin(body, first=first, timeout=timeout)
             else:
-                self._writes.run(body, timeout=timeout, first=first, is_news=False)
+                self._writes.run(body, timeout=timeout, first=first, notifies=False)
 
     def _catalog(
         self,

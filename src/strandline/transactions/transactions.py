@@ -237,7 +237,7 @@ class Transactions(TransactionEnds):
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
                 first=lambda: self._step_queries(txn_id, table_id, first),
-                is_news=False,
+                notifies=False,
             )
 
     def allocate(
@@ -259,7 +259,7 @@ class Transactions(TransactionEnds):
         write_ids = self._writes.run(
             lambda connection: self._allocate_on(connection, requested_ids, table_id, owner),
             timeout=PATIENCE,
-            is_news=False,
+            notifies=False,
         )
         self._note_written(*requested_ids)
         return write_ids

@@ -394,12 +394,12 @@ class ChildPool:
                 return  # the next task reports it
         self._idle.append(child)
 
-        def let_go() -> None:
+        def close_idle() -> None:
             self._idle.remove(child)
             child.close()
 
         loop = asyncio.get_running_loop()
-        child.closing = loop.call_later(self._idle_seconds, let_go)
+        child.closing = loop.call_later(self._idle_seconds, close_idle)
 
 
 async def _result_of(task: asyncio.Task[Reply]) -> Reply:

@@ -77,7 +77,7 @@ def test_rows_that_another_thread_puts_in_order_meanwhile_are_all_in_the_next_an
     class Interrupted:
         """The order; another thread reads all rows while this one reads the first part of it."""
 
-        came, gone, settled = order.came, order.gone, order.settled
+        added, gone, settled = order.added, order.gone, order.settled
 
         @property
         def rows(self) -> list[Row]:

@@ -204,7 +204,7 @@ def test_a_truncation_that_fails_leaves_the_files_although_another_node_cleans_m
     put(place(hive, "t"), "a")
     before = sorted(place(hive, name).rglob("*"))
     listing, moved, cleaned = (threading.Event() for _ in range(3))
-    clean_folders = Cleaner._folders_of_none
+    clean_folders = Cleaner._folders_without_rows
 
     def clean_while_truncated(self: Cleaner, gone: set[int], now: Any) -> Iterator[Cleaned]:
         listing.set()
@@ -217,7 +217,7 @@ def test_a_truncation_that_fails_leaves_the_files_although_another_node_cleans_m
         raise Unavailable("the disk is full")
 
     with hive.another_node() as other, ThreadPoolExecutor() as threads:
-        monkeypatch.setattr(Cleaner, "_folders_of_none", clean_while_truncated)
+        monkeypatch.setattr(Cleaner, "_folders_without_rows", clean_while_truncated)
         cleaning = threads.submit(other.cleaner.clean)
         cleaning.add_done_callback(lambda _: cleaned.set())
         assert listing.wait(WAIT)

@@ -125,7 +125,7 @@ def checked_default(
         return text
     function = _function(text)
     if function is not None:
-        if not _gives(FUNCTIONS[function], data_type):
+        if not _can_give(FUNCTIONS[function], data_type):
             raise _misfit(text, data_type, column)
         return f"{function}()"
     reads = _READERS.get(data_type) or _READERS_WITH_LENGTH.get(type(data_type))
@@ -154,7 +154,7 @@ def _function(text: str) -> str | None:
     return name if name in FUNCTIONS and (call[2] or name in _BARE) else None
 
 
-def _gives(result: DataType, data_type: DataType) -> bool:
+def _can_give(result: DataType, data_type: DataType) -> bool:
     if isinstance(result, StringType):
         return isinstance(data_type, StringType)
     return result == data_type

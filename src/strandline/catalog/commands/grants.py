@@ -114,7 +114,7 @@ class GrantPrivileges:
             of_system = self.kind is ObjectKind.SYSTEM
             granted = 0 if of_system else planning.now_seconds
             added = Grant(grantee, grantor_id(planning), missing, granted)
-            arguments = _said(self, missing, "to")
+            arguments = _entry_arguments(self, missing, "to")
             _write(planning, "grant", self.kind, self.name, [*present, added], arguments)
 
 
@@ -139,11 +139,11 @@ class RevokePrivileges:
             for grant in present
         )
         if new_grants != present:
-            arguments = _said(self, self.privileges, "from")
+            arguments = _entry_arguments(self, self.privileges, "from")
             _write(planning, "revoke", self.kind, self.name, new_grants, arguments)
 
 
-def _said(
+def _entry_arguments(
     command: GrantPrivileges | RevokePrivileges, privileges: Privilege, direction: str
 ) -> dict[str, Argument]:
     on = f"{spoken(command.kind.name)} {command.name}".strip()
@@ -229,7 +229,7 @@ class AlterDefaultPrivileges:
         after = before & ~self.privileges if self.revoke else before | self.privileges
         if after == before:
             return
-        with planning.entry("alter_default_privileges", **self._said()) as transaction:
+        with planning.entry("alter_default_privileges", **self._entry_arguments()) as transaction:
             if after:
                 transaction.put(
                     DefaultPrivilege(name, role, database, schema, self.kind, grantee, after)
@@ -257,7 +257,7 @@ class AlterDefaultPrivileges:
                 f"a {spoken(self.kind.name)} does not belong to a database; leave the database out"
             )
 
-    def _said(self) -> dict[str, Argument]:
+    def _entry_arguments(self) -> dict[str, Argument]:
         return {
             "privileges": privilege_names(self.privileges),
             "on": spoken(self.kind.name),

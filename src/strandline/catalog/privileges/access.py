@@ -273,8 +273,10 @@ class Access:
         if key not in self._dropped:
             versions = range(self.catalog.version - 1, self._older.version, -1)
             catalogs = (self._history(version) for version in versions)
-            had_it = (catalog for catalog in catalogs if catalog.get(kind, subject.id) is not None)
-            last = next(had_it, self._older)
+            catalogs_with_it = (
+                catalog for catalog in catalogs if catalog.get(kind, subject.id) is not None
+            )
+            last = next(catalogs_with_it, self._older)
             self._dropped[key] = self._owned_now(last, last.get(kind, subject.id) or subject)
         return self._dropped[key]
 

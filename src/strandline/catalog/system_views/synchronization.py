@@ -160,11 +160,12 @@ def differing_views(catalog: Catalog, views: Mapping[str, SystemView]) -> set[st
     return undeclared | {
         name
         for name, view in views.items()
-        if _stored_fingerprint(catalog, view) != fingerprint(view) and not _taken(catalog, view)
+        if _stored_fingerprint(catalog, view) != fingerprint(view)
+        and not _name_is_taken(catalog, view)
     }
 
 
-def _taken(catalog: Catalog, view: SystemView) -> bool:
+def _name_is_taken(catalog: Catalog, view: SystemView) -> bool:
     schema = catalog.schema(SYSTEM_SCHEMA)
     if schema is None:
         return False

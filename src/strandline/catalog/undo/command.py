@@ -169,7 +169,7 @@ class Undo:
         considered = {
             target: net
             for target, net in self.net.items()
-            if net.old is not None or not declared_kind(target.kind).undo.goes_first
+            if net.old is not None or not declared_kind(target.kind).undo.is_dropped_first
         }
         return exchanged(self.update.changes(), considered)
 
@@ -240,7 +240,7 @@ class Undo:
                 continue
             for kind, object_id in references(now):
                 if planning.catalog.get(kind, object_id) is None:
-                    raise self._gone(planning.catalog, now, kind, object_id)
+                    raise self._missing_reference(planning.catalog, now, kind, object_id)
             check = declared_kind(target.kind).undo.check
             check(planning, before.contents.value(*target), now)
 
@@ -267,7 +267,7 @@ class Undo:
                     "revoke that first"
                 )
 
-    def _gone(
+    def _missing_reference(
         self, catalog: Catalog, value: Any, kind: str, object_id: int
     ) -> ObjectNotFound:  # value: a descriptor of any kind
         key = id_key(object_id)
@@ -302,8 +302,8 @@ class _Step:
         """Drop what the entry created, of the kinds that no restored object can need."""
         for change in reversed(self.entry.changes):
             kind = declared_kind(change.kind)
-            if kind.undo.goes_first and kind.drop is not None and self._made(change):
-                kind.drop(self.planning, self._now(change))
+            if kind.undo.is_dropped_first and kind.drop is not None and self._was_created(change):
+                kind.drop(self.planning, self._present_value(change))
 
     def take_back(self) -> list[Callable[[], None]]:
         """Return the drops that were refused, to try again after all steps."""
@@ -312,7 +312,7 @@ class _Step:
         for change in reversed(self.entry.changes):
             net, kind = self.undo.net.get(target_of(change)), declared_kind(change.kind)
             by_command = kind.undo.by_command
-            if net is None or (net.old is None and self._goes_anyway(change)):
+            if net is None or (net.old is None and self._needs_no_step(change)):
                 continue
             is_dropped = change.old is None and kind.drop is not None
             if by_command is None and not is_dropped:
@@ -321,9 +321,9 @@ class _Step:
                 self._write(rest)
                 rest = []
                 if by_command is not None:
-                    by_command(self.planning, self._now(change), net.old_value)
+                    by_command(self.planning, self._present_value(change), net.old_value)
                 elif kind.drop is not None:
-                    drop = partial(kind.drop, self.planning, self._now(change))
+                    drop = partial(kind.drop, self.planning, self._present_value(change))
                     try:
                         drop()
                     except IllegalChange:
@@ -331,26 +331,26 @@ class _Step:
         self._write(rest)
         return refused
 
-    def _now(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
+    def _present_value(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
         return self.planning.catalog.contents.value(change.kind, change.key)
 
-    def _made(self, change: Change) -> bool:
+    def _was_created(self, change: Change) -> bool:
         """Whether the change created the present object, and not as part of a created object."""
-        net, now = self.undo.net.get(target_of(change)), self._now(change)
+        net, now = self.undo.net.get(target_of(change)), self._present_value(change)
         if net is None or net.old is not None or change.old is not None or now is None:
             return False
         whole = self._whole(change.kind, now)
         return whole is None or whole.old is not None
 
-    def _goes_anyway(self, change: Change) -> bool:
+    def _needs_no_step(self, change: Change) -> bool:
         """Whether an object that the version created needs no step here.
 
         It is already gone, or another step removes it.
         """
-        if declared_kind(change.kind).undo.goes_first or self._now(change) is None:
+        if declared_kind(change.kind).undo.is_dropped_first or self._present_value(change) is None:
             return True
         if change.old is None:
-            return not self._made(change)
+            return not self._was_created(change)
         return not collection(change.kind).has_id
 
     def _whole(self, kind: str, value: Any) -> Net | None:  # Any: a descriptor of that kind
@@ -360,26 +360,28 @@ class _Step:
 
     def _write(self, changes: list[Change]) -> None:
         """Put back what the changes replaced, in one entry; no entry if nothing differs."""
-        back = [(change, self._back(change)) for change in changes]
-        back = [(change, value) for change, value in back if value != self._now(change)]
+        back = [(change, self._restored_value(change)) for change in changes]
+        back = [(change, value) for change, value in back if value != self._present_value(change)]
         if not back:
             return
         verb, arguments = self._named(back)
         with self.planning.entry(verb, **arguments) as transaction:
             for change in changes:
-                value = self._back(change)  # anew: an entry may change an object more than once
-                if value == self._now(change):
+                value = self._restored_value(
+                    change
+                )  # anew: an entry may change an object more than once
+                if value == self._present_value(change):
                     continue
                 if value is None:
                     transaction.delete(change.kind, _key_of(change))
                 else:
                     self._put_back(transaction, change, value)
 
-    def _back(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
+    def _restored_value(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
         """The value to put in place of the present one, or None to delete it."""
         if change.old is None:
             return None
-        target, now = target_of(change), self._now(change)
+        target, now = target_of(change), self._present_value(change)
         net = self.undo.net[target]
         earlier = net.old_value if change.old == net.old else value_of(change.kind, change.old)
         whole = self._whole(change.kind, earlier)
@@ -408,11 +410,11 @@ class _Step:
 
     def _put_back(self, transaction: CatalogTransaction, change: Change, value: Any) -> None:
         self._check_name(value)
-        if isinstance(value, TableDescriptor) and self._now(change) is None:
+        if isinstance(value, TableDescriptor) and self._present_value(change) is None:
             base = self.planning.base.next_number(RESTORED_TABLES)
             if self.planning.catalog.next_number(RESTORED_TABLES) == base:
                 transaction.allocate_id(RESTORED_TABLES)
-        before, now = self.undo.net[target_of(change)], self._now(change)
+        before, now = self.undo.net[target_of(change)], self._present_value(change)
         transaction.put(value, record=before.old if value is before.old_value else None)
         following = declared_kind(kind_of(value).name).undo.following
         for part in following(self.planning.catalog, now, value):
@@ -450,7 +452,7 @@ class _Step:
         undone = verb_named(entry.verb)
         of_kind = [pair for pair in back if pair[0].kind == undone.kind] or back[-1:]
         about, value = next((pair for pair in of_kind if renames(pair[0])), of_kind[0])
-        now, verb = self._now(about), verb_named(undone.inverse)
+        now, verb = self._present_value(about), verb_named(undone.inverse)
         kind = kind_named(about.kind)
         own = kind.subject or kind.name
         # Such a verb names another object than the one that it changes.

@@ -87,7 +87,7 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     for update in updates:
         for target, stored in _dropped(update, kind, dropped_name.name):
             again = latest.contents.get(*target) is not None
-            if not again and _stood_in(catalogs, update, dropped_name, stored.parent, latest):
+            if not again and _was_in_parent(catalogs, update, dropped_name, stored.parent, latest):
                 if kind == "schema":
                     before = _emptying(updates, update, stored.id)
                     update = as_one([*before, update])
@@ -130,7 +130,7 @@ def _refuse_taken(latest: Catalog, dropped_name: _DroppedName) -> None:
         )
 
 
-def _stood_in(
+def _was_in_parent(
     catalogs: CatalogFollower,
     update: Update,
     dropped_name: _DroppedName,

@@ -119,16 +119,16 @@ def _killed_between_files_and_store(
     demo: Demo, tables: Tables, session: Session, number: int
 ) -> bool:
     """Kill the node before staging. No row may appear, and the transaction can be aborted."""
-    dying = _KilledBeforeStage(session, demo)
+    killing_session = _KilledBeforeStage(session, demo)
     restart = threading.Thread(target=demo.node.start_again)
     restart.start()
     with (
         suppress(StrandlineError),
-        Tables(tables.spark, dying).transaction() as transaction,  # type: ignore[arg-type]
+        Tables(tables.spark, killing_session).transaction() as transaction,  # type: ignore[arg-type]
     ):
         transaction.append(PROBE, _one_row(tables, number))
     restart.join()
-    state = session.abort(dying.txn_id).state
+    state = session.abort(killing_session.txn_id).state
     demo.report.compare(
         "the transaction whose files were never reported", expected="ABORTED", actual=state.name
     )

@@ -250,7 +250,7 @@ class CachedStore(ObjectStore):
         if replica is not None:
             reader = replica.committed if write_ids is None else write_ids
             if replica.can_tell(reader):
-                answer = _sure(replica, replica.known_visible(kind, reader), names)
+                answer = _if_complete(replica, replica.known_visible(kind, reader), names)
         if answer is None or len(answer if names is None else names) > work.AT_ONCE:
             return None
         self._hits += 1
@@ -305,7 +305,7 @@ class CachedStore(ObjectStore):
             # Reading so many rows takes longer than applying the commits that the reader has seen.
             replica = self._replicas.get(table_id) or replica
             shown = self._shown(replica, kind, write_ids)
-        answer = _sure(replica, shown, names)
+        answer = _if_complete(replica, shown, names)
         if shown is None:
             self._misses["other_list"] += 1
         elif answer is None:
@@ -392,7 +392,7 @@ class CachedStore(ObjectStore):
         self.log_applier.look_again()
 
 
-def _sure(
+def _if_complete(
     replica: Replica, shown: VisibleRows | None, names: Collection[str] | None
 ) -> VisibleRows | None:
     """The visible rows; None if rows of zone partitions that are not held may be missing."""

@@ -336,7 +336,7 @@ class LogApplier:
             with self._checking:
                 self._far_behind -= 1
         with self._checking:
-            self._reach(level)
+            self._record_level(level)
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
         """Hold these replicas, which reflect the log up to ``applied_event``; apply the rest."""
@@ -398,11 +398,11 @@ class LogApplier:
         level = _Level(mark, at, position.projected_version, invalidations)
         if self._replicas.applied_event < position.event_id:
             return position.event_id, level
-        self._reach(level)
+        self._record_level(level)
         self._last_reach = look
         return None
 
-    def _reach(self, level: _Level) -> None:
+    def _record_level(self, level: _Level) -> None:
         """Record the level, under `_checking`, unless that of a later look is recorded already."""
         if self._last_level is None or self._last_level.at <= level.at:
             self._last_level = level

@@ -170,22 +170,25 @@ def pack(replicas: Iterable[HeldReplica]) -> Iterator[Group]:
 
 
 def _group(replicas: Sequence[HeldReplica]) -> Group:
-    parts = list(starmap(_part, _alike(replicas)))
+    parts = list(starmap(_part, _runs(replicas)))
     return Group(*(_joined(batches) for batches in zip(*parts, strict=True)))
 
 
-def _alike(replicas: Sequence[HeldReplica]) -> Iterator[tuple[HeldReplica, list[HeldReplica]]]:
-    """Yield runs, each with its first replica: consecutive in one group, or none packed."""
+def _runs(replicas: Sequence[HeldReplica]) -> Iterator[tuple[HeldReplica, list[HeldReplica]]]:
+    """Split the replicas into runs, each with its first replica.
+
+    The replicas of a run are consecutive in one group, or none of them is packed.
+    """
     run: list[HeldReplica] = []
     for replica in replicas:
-        if run and not _goes_on(run[-1], replica):
+        if run and not _continues_run(run[-1], replica):
             yield run[0], run
             run = []
         run.append(replica)
     yield run[0], run
 
 
-def _goes_on(before: HeldReplica, replica: HeldReplica) -> bool:
+def _continues_run(before: HeldReplica, replica: HeldReplica) -> bool:
     if isinstance(before, PackedReplica) and isinstance(replica, PackedReplica):
         return replica.group is before.group and replica.place == before.place + 1
     return isinstance(before, Replica) and isinstance(replica, Replica)

@@ -163,13 +163,13 @@ class ReplicaSet:
             if replica is not None and not isinstance(replica, Replica):
                 self._unpack(replica)
         with self._lock:
-            nexts: list[Replica] = []
+            next_replicas: list[Replica] = []
             for table_id, change in changes:
                 try:
-                    nexts += self._next(table_id, event_id, change)
+                    next_replicas += self._next(table_id, event_id, change)
                 except Exception:
                     self._note_poison(table_id, event_id)
-            for replica in nexts:
+            for replica in next_replicas:
                 self._put(replica)
                 if replica.rows > MAX_ROWS:  # without the old ones, the rest may still fit
                     self._evict(replica.table_id)

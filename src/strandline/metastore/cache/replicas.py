@@ -70,16 +70,16 @@ _NO_WRITES: Map[int, Write] = Map()
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Rows in the order of names; rows that ``came`` later; the ids of those that are ``gone``."""
+    """Rows in the order of names, rows ``added`` later, and the ids of rows that are ``gone``."""
 
     rows: list[Row]
-    came: tuple[Row, ...] = ()
+    added: tuple[Row, ...] = ()
     gone: frozenset[int] = frozenset()
 
     def settled(self) -> _Order:
         """The same with all rows in order. Nearly sorted: it costs little more than a copy."""
         gone = self.gone
-        rows = [row for row in chain(self.rows, self.came) if row.row_id not in gone]
+        rows = [row for row in chain(self.rows, self.added) if row.row_id not in gone]
         rows.sort(key=_by_name)
         return _Order(rows)
 
@@ -113,7 +113,7 @@ class VisibleRows:
 
     def __iter__(self) -> Iterator[Row]:
         """The rows in the order of names."""
-        if self._order.came or self._order.gone:
+        if self._order.added or self._order.gone:
             self._order = self._order.settled()
         return iter(self._order.rows)
 
@@ -166,10 +166,10 @@ class VisibleRows:
             order = order.settled()  # a row that an older list did not see comes back
         order = _Order(
             order.rows,
-            (*order.came, *coming.values()),
+            (*order.added, *coming.values()),
             order.gone.union(row.row_id for row in removed_rows),
         )
-        if len(order.came) + len(order.gone) > MAX_DIFFERENT:
+        if len(order.added) + len(order.gone) > MAX_DIFFERENT:
             order = order.settled()
         repartitioned = self._repartitioned(removed_rows, coming.values())
         return VisibleRows(new_rows, new_ids, order, repartitioned)
@@ -273,7 +273,7 @@ class Replica:
         """The replica of contents that were read from the store."""
         rows: defaultdict[int, list[Row]] = defaultdict(list)
         removed: defaultdict[int, list[int]] = defaultdict(list)
-        for row in _belonging(contents.rows, zone_partitions):
+        for row in _rows_of_partitions(contents.rows, zone_partitions):
             rows[row.write_id].append(row)
         for removal in contents.removals:
             removed[removal.write_id].append(removal.row_id)
@@ -301,7 +301,7 @@ class Replica:
                 f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"
                 " which is committed or aborted"
             )
-        own_rows = tuple(_belonging(rows, self.zone_partitions))
+        own_rows = tuple(_rows_of_partitions(rows, self.zone_partitions))
         before = self.writes.get(write_id)
         after = (before or Write()).with_more(own_rows, removed)
         return replace(
@@ -439,7 +439,9 @@ class Replica:
         )
 
 
-def _belonging(rows: Iterable[Row], zone_partitions: frozenset[int] | None) -> Iterator[Row]:
+def _rows_of_partitions(
+    rows: Iterable[Row], zone_partitions: frozenset[int] | None
+) -> Iterator[Row]:
     """Yield the rows of these zone partitions (all if None) or of all; no statistics."""
     for row in rows:
         if row.kind is RowKind.STATISTICS:

@@ -219,7 +219,7 @@ class AlterRelation:
             _refuse_incompatible(old, definition.columns)
         else:
             raise IllegalChange(f"{self.schema}.{old.name} is a table and cannot become a view")
-        if not _knew_defaults(old, definition):
+        if not _sends_defaults(old, definition):
             columns = tuple(_with_default(old, column) for column in definition.columns)
             definition = replace(definition, columns=columns)
         definition = without_completion(definition, old=old, shown=completed(old))
@@ -248,7 +248,7 @@ class AlterRelation:
         return replace(definition, kind=TableKind.EXTERNAL, location=requested_location)
 
 
-def _knew_defaults(old: TableDescriptor, new: TableDefinition) -> bool:
+def _sends_defaults(old: TableDescriptor, new: TableDefinition) -> bool:
     """Whether the client saw and sends the defaults. Only Spark does, in its schema's text."""
     both = (dict(completed(old).properties).get(SCHEMA), dict(new.properties).get(SCHEMA))
     return not old.transactional and both == (DERIVED, DERIVED)

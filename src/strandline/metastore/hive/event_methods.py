@@ -140,7 +140,7 @@ async def fire_listener_event(call: Call) -> Struct:
     return {}
 
 
-def _now() -> dict[str, str]:
+def _time_of_change() -> dict[str, str]:
     return {LAST_DDL_TIME: str(system_wall_clock() // 1000)}
 
 
@@ -148,7 +148,7 @@ def _date_table(call: Call, partitioned: Partitioned) -> None:
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         rows = change.visible(RowKind.TABLE_PARAMETERS).values()
         counted = {k: v for row in rows for k, v in row.as_(TableParametersRow).parameters}
-        change.set_parameters(properties(counted | _now()))
+        change.set_parameters(properties(counted | _time_of_change()))
 
 
 def _date_partitions(
@@ -165,4 +165,4 @@ def _date_partitions(
 
 def _dated(row: Row) -> PartitionRow:
     content = row.as_(PartitionRow)
-    return replace(content, parameters=properties(dict(content.parameters) | _now()))
+    return replace(content, parameters=properties(dict(content.parameters) | _time_of_change()))

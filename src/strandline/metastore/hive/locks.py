@@ -51,8 +51,8 @@ async def lock(call: Call) -> Struct:
     except LimitExceeded as error:
         # The method declares no exception for it. Clients take any other for a bug of the server.
         return {"lockid": 0, "state": NOT_ACQUIRED, "errorMessage": error.message}
-    impatient = call.args.get("zeroWaitReadEnabled") or call.args.get("exclusiveCTAS")
-    if impatient and not queued.acquired and _gives_up(call, queued):
+    refuses_to_wait = call.args.get("zeroWaitReadEnabled") or call.args.get("exclusiveCTAS")
+    if refuses_to_wait and not queued.acquired and _gives_up(call, queued):
         locks.withdraw(queued.lock_id)
         message = f"Unable to acquire the lock: lock {queued.blocked_by} is held or waits before it"
         return {"lockid": queued.lock_id, "state": NOT_ACQUIRED, "errorMessage": message}
@@ -82,12 +82,12 @@ async def heartbeat(call: Call) -> None:
         transactions.locks.heartbeat(lock_id, may_touch=_only_own(call))
     if txn_id is None:
         return
-    beaten = transactions.heartbeat([txn_id], owner=owner_of_transactions(call))
-    if beaten.missing:
+    outcomes = transactions.heartbeat([txn_id], owner=owner_of_transactions(call))
+    if outcomes.missing:
         raise TransactionNotFound(f"No such transaction txnid:{txn_id}")
-    if beaten.committed:
+    if outcomes.committed:
         raise TransactionNotFound(f"Transaction txnid:{txn_id} already committed")
-    if beaten.aborted:
+    if outcomes.aborted:
         raise TransactionFinished(f"Transaction txnid:{txn_id} already aborted")
 
 

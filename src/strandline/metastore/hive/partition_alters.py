@@ -252,7 +252,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 table_name = f"{partitioned.schema}.{partitioned.table.name.lower()}"
                 shown = f"{table_name}.[{', '.join(new.values)}]"
                 raise IllegalChange(f"Partition already exists:{shown}")
-            places.return_folders(change, [rows[old_name]], but_of=new_name)
+            places.return_folders(change, [rows[old_name]], except_for=new_name)
             old = rows[old_name].as_(PartitionRow)
             renamed_row = replace(new, created=old.created, location=old.location)
             if places.is_own(rows[old_name]):

@@ -361,7 +361,7 @@ def _bound(
     match expression:
         case Like(_, pattern):
             matches = like(pattern)
-            known = _known(key_type)
+            known = _is_known(key_type)
             return lambda values: known(value := values[position]) and matches(value or "")
         case In(_, literals, negated):
             return _bound_in(literals, key_type, position, negated=negated)
@@ -424,7 +424,7 @@ def _bound_order(
     holds: Callable[[Any, Any], bool], literal: Literal, key_type: DataType, position: int
 ) -> Chooser:
     cast, cast_literal = _casts(key_type, is_number=literal.is_number)
-    known = _known(key_type)
+    known = _is_known(key_type)
     limit = cast_literal(literal.text) if known(literal.text) else None
     if limit is None:
         return lambda _: False
@@ -437,7 +437,7 @@ def _bound_order(
     return chooses
 
 
-def _known(key_type: DataType) -> Callable[[str | None], bool]:
+def _is_known(key_type: DataType) -> Callable[[str | None], bool]:
     """Return a function that tells whether a value of a key of that type is not NULL."""
     if isinstance(key_type, _TEXTS):
         return lambda value: value is not None

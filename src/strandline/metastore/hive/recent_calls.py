@@ -111,13 +111,13 @@ class RecentCalls:
 
     def _latest_first(self, schema: str, name: str) -> Iterator[_Call]:
         for message in reversed(self._messages):
-            yield _concern(message, schema, name.lower()) if message else _Call.OTHER
+            yield _classify(message, schema, name.lower()) if message else _Call.OTHER
 
 
 NOTHING_BEFORE = RecentCalls()
 
 
-def _concern(message: bytes, schema: str, name: str) -> _Call:
+def _classify(message: bytes, schema: str, name: str) -> _Call:
     """What the request ``message`` has to do with a table. The names are in lower case."""
     try:
         head = decode_head(message)

@@ -168,10 +168,10 @@ ANONYMOUS = "anonymous"
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An encoded answer. ``lasts``: each user gets the same one until the next commit."""
+    """An encoded answer. ``may_be_kept``: each user gets the same one until the next commit."""
 
     result: bytes
-    lasts: bool
+    may_be_kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +293,8 @@ class HiveMetastoreService:
             self._waited += 1
             answer: _Answer | bytes = await read.result
             if isinstance(answer, bytes):
-                delegated, lasts = await self._delegate_to_child(connection, method, answer)
-                return self._keep_delegated(key, mark, delegated) if lasts else delegated
+                delegated, may_be_kept = await self._delegate_to_child(connection, method, answer)
+                return self._keep_delegated(key, mark, delegated) if may_be_kept else delegated
             return self._keep(key, mark, answer)
 
         return waited()
@@ -312,7 +312,7 @@ class HiveMetastoreService:
     async def _delegate_to_child(
         self, connection: ConnectionInfo, method: Method, args: bytes | memoryview
     ) -> tuple[Answer, bool]:
-        """Return the answer, and whether it `_lasts`."""
+        """Return the answer, and whether it `_may_be_kept`."""
         assert self._children is not None  # the callers check that
         self._delegated += 1
         user = connection.user or ANONYMOUS
@@ -333,14 +333,14 @@ class HiveMetastoreService:
             failed=reply.fields["failed"],
             refused=None if refused is None else error_of(*refused),
         )
-        return answer, reply.fields["lasts"]
+        return answer, reply.fields["may_be_kept"]
 
     def answer_task(self, fields: Fields, args: bytes) -> tuple[Fields, bytes]:
         """In a child process: answer a request that `delegate` sent."""
         name = fields["name"]
         method = METHODS[name]
         refused: StrandlineError | None = None
-        lasts = False
+        may_be_kept = False
         try:
             try:
                 decoded = HIVE_CODEC.decode_args(name, args)
@@ -350,7 +350,7 @@ class HiveMetastoreService:
             request = self._request(method, decoded, fields["user"])
             if method.kind is Kind.READS:
                 call = finish(self._call(request))
-                result, lasts = finish(method.handler(call)), _lasts(call)
+                result, may_be_kept = finish(method.handler(call)), _may_be_kept(call)
             else:
                 result = self._result(method, request)
             answer = answer_value(HIVE_CODEC, name, result)
@@ -363,7 +363,7 @@ class HiveMetastoreService:
             "kind": answer.kind,
             "failed": answer.failed,
             "refused": None if refused is None else [refused.code, refused.message[:1_000]],
-            "lasts": lasts,
+            "may_be_kept": may_be_kept,
         }, answer.body
 
     def _result(
@@ -391,10 +391,10 @@ class HiveMetastoreService:
         units = _units(answer)
         await off_loop_for(units)
         work.spend(units)
-        return _Answer(HIVE_CODEC.encode_result(method.name, answer), _lasts(call))
+        return _Answer(HIVE_CODEC.encode_result(method.name, answer), _may_be_kept(call))
 
     def _keep(self, key: bytes, mark: Hashable | None, answer: _Answer) -> Encoded:
-        if mark is not None and answer.lasts and key:
+        if mark is not None and answer.may_be_kept and key:
             self._kept_answers.keep(key, mark, answer.result)
         return Encoded(answer.result)
 
@@ -406,7 +406,7 @@ class HiveMetastoreService:
             return answer
         result = body.read()
         body.close()
-        self._keep(key, mark, _Answer(result, lasts=True))
+        self._keep(key, mark, _Answer(result, may_be_kept=True))
         return replace(answer, body=result)
 
     async def _call(
@@ -433,7 +433,7 @@ class HiveMetastoreService:
         )
 
 
-def _lasts(call: Call) -> bool:
+def _may_be_kept(call: Call) -> bool:
     """Whether the answer to a call that reads may be kept until the next commit."""
     return call.reader.for_all and not call.reader.relies_on_hold
 

@@ -302,7 +302,7 @@ def _data_table(snapshot: TableSnapshot, part: DataPart) -> _Hidden:
         columns += (ColumnDescriptor(snapshot.table.next_column_id, FILE_COLUMN, BIGINT),)
         options = {"basePath": around, PATH: f"{_escaped(around)}/{{{folders}}}"}
     else:
-        options = _only(snapshot, folder, [file.path for file in part.files])
+        options = _reading_only(snapshot, folder, [file.path for file in part.files])
     return _Hidden(
         columns,
         folder,
@@ -321,12 +321,12 @@ def _delete_table(snapshot: TableSnapshot, part: DeletePart) -> _Hidden:
         for number, (column, data_type) in enumerate(DELETE_COLUMNS[part.form], start=1)
     )
     paths = [file.path for file in part.files]
-    options = _only(snapshot, part.folder, paths)
+    options = _reading_only(snapshot, part.folder, paths)
     sizes = {file.path: file.bytes or None for file in part.files}
     return _Hidden(columns, part.folder, options, sizes, {})
 
 
-def _only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[str, str]:
+def _reading_only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[str, str]:
     """The options that make Spark read exactly these files of a folder."""
     names = [os.path.basename(path) for path in paths]
     if paths and folder not in (DATA_FOLDER, DELETES_FOLDER):

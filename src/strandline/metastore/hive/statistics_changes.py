@@ -198,17 +198,17 @@ async def update_partition_column_statistics(call: Call) -> bool:
 
 @changes("update_table_column_statistics_req")
 async def update_table_column_statistics_req(call: Call) -> Struct:
-    await _set(call, _only(call), of_table=True)
+    await _set(call, _only_statistics(call), of_table=True)
     return {"result": True}
 
 
 @changes("update_partition_column_statistics_req")
 async def update_partition_column_statistics_req(call: Call) -> Struct:
-    await _set(call, _only(call), of_table=False)
+    await _set(call, _only_statistics(call), of_table=False)
     return {"result": True}
 
 
-def _only(request: Call) -> list[Struct]:
+def _only_statistics(request: Call) -> list[Struct]:
     """Return the statistics of a request that may have only those of one table or partition."""
     listed = request.structs("colStats")
     if len(listed) != 1 or request.args.get("needMerge"):
@@ -313,7 +313,7 @@ def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) 
     """
     name_of_column, engine = call.args.get("col_name"), call.args.get("engine")
 
-    def goes(column: AnalyzedColumn) -> bool:
+    def is_deleted(column: AnalyzedColumn) -> bool:
         return (name_of_column is None or column.name == name_of_column.lower()) and (
             engine is None or column.engine == engine
         )
@@ -325,7 +325,7 @@ def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) 
             )
         row = change.visible(RowKind.STATISTICS, [name]).get(name)
         stored_columns = AnalyzableColumns(partitioned.table).valid(row)
-        remaining_columns = tuple(column for column in stored_columns if not goes(column))
+        remaining_columns = tuple(column for column in stored_columns if not is_deleted(column))
         if row is None or len(remaining_columns) == len(stored_columns):
             if name_of_column is None:
                 return

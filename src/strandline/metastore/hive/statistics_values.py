@@ -212,9 +212,9 @@ class AnalyzableColumns:
             return []
         columns = row.as_(StatisticsRow).columns
         work.spend(len(columns) // COLUMNS_PER_UNIT)
-        return [known for known in columns if self._is_as_then(known)]
+        return [known for known in columns if self._is_unchanged(known)]
 
-    def _is_as_then(self, known: AnalyzedColumn) -> bool:
+    def _is_unchanged(self, known: AnalyzedColumn) -> bool:
         column = self._by_name.get(known.name)
         return (
             column is not None

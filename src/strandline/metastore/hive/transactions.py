@@ -144,10 +144,13 @@ async def heartbeat_txn_range(call: Call) -> Struct:
             f"one heartbeat covers at most {MAX_RANGE} transactions, {first} to {last} are more; "
             "send one heartbeat for each range that was opened"
         )
-    beaten = call.metastore.transactions.heartbeat(
+    outcomes = call.metastore.transactions.heartbeat(
         range(first, last + 1), owner=owner_of_transactions(call)
     )
-    return {"aborted": sorted(beaten.aborted), "nosuch": sorted(beaten.missing | beaten.committed)}
+    return {
+        "aborted": sorted(outcomes.aborted),
+        "nosuch": sorted(outcomes.missing | outcomes.committed),
+    }
 
 
 @writes("add_dynamic_partitions")

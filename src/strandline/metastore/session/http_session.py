@@ -132,7 +132,7 @@ class HttpSession(Session):
         return self._change(Session.undrop, timeout, name=name, kind=kind)
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
-        return self._once(
+        return self._send_once(
             Session.undrop_partitions,
             {"name": name, "partitions": partitions},
             look="list the partitions of the table: either all of them are back, or none is",
@@ -192,7 +192,7 @@ class HttpSession(Session):
     def hold(
         self, kind: str, owner: str | None = None, *, at: Timestamp | None, ttl_ms: int = 60_000
     ) -> Hold:
-        return self._once(
+        return self._send_once(
             Session.hold,
             {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},
             look="take another hold: a hold that is not renewed expires by itself",
@@ -213,7 +213,7 @@ class HttpSession(Session):
     # -- transactions --------------------------------------------------------------------------
 
     def begin(self, *, read_only: bool = False) -> Transaction:
-        return self._once(
+        return self._send_once(
             Session.begin,
             {"read_only": read_only},
             look="begin another transaction: an unused transaction times out by itself",
@@ -301,7 +301,7 @@ class HttpSession(Session):
     ) -> Executed:
         """Send a call that makes a version of the catalog."""
         timeout = min(timeout, LONGEST_TIMEOUT)
-        executed: Executed = self._once(
+        executed: Executed = self._send_once(
             call,
             {**arguments, "timeout": timeout},
             patience=timeout + _ANSWER_MARGIN,
@@ -309,7 +309,7 @@ class HttpSession(Session):
         )
         return executed
 
-    def _once(
+    def _send_once(
         self,
         call: Callable[..., T],
         arguments: Mapping[str, Any],
@@ -429,8 +429,8 @@ class _Attempts:
         self._answer = loss.answer or self._answer  # the last attempt may have no time for one
         seconds_left = self._end - time.monotonic()
         if seconds_left <= 0 or self._closed.is_set():
-            raise (self.unknown(loss) if self._unknown else self._away(loss)) from loss
-        if not self._has_warned and self._passed() >= WARN_AFTER:
+            raise (self.unknown(loss) if self._unknown else self._unreachable(loss)) from loss
+        if not self._has_warned and self._elapsed() >= WARN_AFTER:
             self._has_warned = True
             logger.warning("%s yet (%s); trying for %d s more", self._what, loss.why, seconds_left)
         self._closed.wait(min(seconds_left, max(self._pause, loss.wait) * random.uniform(0.5, 1.5)))
@@ -439,15 +439,15 @@ class _Attempts:
     def unknown(self, loss: Lost) -> UnknownOutcome:
         """The error for an outcome that cannot be known now."""
         return UnknownOutcome(
-            f"{self._what} within {self._passed():.1f} s ({loss.why}); it may or may not have "
+            f"{self._what} within {self._elapsed():.1f} s ({loss.why}); it may or may not have "
             f"happened; {self._look}"
         )
 
-    def _passed(self) -> float:
+    def _elapsed(self) -> float:
         """Seconds since the call began."""
         return self._seconds - (self._end - time.monotonic())
 
-    def _away(self, loss: Lost) -> StrandlineError:
+    def _unreachable(self, loss: Lost) -> StrandlineError:
         return self._answer or Unavailable(
             f"{self._what} within {self._seconds:g} s ({loss.why}); is it running, and is this "
             "its HTTP address?"

@@ -336,10 +336,10 @@ class LocalSession(Session):
 
     def heartbeat(self, txn_id: int) -> None:
         transactions = self._metastore.transactions
-        beaten = self._as_owner(lambda owner: transactions.heartbeat([txn_id], owner=owner))
-        if txn_id in beaten.missing:
+        outcomes = self._as_owner(lambda owner: transactions.heartbeat([txn_id], owner=owner))
+        if txn_id in outcomes.missing:
             raise TransactionNotFound(f"there is no transaction {txn_id}; begin one")
-        if txn_id in beaten.aborted:
+        if txn_id in outcomes.aborted:
             raise TransactionFinished(
                 f"transaction {txn_id} is aborted: its client aborted it, or it timed out; begin "
                 "again"

@@ -432,8 +432,8 @@ class Cleaner:
         }
         with_rows = {*aside, *(table_id for (table_id,) in tables)}
         with_folders = {int(name["table"]) for _, name, _ in self._files.set_aside()}
-        gone = self._gone(with_rows | with_folders)
-        for table_id in sorted(gone & with_rows):
+        unneeded_ids = self._in_no_version(with_rows | with_folders)
+        for table_id in sorted(unneeded_ids & with_rows):
             if this_pass.stopped():
                 return
             cleaned = Cleaned("dropped table", self._name(None, table_id))
@@ -448,26 +448,28 @@ class Cleaner:
                     path = self._folders.path(Place(f"{place.text}{suffix}"))
                     self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
             yield cleaned
-        yield from self._folders_of_none(gone - places.keys(), this_pass)
+        yield from self._folders_without_rows(unneeded_ids - places.keys(), this_pass)
 
-    def _gone(self, table_ids: set[int]) -> set[int]:
-        """Those of ``table_ids`` that no kept version of the catalog has, and so none will have."""
+    def _in_no_version(self, table_ids: set[int]) -> set[int]:
+        """Those of ``table_ids`` that neither a kept nor a later version of the catalog has."""
         earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
         allocator = earliest.get("id_allocator", OBJECT_IDS)
         first_id = 1 if allocator is None else allocator.next_id
-        gone = {table_id for table_id in table_ids if table_id < first_id}
-        gone -= {*earliest.table_ids(), *latest.table_ids()}
-        if not gone:
-            return gone
+        unneeded_ids = {table_id for table_id in table_ids if table_id < first_id}
+        unneeded_ids -= {*earliest.table_ids(), *latest.table_ids()}
+        if not unneeded_ids:
+            return unneeded_ids
         # A table that was restored and dropped again is in neither, but in a version between them.
         try:
             for update in self._catalogs.each_update(earliest.version + 1, latest.version):
-                gone -= {change.object_id for change in update.changes() if change.kind == "table"}
+                unneeded_ids -= {
+                    change.object_id for change in update.changes() if change.kind == "table"
+                }
         except VersionNotFound:  # trimmed meanwhile, so the next pass looks again
             return set()
-        return gone
+        return unneeded_ids
 
-    def _folders_of_none(self, gone: set[int], this_pass: _Pass) -> Iterator[Cleaned]:
+    def _folders_without_rows(self, unneeded_ids: set[int], this_pass: _Pass) -> Iterator[Cleaned]:
         """Clean the folders of tables without rows that a process left when it died."""
         oldest_kept = milliseconds(self._clock.current()) - TRUNCATED_KEPT_MS
         for path, name, place in self._files.set_aside():
@@ -475,7 +477,7 @@ class Cleaner:
                 return
             table_id = int(name["table"])
             is_old = name["truncated"] is not None and int(name["truncated"]) < oldest_kept
-            if name["purged"] or is_old or table_id in gone:
+            if name["purged"] or is_old or table_id in unneeded_ids:
                 cleaned = Cleaned("dropped table", self._name(None, table_id))
                 self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
                 yield cleaned

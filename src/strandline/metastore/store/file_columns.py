@@ -299,10 +299,10 @@ class _Bodies:
         for shift in range(7, 63, 7):
             # The highest bit of a byte says that another byte follows, whose bits replace it.
             top = _number(1 << shift)
-            goes_on = pc.greater_equal(value, top)
-            if not pc.any(goes_on).as_py():
+            has_more = pc.greater_equal(value, top)
+            if not pc.any(has_more).as_py():
                 return value
-            step = goes_on.cast(pa.int64())
+            step = has_more.cast(pa.int64())
             more = pc.subtract(pc.shift_left(self._byte(), _number(shift)), top)
             value = pc.add(value, pc.multiply(more, step))
             self.places = pc.add(self.places, step)
@@ -360,6 +360,6 @@ def _require_all(values: pa.Array) -> None:
     _require(pc.all(values, min_count=0).as_py())
 
 
-def _require(is_so: bool) -> None:
-    if not is_so:
+def _require(holds: bool) -> None:
+    if not holds:
         raise ValueError("the bytes are not those of a data file")

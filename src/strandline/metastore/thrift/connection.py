@@ -313,7 +313,7 @@ class Connection(asyncio.Protocol):
         self._server.counters.requests += 1
         self._has_asked = True
         self._coming_since = self._server.loop.time()
-        self.info.came(message)
+        self.info.received(message)
         lookup = None if self._is_turned_away else self._server.dispatcher.lookup
         if lookup is not None and len(message) <= _MAX_KEPT_REQUEST:
             size = int.from_bytes(message[4:8], "big")

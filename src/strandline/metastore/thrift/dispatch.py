@@ -82,7 +82,7 @@ class ConnectionInfo:
         """
         return request_key(self._message)
 
-    def came(self, message: bytes) -> None:
+    def received(self, message: bytes) -> None:
         """Called by the server when a request has arrived."""
         self.recent.append(message if len(message) <= _RECENT_BYTES else b"")
 

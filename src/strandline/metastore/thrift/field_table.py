@@ -130,7 +130,7 @@ class FieldTable:
 
 
 def load_field_table(text: str) -> FieldTable:
-    """Return the table that ``text`` describes. Raises `CorruptData` that names the wrong line."""
+    """Return the table that ``text`` describes. Raises `CorruptData` that names the error line."""
     return _Reader(text).table()
 
 
@@ -148,8 +148,8 @@ class _Line:
     number: int
     text: str
 
-    def wrong(self, what: str) -> CorruptData:
-        return CorruptData(f"the field table is wrong in line {self.number} ({self.text}): {what}")
+    def error(self, what: str) -> CorruptData:
+        return CorruptData(f"the field table is error in line {self.number} ({self.text}): {what}")
 
 
 class _Reader:
@@ -176,7 +176,7 @@ class _Reader:
 
     def _claim(self, line: _Line, name: str, kind: str) -> None:
         if name in self.defined or name in BASE_TYPES or name in {"list", "set", "map", "void"}:
-            raise line.wrong(f"the name {name} is defined twice")
+            raise line.error(f"the name {name} is defined twice")
         self.defined[name] = kind
 
     def _define(self, line: _Line) -> None:
@@ -186,13 +186,13 @@ class _Reader:
             kind, name, fields = match.groups()
             self.structs[name] = StructSpec(name, kind, self._fields(line, fields))
         elif match := _OLDER.fullmatch(line.text):
-            self._older(line, match[1], int(match[2]), match[3], match[4])
+            self._define_older(line, match[1], int(match[2]), match[3], match[4])
         elif match := _METHOD.fullmatch(line.text):
             self._method(line, match[1], match[2], match[3], match[4] or "", oneway=False)
         elif match := _ONEWAY.fullmatch(line.text):
             self._method(line, match[1], match[2], "void", "", oneway=True)
         else:
-            raise line.wrong("it is not a definition")
+            raise line.error("it is not a definition")
 
     def _fields(self, line: _Line, text: str) -> tuple[FieldSpec, ...]:
         fields: list[FieldSpec] = []
@@ -200,11 +200,11 @@ class _Reader:
         for item in _items(text):
             match = _FIELD.fullmatch(item)
             if match is None:
-                raise line.wrong(f"{item!r} is not a field")
+                raise line.error(f"{item!r} is not a field")
             number, gap, name, mark, type_text = match.groups()
             reading = bool(fields) and mark == "~" and int(number) == last
             if not reading and int(number) != last + 1:
-                raise line.wrong(f"field {number} follows {last}: a gap is written `{last + 1}:-`")
+                raise line.error(f"field {number} follows {last}: a gap is written `{last + 1}:-`")
             last = int(number)
             if gap is None:
                 kind = self._type(line, type_text)
@@ -215,10 +215,10 @@ class _Reader:
     def _check_fields(self, line: _Line, fields: list[FieldSpec]) -> None:
         sent = [field.name for field in fields if field.sent]
         if len(set(sent)) != len(sent):
-            raise line.wrong("two fields have the same name")
+            raise line.error("two fields have the same name")
         keys = [(field.id, field.type.wire) for field in fields]
         if len(set(keys)) != len(keys):
-            raise line.wrong("two readings of one field have the same wire type")
+            raise line.error("two readings of one field have the same wire type")
 
     def _type(self, line: _Line, text: str) -> Type:
         if text in BASE_TYPES:
@@ -235,31 +235,31 @@ class _Reader:
                 return Type(MAP, "map", parts[0], parts[1])
             if outer in {"list", "set"} and len(parts) == 1:
                 return Type(LIST if outer == "list" else SET, outer, None, parts[0])
-        raise line.wrong(f"the type {text!r} is not known")
+        raise line.error(f"the type {text!r} is not known")
 
-    def _older(self, line: _Line, name: str, field_id: int, kind: str, fields: str) -> None:
+    def _define_older(self, line: _Line, name: str, field_id: int, kind: str, fields: str) -> None:
         newer = self.structs.get(name)
         if newer is None or newer.older is not None:
-            raise line.wrong(f"it must follow the one definition of {name}")
+            raise line.error(f"it must follow the one definition of {name}")
         wire = self._type(line, kind).wire
         if any(field.id == field_id and field.type.wire == wire for field in newer.fields):
-            raise line.wrong(f"field {field_id} does not tell the two layouts apart")
-        spec = StructSpec(f"{name}_older", newer.kind, self._fields(line, fields))
+            raise line.error(f"field {field_id} does not tell the two layouts apart")
+        spec = StructSpec(f"{name}_define_older", newer.kind, self._fields(line, fields))
         self.structs[name] = replace(newer, older=OlderLayout(field_id, wire, spec))
 
     def _method(
         self, line: _Line, name: str, arguments: str, returns: str, throws: str, *, oneway: bool
     ) -> None:
         if name in self.methods:
-            raise line.wrong(f"the method {name} is defined twice")
+            raise line.error(f"the method {name} is defined twice")
         returned = None if returns == "void" else self._type(line, returns)
         result = [] if returned is None else [FieldSpec(0, "success", returned)]
         for expected, item in enumerate(_items(throws), start=1):
             match = _THROWS.fullmatch(item)
             if match is None or int(match[1]) != expected:
-                raise line.wrong(f"{item!r} is not exception number {expected}")
+                raise line.error(f"{item!r} is not exception number {expected}")
             if self.defined.get(match[2]) != "exception":
-                raise line.wrong(f"{match[2]} is not an exception")
+                raise line.error(f"{match[2]} is not an exception")
             kind = Type(STRUCT, match[2])
             result.append(FieldSpec(expected, match[2], kind, sent=match[3] != "~"))
         for suffix in ("args", "result"):

@@ -61,7 +61,7 @@ def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
     try:
         stated = parse_json(text)
         _refuse_newer(stated, name=name)
-        paths = _taken_out(stated)
+        paths = _pop_paths(stated)
         manifest: Manifest = form_of(Manifest).read(stated)
     except InvalidInput as error:
         raise CorruptData(f"{MANIFEST} of {name} is damaged: {error.message}") from error
@@ -94,7 +94,7 @@ def _refuse_newer(stated: object, *, name: Path) -> None:
         )
 
 
-def _taken_out(stated: object) -> dict[str, list[str]]:
+def _pop_paths(stated: object) -> dict[str, list[str]]:
     """Remove the lists of paths from ``stated`` and return them, by field.
 
     They are taken out before the manifest is decoded, because a path need not be valid UTF-8.

@@ -89,7 +89,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
             with closing(open_sqlite(work / DATABASE_FILE)) as copied:
                 with copied.write() as connection:  # no process would release it there
                     connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold.hold_id))
-                for _ in _adding(files, archive):
+                for _ in _copy_files(files, archive):
                     holds.renew(hold.hold_id, ttl_ms=HOLD_MS)
                 fetch_moved(node.database, files, copied, archive)
             archive.add_tree(work / CATALOG_FOLDER, CATALOG_FOLDER)
@@ -100,7 +100,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     return archive.manifest
 
 
-def _adding(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
+def _copy_files(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
     """Copy all files. Yield after every `FILES_A_RENEWAL` files, to renew the hold."""
     copied = 0
     for path, folder, names in files.walk():
