@@ -254,8 +254,8 @@ class CatalogApplier:
     def check_applier(self, *, longest: float) -> None:
         """Raise `Unavailable` with the reason if new versions are not being applied here.
 
-        So it is if the thread that applies them has not been level with the log for ``longest``
-        seconds.
+        That is the case if the thread that applies them has been behind the log for more than
+        ``longest`` seconds.
         """
         self._check_running()
         self._applier.check(longest=longest)

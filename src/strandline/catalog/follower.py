@@ -126,9 +126,9 @@ class CatalogFollower(CatalogApplier):
                     return
                 # The next reader looks for itself, and gets the error.
                 if isinstance(error, StrandlineError):
-                    logger.warning("a look at the log ahead of its readers failed: %s", error)
+                    logger.warning("reading the log ahead of its readers failed: %s", error)
                 else:
-                    logger.exception("a look at the log ahead of its readers failed")
+                    logger.exception("reading the log ahead of its readers failed")
 
     # -- the present ---------------------------------------------------------------------------
 

@@ -220,10 +220,10 @@ class CatalogManager(CatalogFollower):
             self._wait(self.delay + self.skew, end)
             self._clock.update(target)
         self.look()  # also after another call has moved the clock: its look may not have ended
-        self._wait(self.delay - self.skew, end)  # so long is an earlier look of a node valid
+        self._wait(self.delay - self.skew, end)  # an earlier look of a node is valid that long
 
     def _wait(self, ms: int, end: float) -> None:
-        """Wait for so many milliseconds. Raises `DeadlineExceeded` if the call ends before."""
+        """Wait ``ms`` milliseconds. Raises `DeadlineExceeded` if ``end`` comes first."""
         seconds_left = end - time.monotonic()
         self._stop.wait(max(0.0, min(ms / 1000, seconds_left)))
         self._check_running()

@@ -2,7 +2,7 @@
 
 Commands never break these rules, and rely on them: ids are below the next id, and no two objects
 share one; referenced objects exist; the columns of a table have distinct ids; parameters have valid
-values; memberships of roles form no circle; the schema of the catalog's own views contains nothing
+values; memberships of roles form no cycle; the schema of the catalog's own views contains nothing
 else. A manual edit that would break a rule is refused (`strandline.catalog.editing`). A
 verification finds rules that were broken by an edit in a release that did not know them.
 """
@@ -79,7 +79,7 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
         case ZoneDescriptor(name=name, partitions=partitions):
             check_partitions(name, partitions)
         case RoleDescriptor():
-            _check_no_circle(contents, value)
+            _check_no_cycle(contents, value)
         case IdAllocator():
             _check_next_id(contents, value)
         case SystemConfiguration():
@@ -161,7 +161,7 @@ def _check_default_zone(contents: Contents, zone_id: str) -> None:
         )
 
 
-def _check_no_circle(contents: Contents, role: RoleDescriptor) -> None:
+def _check_no_cycle(contents: Contents, role: RoleDescriptor) -> None:
     """Check that ``role`` is not a member of itself, directly or through other roles."""
     if role.id in roles_above(Catalog(0, MIN_TIMESTAMP, contents), role):
         raise InvalidInput(

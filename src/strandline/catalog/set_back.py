@@ -20,11 +20,12 @@ from contextlib import suppress
 from strandline.durable import DurableCatalogState, Frontier, SetBack, Update
 
 SHORT_SECONDS = 1.0
-"""How long the log may seem to end before what was applied, until it is checked."""
+"""How long the log may seem to lack versions that were applied before it is checked."""
 AWAY_MS = 1500
-"""After so long without a look at the log, which takes at most two rounds, the log may be another.
+"""The time without a look at the log after which the log may be another one.
 
-It may have been set back, and continued by other nodes.
+It may have been set back, and other nodes may have appended to it since. A node that runs looks at
+the log at least every two rounds.
 """
 
 

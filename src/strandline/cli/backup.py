@@ -37,7 +37,7 @@ def backup(store: Store, *, file: Path, user: str, output: str) -> None:
     Files outside of the store's folder, or its warehouse, are not copied. Nodes may be running.
     """
     try:
-        # Else the hold of the backup would stay, which stops the cleaning of every node.
+        # Otherwise the hold of the backup would stay and stop the cleaning on every node.
         with ending_at_signals(), joining(store) as node:
             manifest = back_up(node, file, user=user)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The commands that change the history, ``undo``, ``undrop`` and ``trim``, and ``clean``.
+"""The commands ``undo``, ``undrop``, ``trim`` and ``clean``.
 
-``clean`` removes what no snapshot can see any more.
+The first three change the history; ``clean`` removes what no snapshot can see any more.
 
 To change a store, a command joins it as one more node (`joining`).
 """

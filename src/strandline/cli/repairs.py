@@ -37,12 +37,13 @@ _DAY_MS = 24 * 60 * 60 * 1000
 def relocate(store: Store, *, copy: bool) -> None:
     """Record where STORE is now.
 
-    If a store was moved to another folder, or has another database file, it cannot be opened for
-    writing before this command was run. With --copy, it becomes a separate store. First stop the
+    A store that was moved to another folder, or that has another database file, cannot be opened
+    for writing until this command has run. With --copy, it becomes a separate store. First stop the
     nodes that run on the folder.
 
-    Nor can a store on servers whose PostgreSQL database was restored, cloned, or moved to another
-    server. First make sure that no node uses the original database: both have the same warehouse.
+    The same holds for a store on servers whose PostgreSQL database was restored, cloned, or moved
+    to another server. First make sure that no node uses the original database: both have the same
+    warehouse.
     """
     address = address_of(store)
     if address.folder is None:

@@ -126,7 +126,7 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
     def ready(line: str) -> None:
         try:
             click.echo(line)
-        except OSError as error:  # not a BrokenPipeError, which ends a command without a word
+        except OSError as error:  # not a BrokenPipeError, which ends a command without a message
             raise OSError(
                 f"the node stopped, because its line {line!r} cannot be written to standard output:"
                 f" {error.strerror}"

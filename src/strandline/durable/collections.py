@@ -40,8 +40,8 @@ class Collection:
     all others have their name in UTF-8. ``group`` is the field by which objects of this kind are
     looked up together. It is an id, and it is encoded directly after the name. ``named`` says
     whether an object occupies its name; if ``named`` is None, every object does. ``grows`` is a
-    numeric field that never decreases. Such an object is never deleted either; else ids would be
-    allocated twice.
+    numeric field that never decreases. Such an object is never deleted either; otherwise ids would
+    be allocated twice.
     """
 
     kind: str

@@ -7,7 +7,7 @@ answers are compared. A difference raises `CorruptData`, which shows both answer
 
 So a process that dies between the two appends leaves the second behind, and the next call of any
 process brings it up to date. Several processes need no further coordination: if two bring the
-second up to date, they append the same updates, and each of these lands once.
+second up to date, they append the same updates, and the log gets each of these once.
 
 What must stay true: the second never has anything that the first did not have before. A second that
 has more than the first is a difference. So is an append that either log acknowledged and does not

@@ -369,7 +369,7 @@ class Workers:
                     )
                     asyncio.get_running_loop().call_soon(self._ended, call, None, refused)
                     return
-                # Else the call waits for a thread that runs.
+                # Otherwise the call waits for a thread that runs.
             else:
                 self._started.append(thread)
         self._calls.put(call)

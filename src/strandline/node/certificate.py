@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """The minimum time between two looks at the files."""
 WARNING_DAYS = 30
-"""A certificate that expires within so many days is reported when it is read, and each day."""
+"""A certificate that expires within this many days is reported when read, and once a day."""
 _DAY_SECONDS = 86_400.0
 
 

@@ -80,7 +80,7 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Gauge("earliest_version", "catalog_earliest_version", "The oldest readable version."),
         Count("executed", "ddl_calls", "Calls that changed the catalog."),
         Count("lost_appends", "ddl_conflicts", "Appends to the log that lost to another one."),
-        Count("joined_anew", "fenced", "How often a newer owner fenced this node off."),
+        Count("joined_anew", "fenced", "How often a newer holder fenced this node."),
         Count("applier_failures", "applier_failures", "Failed attempts to apply new versions."),
     ),
     "log": (
@@ -118,8 +118,8 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Count("heartbeats", "heartbeats", "Heartbeats of transactions and locks."),
         Gauge("unstored_heartbeats", "unstored_heartbeats", "Heartbeats not yet stored."),
         Count("shared_calls", "shared_calls", "Calls that shared a write transaction."),
-        Count("rounds", "shared_writes", "Write transactions that these calls shared."),
-        Gauge("waiting_calls", "shared_calls_waiting", "Calls that wait for such a transaction."),
+        Count("rounds", "shared_writes", "Write transactions that several calls shared."),
+        Gauge("waiting_calls", "shared_calls_waiting", "Calls that wait for a shared write."),
     ),
     "store": (
         Count("hits", "cache_hits", "Reads of rows that memory answered."),
@@ -133,7 +133,7 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
     ),
     "cleaner": (
         Count("files", "cleaned_files", "Files that cleaning deleted."),
-        Count("bytes", "cleaned_bytes", "Bytes of these files."),
+        Count("bytes", "cleaned_bytes", "Bytes of the files that cleaning deleted."),
         Count("failures", "cleaning_failures", "Files and folders that could not be deleted."),
     ),
     "chores": (
@@ -155,8 +155,8 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
     ),
     "metastorage": (
         Count("invokes", "metastorage_writes", "Writes to the metastorage of the catalog."),
-        Count("refused", "metastorage_refused", "Those whose conditions did not hold."),
-        Count("revision_reads", "metastorage_looks", "Looks for a change that asked the store."),
+        Count("refused", "metastorage_refused", "Metastorage writes whose condition did not hold."),
+        Count("revision_reads", "metastorage_looks", "Checks for a change that queried the store."),
         Count("watches", "metastorage_watches", "How often a watch of etcd began."),
     ),
     "database": (

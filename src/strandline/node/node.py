@@ -72,7 +72,7 @@ CACHE_FILE = "strandline.cache"
 """The name of the cache file in the folder of a store."""
 CACHE_PAUSE_SECONDS = 0.02
 """The pause between two parts of that file, so that its writer does not delay callers."""
-WRITING_CACHE = "writing what is remembered"
+WRITING_CACHE = "writing the cache file"
 NOTING_MARK = "recording the time of the database in etcd"
 
 
@@ -348,7 +348,7 @@ class Node:
             "reaper",
             {
                 "looking for timed-out transactions": self.transactions.expire,
-                "cleaning what was aborted": self.clean_aborted,
+                "removing aborted rows": self.clean_aborted,
                 "comparing the fences": self.finish_half_raised_fence,
                 "finishing moves of partitions": UnfinishedMoves(self.metastore).finish,
             },

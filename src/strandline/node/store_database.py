@@ -190,7 +190,7 @@ def _examine(database: SqliteDatabase) -> None:
     try:
         damage = database.find_damage()
     except (StrandlineError, sqlite3.Error) as error:
-        logger.warning("reading %s through failed: %s", database.path, error)
+        logger.warning("reading all of %s failed: %s", database.path, error)
         return
     for line in damage:
         logger.error("%s is damaged: %s", database.path, line)

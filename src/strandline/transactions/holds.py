@@ -223,7 +223,7 @@ class Holds:
 
 
 def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -> Timestamp:
-    """The low watermark at ``now``; not below one that was given before."""
+    """The low watermark at ``now``; never below one that was returned before."""
     needed = [milliseconds_before(now, retention_ms)]
     oldest_hold = value(connection, "SELECT min(time) FROM hold WHERE expires > ?", (now,))
     if oldest_hold is not None:

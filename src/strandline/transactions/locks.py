@@ -8,9 +8,9 @@ second commit would silently undo the first. Our own transactions need no locks 
 The model is Hive's. A *request* has one or more *components*, each a mode on a schema, a table or a
 partition. A request is granted as a whole or waits as a whole. The id of a request is its place in
 the queue: a request waits for every earlier request that conflicts with it, whether that one is
-granted or waiting. So a stream of readers does not starve a writer. Two SHARED_WRITE wait for each
-other as in Hive 2.3, whose clients rely on being the only writer. In Hive 4 they do not: its
-clients only wait where they need not.
+granted or waiting. So a stream of readers does not starve a writer. Two SHARED_WRITE conflict, as
+in Hive 2.3, whose clients rely on being the only writer. In Hive 4 they do not conflict; its
+clients wait here although they need not.
 
 | requested: rows; held: columns | SHARED_READ | SHARED_WRITE | EXCL_WRITE | EXCLUSIVE |
 | --- | --- | --- | --- | --- |

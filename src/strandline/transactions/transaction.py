@@ -59,7 +59,7 @@ def refuse_long_texts(*texts: str) -> None:
     if longest > MAX_CLIENT_TEXT:
         raise LimitExceeded(
             "the names of a client's user, host and agent have at most"
-            f" {MAX_CLIENT_TEXT} characters, this one has {longest}"
+            f" {MAX_CLIENT_TEXT} characters; one of these has {longest}"
         )
 
 

@@ -184,7 +184,7 @@ def refused(dml: Dml, path: Path, caplog: pytest.LogCaptureFixture, **changed: o
     assert cache.statistics().replicas == 0
     assert files(cache) == files(dml.store)
     (line,) = [record.getMessage() for record in caplog.records]
-    return line.startswith(f"{path} is ignored, and memory starts empty: ")
+    return line.startswith(f"the cache file {path} is ignored: ")
 
 
 @pytest.mark.parametrize("changed", FOREIGN.values(), ids=FOREIGN.keys())
@@ -346,4 +346,4 @@ def test_a_state_that_cannot_be_written_is_logged_and_raises_no_error(
     cache = dml.cached()
     files(cache)
     assert not state(dml, tmp_path / "none" / "s", cache).write()
-    assert "the state of memory cannot be written" in caplog.text
+    assert "cannot be written" in caplog.text

@@ -217,7 +217,7 @@ class GrantRole:
     member: str
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `IllegalChange` if memberships would form a circle."""
+        """Raises `ObjectNotFound`, `IllegalChange` if memberships would form a cycle."""
         catalog = planning.catalog
         role, member = role_named(catalog, self.role), role_named(catalog, self.member)
         if any(membership.group == role.id for membership in member.member_of):

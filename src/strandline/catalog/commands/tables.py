@@ -295,10 +295,10 @@ class AlterTable:
     """ALTER TABLE of a client that sends the whole new definition, as Hive's clients do.
 
     The differences determine the verbs: columns added, dropped or altered, and the rest. Columns
-    are matched by name and keep their ids. Partition columns cannot change, nor can a plain table
-    become transactional. A transactional table stays managed or external, and where it is: its rows
-    are in files there. What a definition leaves out of owner, key, colocation, zone and profile
-    stays.
+    are matched by name and keep their ids. Partition columns cannot change, and a plain table
+    cannot become transactional. A transactional table keeps its kind and its location, because its
+    rows are in files there. If the definition leaves out the owner, key, colocation, zone or
+    profile, the table keeps it.
     """
 
     schema: str

@@ -283,7 +283,7 @@ class Access:
     def _owned_now(self, last: Catalog, dropped: Any) -> Any:  # Any: a descriptor
         """The dropped object with the present name of the role that owned it in ``last``.
 
-        Its name of then may be that of another role by now.
+        Another role may have the former name by now.
         """
         role = last.role(dropped.owner)
         if role is None:

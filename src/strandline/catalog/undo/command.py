@@ -95,8 +95,8 @@ class Undo:
     Several versions, from ``first`` on, are undone as the one update that `as_one` makes of them.
     ``later`` are the later updates that touched the same objects, or dropped what they refer to.
     ``restored`` is the next number of `RESTORED_TABLES` when these were read. ``owners`` are the
-    ids of the roles that owned the objects, by their normalized names of then. ``kept`` are objects
-    that do not follow a renamed role back: they had its later name as their owner before it did.
+    ids of the roles that owned the objects, by the normalized names that they had then. ``kept``
+    are objects that do not follow a renamed role back: their owner had its later name before.
     """
 
     update: Update

@@ -71,7 +71,7 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     The object comes back as it was before the version that dropped it, with the objects that were
     dropped with it. ``name`` is the name before that version, or a name that the object had within
     it. It is written as users write it: ``schema.name`` for objects in a schema, with the schema's
-    name of then or of now. Skips objects that exist again, and objects that were created and
+    former or present name. Skips objects that exist again, and objects that were created and
     dropped in one version. Raises `AlreadyExists` if the name is taken, `ObjectNotFound`,
     `InvalidInput`.
     """

@@ -201,7 +201,7 @@ def check_size(planning: Planning, _: Any, after: ClusterDescriptor | ClusterRep
 
 
 def check_role(planning: Planning, _: Any, after: RoleDescriptor) -> None:
-    """Check that the groups of a restored membership exist and that it closes no circle."""
+    """Check that the groups of a restored membership exist and that it closes no cycle."""
     catalog = planning.catalog
     for group in (membership.group for membership in after.member_of):
         if catalog.role_by_id(group) is None:

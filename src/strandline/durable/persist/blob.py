@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from strandline.errors import InvalidInput, Unavailable
 
 MAX_NAME = 200
-"""Bytes of a file name; file systems allow 255."""
+"""The maximum length of a file name in bytes; file systems allow 255."""
 UNFINISHED = ".unfinished"
 TIMEOUT_SECONDS = 30
 """How long one call to S3, and all retries of it, may take."""

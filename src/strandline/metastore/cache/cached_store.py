@@ -11,7 +11,7 @@ has the list of write ids that it took at its start. Memory answers it exactly i
 committed in the reader's list is committed in the cache. The rows are filtered by the *reader's*
 list, so old and new snapshots both get their exact answer. Otherwise the store answers, at the
 reader's list; for a large table, the log is first applied once more, which takes less time than
-reading the table. So the lag of the cache affects how fast an answer is, never which.
+reading the table. So the lag of the cache affects how fast an answer is, never what it contains.
 
 The contents of the cache can outlive the process: the next one may `restore` a `snapshot`
 (`state_file`).
@@ -395,7 +395,7 @@ class CachedStore(ObjectStore):
 def _if_complete(
     replica: Replica, shown: VisibleRows | None, names: Collection[str] | None
 ) -> VisibleRows | None:
-    """The visible rows; None if rows of zone partitions that are not held may be missing."""
+    """The ``shown`` rows, or None if rows of zone partitions on other nodes may be missing."""
     if shown is None or replica.zone_partitions is None:
         return shown
     return shown if names is not None and all(name in shown for name in names) else None

@@ -128,8 +128,8 @@ class LogApplier:
                 is_set_back = position.event_id < applied
             if is_set_back:
                 logger.error(
-                    "event %d of the notification log was applied here, but is not in it: the "
-                    "database was set back, and what it has lost is dropped from memory",
+                    "event %d of the notification log was applied here, but is no longer in it: "
+                    "the database was set back; this node drops the lost events from memory",
                     applied,
                 )
                 self._start_after(position.event_id)
@@ -168,7 +168,10 @@ class LogApplier:
             except (Unavailable, Stopping):
                 raise
             except Exception:
-                logger.exception("events from %d on are applied one by one", run[0].event_id)
+                logger.exception(
+                    "events from %d on cannot be applied together; applying them one by one",
+                    run[0].event_id,
+                )
             else:
                 self._replicas.apply(run[-1].event_id, changes)
                 return

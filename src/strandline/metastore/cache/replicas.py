@@ -442,7 +442,10 @@ class Replica:
 def _rows_of_partitions(
     rows: Iterable[Row], zone_partitions: frozenset[int] | None
 ) -> Iterator[Row]:
-    """Yield the rows of these zone partitions (all if None) or of all; no statistics."""
+    """Yield the rows of these zone partitions (None: all) and of the whole table.
+
+    Leaves out statistics.
+    """
     for row in rows:
         if row.kind is RowKind.STATISTICS:
             continue

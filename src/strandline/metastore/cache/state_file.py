@@ -107,11 +107,11 @@ class StateFile:
         except FileNotFoundError:
             return False
         except (_Ignored, CorruptData, OSError, ValueError) as reason:
-            logger.warning("%s is ignored, and memory starts empty: %s", self.path, reason)
+            logger.warning("the cache file %s is ignored: %s", self.path, reason)
             return False
         self._cache.restore(event_id, replicas)
         self._written = event_id, self._cache.statistics().loads
-        logger.info("%d tables are in memory from %s", len(replicas), self.path)
+        logger.info("loaded %d tables from the cache file %s", len(replicas), self.path)
         return True
 
     def write(self, *, between: Callable[[], object] = lambda: None) -> bool:
@@ -130,7 +130,7 @@ class StateFile:
             head = json.dumps(self._head(event)).encode()
             self._replace(chain((head,), _groups(replicas, between)))
         except (StrandlineError, OSError):
-            logger.warning("the state of memory cannot be written to %s", self.path, exc_info=True)
+            logger.warning("the cache file %s cannot be written", self.path, exc_info=True)
             return False
         self._written = now
         return True

@@ -68,7 +68,7 @@ class AlterRelation:
 
     @property
     def new_schema(self) -> str:
-        """The schema that the relation shall be in; the user must reach it, as in `RenameTable`."""
+        """The schema that the client names; the user must reach it, as in `RenameTable`."""
         return present_schema(self.request.get("dbName") or self.schema)
 
     def plan(self, planning: Planning) -> None:

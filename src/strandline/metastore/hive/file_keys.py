@@ -5,7 +5,7 @@ are recorded by file. And if a query filters on a column that partitions the tab
 open only the files of the matching partitions. But Spark knows only the names of the files, which
 are all in one folder, and no part of a path contains a value.
 
-The model. Each file has a number as its key, and SQL computes the key of a row's file. To parse the
+The model. Each file has a number as its key, and SQL computes the key of a row's file. Parsing the
 id in a file's name takes 15 % of the time of a scan of 16 columns; a checksum of the name takes
 5 %. So the key is the checksum. It is the file id if the part has one file, or if a folder
 ``_file=<file id>`` gives it.

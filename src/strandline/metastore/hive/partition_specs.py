@@ -1,4 +1,4 @@
-"""Methods that read and add partitions as ``PartitionSpec``, a list of those of one table.
+"""Methods that read and add partitions as ``PartitionSpec``, a list of partitions of one table.
 
 Hive can write such a list in two forms: with whole partitions, or with one storage descriptor that
 they share. Answers have the first form, as Hive's own by default. Requests may have either.
@@ -111,7 +111,7 @@ def _shape(projection: Struct) -> Shape | None:
 
 
 _DEEPEST = 4
-"""Parts of the longest path to a field of a ``Partition`` that is not a map."""
+"""The number of parts in the longest path to a field of a ``Partition`` that is not a map."""
 
 
 def _tree(paths: Iterable[str]) -> Struct:

@@ -68,7 +68,7 @@ _TABLE = ("tbl_name", "tblName", "name")
 
 _DROP_TABLE_CALLS = [_Call.LOOK] * 3
 _OR_REPLACE_CALLS = [*_DROP_TABLE_CALLS, *[_Call.SCHEMA] * 7]
-"""Seven of the eight: of ``CREATE VIEW IF NOT EXISTS`` and of other statements come fewer."""
+"""Seven of the eight are enough: all other statements send fewer."""
 _OLDER_SPARK_CALLS = [_Call.LOOK, _Call.SCHEMA] * 2
 
 

@@ -10,8 +10,8 @@ A handler returns what its method returns. Its kind determines where it runs:
 | `writes` | in a thread | made each time |
 | `changes` | in a thread, in the share of DDL | made each time |
 
-If the only argument of a method is a request (a struct whose name ends so), its fields are the
-arguments that its handler gets, except in ``answers``.
+If the only argument of a method is a request (a struct whose name ends in ``Request``), the handler
+gets the fields of the request as its arguments, except in ``answers``.
 
 Handlers are coroutines that await only their `HiveReader` and each other; in a thread they may
 block. The handlers of ``shares`` also await operations that share a write with other requests

@@ -1,7 +1,8 @@
 """Hive's events for changes of column statistics, from the rows that a staging added and removed.
 
-A row has the statistics of all columns of a table or partition. Two rows of one name tell which
-columns were analyzed and which lost their statistics. An event of Hive says one of both.
+A row has the statistics of all columns of a table or partition. A comparison of the removed row
+with the added one shows which columns were analyzed, or which lost their statistics. Hive has an
+event for either.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class HttpApplication:
         self._workers = workers or Workers()
         self._children = children
         self._calls = calls or CallLog()
-        self._requests = self._errors = 0  # touched on the loop only
+        self._requests = self._errors = 0  # changed on the loop only
         self._whole_store_call: str | None = None  # this too
         self._origins = OriginGuard(hosts)
         self._routes: dict[str, tuple[tuple[str, ...], Serve]] = {

@@ -12,8 +12,8 @@ Every call is one of these:
   the transaction, by its id. The state decides: the call is done, is sent again, or is refused. A
   request that is still on its way does no harm, since each takes effect only once.
 * **sent once**: DDL, a new transaction, a new hold. These have no id yet to ask for. If the answer
-  is lost, the session raises `UnknownOutcome`, whose message says where to look. A request that was
-  never sent (nothing accepted the connection) is sent again like any other.
+  is lost, the session raises `UnknownOutcome`, whose message says how to find out. A request that
+  was never sent (nothing accepted the connection) is sent again like any other.
 
 What must stay true: an error that the node answered is raised as it is. A commit is reported as
 unknown only if the node did not answer until the deadline. Between attempts the session waits,

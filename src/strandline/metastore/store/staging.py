@@ -33,7 +33,7 @@ from strandline.transactions import Step, records
 from strandline.wire import encode
 
 _ONE_STATEMENT_MS = 10_000
-"""The longest time between two commits that a client makes for one statement."""
+"""The maximum time between two commits that a client makes for one statement."""
 
 _Change = tuple[Sequence[NewRow], Collection[int]]
 """The rows that are added, and the ids of those that are removed."""

@@ -45,9 +45,10 @@ def is_plain(file: Path) -> bool:
 
 
 def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk`, but a folder that cannot be listed is an error, unless it was moved or removed.
+    """`os.walk`, but a folder that cannot be listed is an error.
 
-    Nor is the folder of ``fsck`` at the root of a file system, which only root may list.
+    Exceptions are a folder that was moved or removed, and the folder of ``fsck`` at the root of a
+    file system, which only root may list.
     """
     return os.walk(root, onerror=_refuse_unlisted)
 
@@ -117,7 +118,8 @@ class ArchiveWriter:
                 self.manifest.files[name] = info.size, hashed.digest.hexdigest()
                 return
         raise Unavailable(
-            f"{source} is being shortened repeatedly; back up again when that has ended"
+            f"{source} is repeatedly truncated while it is copied; back up again when its"
+            " writer has ended"
         )
 
     def add_tree(self, source: Path, place: str) -> None:

@@ -134,8 +134,7 @@ def _last_number(table: Table, connection: Connection) -> int:
 def refuse_used(database: Database) -> None:
     """Raise `AlreadyExists` unless the database is new or its tables hold no store.
 
-    Tables without a store are what remains after a killed restore, and after a node that was
-    refused then.
+    A killed restore leaves tables without a store. So does a node that is refused after it.
     """
     with database.read() as connection:
         _refuse_rows(connection, name=database.name)

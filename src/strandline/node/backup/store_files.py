@@ -128,7 +128,7 @@ def fetch_moved(
         while True:
             now, occupied = _read_whereabouts(store, at_copy)
             for place_now in occupied - places_at_copy:
-                # Else a table that is created there in the restored store would show these files.
+                # Otherwise a table that is created there in the restored store would show them.
                 if (later := files.name(place_now)) is not None:
                     archive.remove_folder(later)
             if now == seen:  # nothing was moved since the last round
