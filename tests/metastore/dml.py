@@ -106,7 +106,7 @@ class Dml:
 
     def guard(self, connection: Connection) -> None:
         if self.fenced:
-            raise Fenced("a newer owner has opened the store; nothing was written")
+            raise Fenced("a newer holder has opened the store; nothing was written")
 
     def cached(
         self,

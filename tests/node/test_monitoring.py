@@ -72,7 +72,7 @@ def test_a_node_that_is_fenced_or_has_no_applier_is_unhealthy(
             newer = type(token.token)(token.token.deploy_generation + 1, 0)
             FenceRow.raise_to(connection, newer)
         problems = {problem.check: problem.reason for problem in node.health.report()}
-        assert "a newer owner has opened it" in problems["fence"]
+        assert "a newer holder has opened it" in problems["fence"]
         node.catalogs.stop()
         problems = {problem.check: problem.reason for problem in node.health.report()}
         assert "stopping" in problems["catalog applier"]

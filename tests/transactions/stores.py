@@ -38,7 +38,7 @@ class Store:
 
     def guard(self, connection: Connection) -> None:
         if self.fenced:
-            raise Fenced("a newer owner has opened the store; nothing was written")
+            raise Fenced("a newer holder has opened the store; nothing was written")
 
     def heard_by(self, *listeners: TransactionListener) -> Transactions:
         """Return the transactions of this store, with these listeners."""

@@ -191,10 +191,10 @@ def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
     return OpenedLog(log, within, store)
 
 
-def _alone(opening: OpenLog) -> OpenLog:
+def _in_database_only(opening: OpenLog) -> OpenLog:
     """Wrap ``opening`` to refuse a store whose address puts its catalog outside the database."""
 
-    def open_alone(place: LogPlace, opened: ExitStack) -> OpenedLog:
+    def open_checked(place: LogPlace, opened: ExitStack) -> OpenedLog:
         if not place.address.is_one_database:
             raise InvalidInput(
                 f"a log in SQL keeps the catalog in {place.database.name}, but the store is "
@@ -202,7 +202,7 @@ def _alone(opening: OpenLog) -> OpenLog:
             )
         return opening(place, opened)
 
-    return open_alone
+    return open_checked
 
 
 def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenLog:
@@ -218,7 +218,7 @@ def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenL
 
 LOGS: dict[str, OpenLog] = {
     DEFAULT: _open_metastorage_log,
-    "stash": _alone(_open_stash),
+    "stash": _in_database_only(_open_stash),
     PERSIST: _open_persist,
     _SHADOW: _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
 }

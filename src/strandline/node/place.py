@@ -86,7 +86,7 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     changes nothing, if the store was recorded at another place.
     """
     database.ensure_schema(PART, VERSION, METADATA)
-    present = here(folder)
+    present = current_place(folder)
     with database.read() as connection:
         recorded = read(connection)
     original_folder = None
@@ -149,7 +149,7 @@ def made_at(database: SqliteDatabase) -> str | None:
     return str(warehouse.parent)
 
 
-def here(folder: Path) -> RecordedPlace:
+def current_place(folder: Path) -> RecordedPlace:
     """Return the place of the store in ``folder`` as it is now."""
     path = os.path.realpath(folder)
     inode = os.stat(folder / DATABASE_FILE).st_ino

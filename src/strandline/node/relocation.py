@@ -31,7 +31,7 @@ from strandline.node.place import (
     PART,
     VERSION,
     RecordedPlace,
-    here,
+    current_place,
     made_at,
     put,
     read,
@@ -83,17 +83,17 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
     old = recorded.path if recorded else made_at(database)
     place = LogPlace(database, StoreAddress(folder), HybridClock())
 
-    def refuse_living(environment: str) -> None:
+    def refuse_unmoved(environment: str) -> None:
         if old is not None:
-            refuse_living_folder(Path(old), folder, environment)
+            refuse_unmoved_folder(Path(old), folder, environment)
 
     return take_place(
         place,
         lambda names: StoreFolders(folder, names=names),
-        here(folder),
+        current_place(folder),
         old=old,
         copy=copy,
-        refuse_living=refuse_living,
+        refuse_unmoved=refuse_unmoved,
     )
 
 
@@ -104,12 +104,12 @@ def take_place(
     *,
     old: str | None,
     copy: bool,
-    refuse_living: Callable[[str], None] = lambda environment: None,
+    refuse_unmoved: Callable[[str], None] = lambda environment: None,
 ) -> Relocated:
     """Make ``present`` the place of the store, which was at ``old``; see `relocate`.
 
     ``folders_of`` returns the folders of the store there, given all names that its folder had.
-    ``refuse_living`` is called with the environment id if the store was moved, and raises
+    ``refuse_unmoved`` is called with the environment id if the store was moved, and raises
     `Conflict` if the store is still at its old place.
     """
     database = log_place.database
@@ -121,7 +121,7 @@ def take_place(
             part_from_blobs(log_place)
             environment = _new_environment(database, log)
         else:
-            refuse_living(environment)
+            refuse_unmoved(environment)
     names = united(recorded.names if recorded else (), [old] if old else (), present.names)
     with database.write() as connection:
         put_places(connection, foreign_places(connection, folders_of(names)))
@@ -129,7 +129,7 @@ def take_place(
     return Relocated(old, present.path, environment, copy)
 
 
-def refuse_living_folder(old: Path, folder: Path, environment: str) -> None:
+def refuse_unmoved_folder(old: Path, folder: Path, environment: str) -> None:
     """Raise `Conflict` if the store that is said to be moved is still in the folder ``old``."""
     old_database, new_database = old / DATABASE_FILE, folder / DATABASE_FILE
     if not old_database.exists() or (new_database.exists() and old_database.samefile(new_database)):

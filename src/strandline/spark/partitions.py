@@ -70,8 +70,8 @@ _MIX_1, _MIX_2 = 0x85EBCA6B, 0xC2B2AE35
 def with_partition_key(frame: DataFrame, table: TableDescriptor) -> DataFrame:
     """Return the rows of a partitioned table with the additional column `KEY`."""
     columns = {column.id: column for column in table.columns}
-    questions = [(field.transform, columns[field.source_id]) for field in table.partitioning]
-    frame, values = with_values(frame, questions)
+    transforms = [(field.transform, columns[field.source_id]) for field in table.partitioning]
+    frame, values = with_values(frame, transforms)
     parts = []
     for value in values:
         part = f"CAST({value} AS STRING)"
@@ -81,16 +81,16 @@ def with_partition_key(frame: DataFrame, table: TableDescriptor) -> DataFrame:
 
 
 def with_values(
-    frame: DataFrame, questions: Sequence[tuple[Transform, ColumnDescriptor]]
+    frame: DataFrame, transforms: Sequence[tuple[Transform, ColumnDescriptor]]
 ) -> tuple[DataFrame, list[str]]:
-    """Return a frame, and for each transform of a column an expression of its value in that frame.
+    """Return a frame, and for each transform of a column the expression of its value in it.
 
     The expression may instead give something that is equal exactly for equal values. For a bucket
     it always gives the value.
     """
     values = []
     steps: list[dict[str, Column]] = []
-    for number, (transform, column) in enumerate(questions):
+    for number, (transform, column) in enumerate(transforms):
         own_steps: Sequence[Mapping[str, str]] = ()
         if transform.kind is TransformKind.BUCKET:
             hashed = _Hash(number, column)

@@ -50,7 +50,7 @@ _WORD = f"bit_or(shiftleft(1L, CAST({POSITION} & 63 AS INT)))"
 def bitmaps_of_rows(rows: DataFrame, *, at_most: int) -> dict[int, Bitmap]:
     """The bitmaps, by file id, of the rows that the columns `FILE` and `POSITION` of ``rows`` name.
 
-    There are ``at_most`` so many. Spark makes the bitmaps if that is more than `MAX_COLLECTED`.
+    There are at most ``at_most`` rows. Spark makes the bitmaps if that exceeds `MAX_COLLECTED`.
     """
     if at_most <= MAX_COLLECTED:
         named = rows.select(sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position"))

@@ -134,10 +134,10 @@ def _live_rows(scan: _Scan, files: TableFiles, *, positions: bool) -> DataFrame:
         return scan.nothing(positions=positions)
     if not bitmaps:
         return scan.of(data.values(), positions=positions)
-    return _without(scan, data, bitmaps, positions=positions)
+    return _without_deleted(scan, data, bitmaps, positions=positions)
 
 
-def _without(
+def _without_deleted(
     scan: _Scan,
     data: dict[int, DataFile],
     bitmaps: dict[int, Bitmap],

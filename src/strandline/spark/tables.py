@@ -262,12 +262,12 @@ class Tables:
     ) -> ResolvedTable:
         """Change the columns of a table, or its name, as one version; no file is written.
 
-        First the columns in ``drop`` are dropped, then those in ``rename`` (old name → new name)
-        are renamed all at once, so that two can swap their names, then the columns in ``add``, a
-        schema as in `create`, are added at the end;
-        they are NULL in existing rows. ``new_name`` is the table's new name, in its schema or as
-        ``schema.table``. Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, and
-        `InvalidInput` if the table is not transactional; then nothing was changed.
+        First the columns in ``drop`` are dropped. Then those in ``rename`` (old name → new name)
+        are renamed all at once, so that two can swap their names. Then the columns in ``add``, a
+        schema as in `create`, are added at the end; they are NULL in existing rows. ``new_name`` is
+        the table's new name, in its schema or as ``schema.table``. Raises `ObjectNotFound`,
+        `AlreadyExists`, `IllegalChange`, and `InvalidInput` if the table is not transactional; then
+        nothing was changed.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         schema, table = qualified.schema, qualified.name

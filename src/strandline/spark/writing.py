@@ -78,20 +78,20 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
     # `DataFrame.to` loses the id of a column in which nothing else changes, because the optimizer
     # drops such a projection; it keeps an alias.
     columns = [
-        _with_nested_ids(given, field).alias(field.name, metadata=metadata_for_files(field))
-        for given, field in zip(shaped.schema.fields, target.fields, strict=True)
+        _with_nested_ids(source, field).alias(field.name, metadata=metadata_for_files(field))
+        for source, field in zip(shaped.schema.fields, target.fields, strict=True)
     ]
     return Conformed(checked.select(*columns), messages)
 
 
-def _with_nested_ids(given: spark_types.StructField, target: spark_types.StructField) -> Column:
-    """The column ``given`` of `DataFrame.to`, with the ids of the fields inside ``target``.
+def _with_nested_ids(source: spark_types.StructField, target: spark_types.StructField) -> Column:
+    """The column ``source`` of `DataFrame.to`, with the ids of the fields inside ``target``.
 
     `DataFrame.to` keeps them, unless it builds a struct again in a list or map in which Spark has
-    just made a NULL a struct. A cast copies each value, so there is none without need.
+    just made a NULL a struct. A cast copies each value, so it is used only then.
     """
     value = sql.col(quoted(target.name))
-    if nested_ids(given.dataType) == nested_ids(target.dataType):
+    if nested_ids(source.dataType) == nested_ids(target.dataType):
         return value
     return value.cast(target.dataType)
 
@@ -103,28 +103,28 @@ class _NameCheck:
     table: str
     exact: bool
 
-    def run(self, given: spark_types.DataType, wanted: spark_types.DataType, *, path: str) -> None:
-        match given, wanted:
+    def run(self, source: spark_types.DataType, target: spark_types.DataType, *, path: str) -> None:
+        match source, target:
             case spark_types.ArrayType(), spark_types.ArrayType():
-                self.run(given.elementType, wanted.elementType, path=f"{path}.element")
+                self.run(source.elementType, target.elementType, path=f"{path}.element")
             case spark_types.MapType(), spark_types.MapType():
-                self.run(given.keyType, wanted.keyType, path=f"{path}.key")
-                self.run(given.valueType, wanted.valueType, path=f"{path}.value")
+                self.run(source.keyType, target.keyType, path=f"{path}.key")
+                self.run(source.valueType, target.valueType, path=f"{path}.value")
             case spark_types.StructType(), spark_types.StructType():
-                self._fields(given, wanted, path=path)
+                self._fields(source, target, path=path)
 
     def _fields(
-        self, given: spark_types.StructType, wanted: spark_types.StructType, *, path: str
+        self, source: spark_types.StructType, target: spark_types.StructType, *, path: str
     ) -> None:
-        known = {self._key(field.name): field for field in wanted.fields}
+        known = {self._key(field.name): field for field in target.fields}
         seen = set()
-        for field in given.fields:
+        for field in source.fields:
             place = f"{path}.{field.name}".lstrip(".")
             name = self._key(field.name)
             if name not in known:
                 raise InvalidInput(
                     f"{self.table} has no column {place!r}; it has"
-                    f" {', '.join(field.name for field in wanted.fields)}: drop or rename it"
+                    f" {', '.join(field.name for field in target.fields)}: drop or rename it"
                 )
             if name in seen:
                 raise InvalidInput(
@@ -312,8 +312,8 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
 def _cancelled_by_an_interrupt(spark: SparkSession) -> Iterator[None]:
     """Cancel the jobs of the block if the user interrupts it.
 
-    Else they would write all their files. PySpark tries to cancel all jobs, but cannot call Spark
-    in the middle of the call that is interrupted.
+    Otherwise they would write all their files. PySpark tries to cancel all jobs, but cannot call
+    Spark in the middle of the call that is interrupted.
     """
     context = getattr(spark, "_sc", None)
     if context is None:  # a Spark Connect session, whose jobs have no tags

@@ -6,7 +6,7 @@ notification events share it, so one order holds over all of them.
 
 What must stay true: times grow in commit order, whatever any wall clock does. The row is read and
 written under the write lock, so the time of a transaction is above that of every transaction that
-committed before. A time taken before the lock would not do: its owner could be paused for ten
+committed before. A time taken before the lock would not do: the writer could be paused for ten
 seconds and then commit into a past that others have already read.
 
 A time that is too far ahead of the wall clock is refused, because no later time could go back. If

@@ -129,7 +129,7 @@ class Database(ABC):
     def allow_more_time(self, connection: Connection) -> None:
         """Restart the patience of a transaction of many statements.
 
-        Call it before each of them.
+        Call it before each statement.
         """
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 One row has the environment id (created when the store was initialized), and the highest fence token
 and catalog version that were recorded in this database. Every write transaction of transactions and
-object store reads it. So a write of a replaced owner fails at the moment in which it would become
+object store reads it. So a write of a replaced holder fails at the moment in which it would become
 durable, not some time before.
 
 A write is also refused if the row's token is *below* the caller's. A process that opens a catalog
@@ -72,7 +72,7 @@ class FenceRow:
         if token < present.token:
             raise Fenced(
                 f"the object store cannot be fenced at {token}: it is at {present.token};"
-                " a newer owner has opened it"
+                " a newer holder has opened it"
             )
         connection.execute(
             update(FENCE).values(deploy_generation=token.deploy_generation, epoch=token.epoch)
@@ -89,7 +89,7 @@ class FenceRow:
         if token < present.token:
             raise Fenced(
                 f"this writer holds {token}, but the object store is at {present.token}: a newer "
-                "owner has opened it; nothing was written"
+                "holder has opened it; nothing was written"
             )
         if token > present.token:
             raise Fenced(

@@ -4,7 +4,7 @@ Every connection has these settings: autocommit, so that this package opens each
 and chooses its isolation; texts in UTF-8, whatever the role, the database or the environment sets
 for clients; no standby (``target_session_attrs``), since a standby answers with old data; commits
 that wait for the disk, even if the server's default is not to; a time-out that ends transactions
-whose owner went silent, since they hold the one write lock; and time-outs of TCP, on both sides,
+whose client went silent, since they hold the one write lock; and time-outs of TCP, on both sides,
 for a machine that is gone. Without these, a server that sends an answer to such a machine waits for
 about 15 minutes, and keeps an idle connection for two hours.
 
@@ -54,11 +54,11 @@ DriverError = psycopg.Error
 _NUMBERS = count()
 
 IDLE_MS = 10_000
-"""The server rolls back a transaction whose owner sends nothing for this time."""
+"""The server rolls back a transaction whose client sends nothing for this time."""
 GONE_MS = 20_000
 """A connection ends if the other side accepts no data for this time. Shorter than `PATIENCE`."""
 _ALIVE = {"idle": 10, "interval": 5, "count": 2}
-"""Seconds of silence before TCP asks the other side, between its questions, and their number."""
+"""TCP keepalive: seconds before the first probe, between probes, and their number."""
 _LOOK_SECONDS = 0.1
 _LONGEST_VALUES = 4096
 _NEEDS_QUOTING = re.compile(r"['\\\0]")
@@ -70,7 +70,7 @@ _LONGEST_INSERT = 64 << 10
 """Characters of values after which a statement with many rows ends."""
 _MAX_TOGETHER = 32
 _MAX_PREPARED = 256
-"""The maximum prepared statements of a connection: some statements have many forms."""
+"""The maximum number of prepared statements of a connection; some statements have many forms."""
 _SETTINGS = (
     f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', false),"
     " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"

@@ -102,7 +102,7 @@ class Node:
 
     def guard(self, connection: Connection) -> None:
         if self.fenced:
-            raise Fenced("a newer owner has opened the store; nothing was written")
+            raise Fenced("a newer holder has opened the store; nothing was written")
 
     def ddl(self, *commands: Command, project: bool = True) -> int:
         """Execute DDL as one version; return its number."""

@@ -358,7 +358,7 @@ def test_if_only_the_rows_are_fenced_a_version_is_appended_but_not_projected(nod
     with node.database.write() as connection:
         token = node.catalogs.token
         FenceRow.raise_to(connection, FenceToken(token.deploy_generation, token.epoch + 1))
-    with pytest.raises(UnknownOutcome, match=r"in the log as version 3.*: a newer owner"):
+    with pytest.raises(UnknownOutcome, match=r"in the log as version 3.*: a newer holder"):
         execute(node, create("t"))
     assert verbs(node, head) == []
     assert not folder_of(node, "t").exists()

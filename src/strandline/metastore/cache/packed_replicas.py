@@ -89,10 +89,10 @@ class Group:
     def replicas(self) -> Iterator[PackedReplica]:
         """The tables of the group. Raises `CorruptData`."""
         row = removal = 0
-        bytes_a_row = self.rows.nbytes // max(1, self.rows.num_rows)
+        bytes_per_row = self.rows.nbytes // max(1, self.rows.num_rows)
         columns = (self.tables.column(name).to_pylist() for name in _OF_REPLICA)
         for place, (table_id, rows, removals, up_to) in enumerate(zip(*columns, strict=True)):
-            size = _TABLE_BYTES + rows * bytes_a_row + removals * 16
+            size = _TABLE_BYTES + rows * bytes_per_row + removals * 16
             left_out_up_to = None if up_to is None else Timestamp(up_to)
             yield PackedReplica(
                 table_id, rows, size, left_out_up_to, self, place, row, removal, removals

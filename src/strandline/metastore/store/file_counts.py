@@ -19,7 +19,7 @@ from pathlib import Path
 
 MAX_ENTRIES = 20_000
 MAX_SECONDS = 1.0
-_ENTRIES_IN_A_ROW = 128
+_ENTRIES_BETWEEN_YIELDS = 128
 _HIDDEN = ("_", ".")
 
 
@@ -89,7 +89,7 @@ class FileCounter:
         self._entries_left -= 1
         if self._entries_left < 0:
             raise _Spent
-        if self._entries_left % _ENTRIES_IN_A_ROW == 0:
+        if self._entries_left % _ENTRIES_BETWEEN_YIELDS == 0:
             if self._monotonic() > self._deadline:
                 raise _Spent
             time.sleep(0)  # lets the thread of the event loop run

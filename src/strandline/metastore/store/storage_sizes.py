@@ -21,7 +21,7 @@ from strandline.sql import Database
 
 logger = logging.getLogger(__name__)
 
-_ENTRIES_IN_A_ROW = 128
+_ENTRIES_BETWEEN_YIELDS = 128
 
 
 def measured_sizes(
@@ -73,7 +73,7 @@ def _bytes_in(folder: str, refuse_when_stopping: Callable[[], object]) -> int:
             with os.scandir(path) as listed:
                 for entry in listed:
                     entries += 1
-                    if entries % _ENTRIES_IN_A_ROW == 0:
+                    if entries % _ENTRIES_BETWEEN_YIELDS == 0:
                         refuse_when_stopping()
                         time.sleep(0)  # lets the thread of the event loop run
                     if entry.is_dir(follow_symlinks=False):

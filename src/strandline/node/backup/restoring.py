@@ -31,7 +31,7 @@ from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
 from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_inside, refuse_target
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
 from strandline.node.place import RecordedPlace, united
-from strandline.node.relocation import Relocated, refuse_living_folder, relocate, take_place
+from strandline.node.relocation import Relocated, refuse_unmoved_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
 from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested
 from strandline.sql import open_database
@@ -71,7 +71,7 @@ def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> Relocated:
     refuse_inside(folder, backup.path)
     try:
         if not copy:
-            refuse_living_folder(Path(manifest.store), folder, manifest.environment)
+            refuse_unmoved_folder(Path(manifest.store), folder, manifest.environment)
     except Conflict as error:
         raise Conflict(
             f"the store that was backed up is still in {manifest.store}. To restore a separate "

@@ -61,7 +61,7 @@ from strandline.transactions.holds import BACKUP
 from strandline.transactions.tables import HOLD
 
 HOLD_MS = 3_600_000
-FILES_A_RENEWAL = 1_000
+FILES_PER_RENEWAL = 1_000
 """Files between two renewals of the hold. If one takes over an hour to copy, the hold expires."""
 
 
@@ -101,7 +101,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
 
 
 def _copy_files(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
-    """Copy all files. Yield after every `FILES_A_RENEWAL` files, to renew the hold."""
+    """Copy all files. Yield after every `FILES_PER_RENEWAL` files, to renew the hold."""
     copied = 0
     for path, folder, names in files.walk():
         inside = "" if folder == "." else f"{folder}/"
@@ -111,7 +111,7 @@ def _copy_files(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
             with suppress(FileNotFoundError):  # moved or removed since it was listed
                 archive.add_file(path / name, f"{inside}{name}")
             copied += 1
-            if copied % FILES_A_RENEWAL == 0:
+            if copied % FILES_PER_RENEWAL == 0:
                 yield
 
 
