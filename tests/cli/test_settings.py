@@ -99,7 +99,7 @@ def test_options_override_variables_which_override_files(tmp_path: Path) -> None
     [
         (
             "thrift_prot = 1",
-            "'thrift_prot' is not a setting of a node (is thrift_port meant?); the settings are",
+            "'thrift_prot' is not a setting of a node (did you mean thrift_port?); the settings are",
         ),
         ("[node]\nhost = 'x'", "'node' is not a setting of a node"),
         ("thrift_port = 'x'", "thrift_port cannot be 'x': it is a whole number"),
@@ -274,7 +274,7 @@ def test_each_command_has_help_and_is_listed_with_its_summary(name: str) -> None
 def test_an_unknown_command_is_refused_with_the_closest_match() -> None:
     shown = strandline("undorp")
     assert shown.exit_code == 2
-    assert "there is no command 'undorp'; is undrop meant?" in shown.output
+    assert "there is no command 'undorp'; did you mean undrop?" in shown.output
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
         click.echo(
             "nothing is cleaned while a backup copies files"
             if cleaned.limit is None
-            else f"what commits removed after {format_timestamp(cleaned.limit)} stays"
+            else f"data that was removed after {format_timestamp(cleaned.limit)} is kept"
         )
     if failures:
         click.echo(

@@ -33,7 +33,7 @@ IO_ERROR = 74
 """The exit status if the system fails to read or write, as in sysexits.h."""
 
 COMMANDS = {
-    "serve": Entry("settings", "Run a node on the store in a folder."),
+    "serve": Entry("settings", "Run a node on a store."),
     "config": Entry("settings", "Show the settings of a node, and their origins."),
     "log": Entry("history", "Show who changed what and when."),
     "diff": Entry("history", "Show what differs between two versions."),
@@ -87,7 +87,7 @@ class _Commands(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], COMMANDS, n=1)
-            suggestion = f"; is {near[0]} meant?" if near else ""
+            suggestion = f"; did you mean {near[0]}?" if near else ""
             ctx.fail(f"there is no command {args[0]!r}{suggestion}")
         return super().resolve_command(ctx, args)
 

@@ -283,7 +283,7 @@ def _suggestion(key: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(key.lower().replace("-", "_"), REGISTRY, n=1)
-    return f" (is {near[0]} meant?)" if near else ""
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _where(error: StrandlineError, origins: Mapping[str, str]) -> str:

@@ -398,5 +398,5 @@ def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> N
     assert backed_up.endswith("nothing is cleaned while a backup copies files\n")
     nothing = run(main, ["clean", str(store)]).output
     assert re.fullmatch(
-        r"there is nothing to clean\nwhat commits removed after \S+Z(\+\d+)? stays\n", nothing
+        r"there is nothing to clean\ndata that was removed after \S+Z(\+\d+)? is kept\n", nothing
     )
