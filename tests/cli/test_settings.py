@@ -99,7 +99,7 @@ def test_options_override_variables_which_override_files(tmp_path: Path) -> None
     [
         (
             "thrift_prot = 1",
-            "'thrift_prot' is not a setting of a node (did you mean thrift_port?); the settings are",
+            "'thrift_prot' is not a setting of a node (did you mean thrift_port?); the",
         ),
         ("[node]\nhost = 'x'", "'node' is not a setting of a node"),
         ("thrift_port = 'x'", "thrift_port cannot be 'x': it is a whole number"),

@@ -113,12 +113,12 @@ def _duration(text: str) -> int | None:
 
 def _sizes(text: str) -> Mapping[str, ClusterSize] | None:
     try:
-        given = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(given, dict):
+    if not isinstance(parsed, dict):
         return None
-    sizes = {name: _size(size) for name, size in given.items()}
+    sizes = {name: _size(size) for name, size in parsed.items()}
     if not all(name.strip() and size is not None for name, size in sizes.items()):
         return None
     return {name: size for name, size in sizes.items() if size is not None}

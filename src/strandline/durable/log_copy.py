@@ -323,9 +323,9 @@ def _changes_by_time(
     cleared: list[Change] = []
     changes: dict[Timestamp, list[Change]] = {}
     for kind, declared in COLLECTIONS.items():
-        olds, news = before.all_of(kind), after.all_of(kind)
-        for key in sorted({*olds, *news}):
-            old, new = olds.get(key), news.get(key)
+        old_objects, new_objects = before.all_of(kind), after.all_of(kind)
+        for key in sorted({*old_objects, *new_objects}):
+            old, new = old_objects.get(key), new_objects.get(key)
             if old is not None and old == new and old.updated == new.updated:
                 continue
             data = None if old is None else old.data

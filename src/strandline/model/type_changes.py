@@ -107,8 +107,7 @@ def carry_ids(old: DataType, new: DataType, next_id: int) -> tuple[DataType, int
     A new field continues an old one if it has the old field's id (so a rename keeps the id), else
     if it has the same name, first with and then without regard to case. Other fields get new ids.
     """
-    carried = _carried(old, new)
-    return assign_ids(carried, next_id)
+    return assign_ids(_carried(old, new), next_id)
 
 
 def check_change(old: DataType, new: DataType) -> None:
@@ -126,8 +125,8 @@ def match_fields(old: StructType, new: StructType) -> dict[int, StructField]:
     for position, entry in enumerate(new.fields):
         if entry.field_id in by_id:
             matched[position] = by_id.pop(entry.field_id)
-    claimed = {id(entry) for entry in matched.values()}
-    unmatched_fields = [entry for entry in old.fields if id(entry) not in claimed]
+    matched_ids = {id(entry) for entry in matched.values()}
+    unmatched_fields = [entry for entry in old.fields if id(entry) not in matched_ids]
     for key in (str, normalize):
         by_name: dict[str, list[StructField]] = {}
         for entry in unmatched_fields:
@@ -136,8 +135,8 @@ def match_fields(old: StructType, new: StructType) -> dict[int, StructField]:
             candidates = by_name.get(key(entry.name))
             if position not in matched and candidates:
                 matched[position] = candidates.pop(0)
-        claimed = {id(entry) for entry in matched.values()}
-        unmatched_fields = [entry for entry in unmatched_fields if id(entry) not in claimed]
+        matched_ids = {id(entry) for entry in matched.values()}
+        unmatched_fields = [entry for entry in unmatched_fields if id(entry) not in matched_ids]
     return matched
 
 

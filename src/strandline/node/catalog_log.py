@@ -185,7 +185,7 @@ def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
         store,
         folder=place.address.folder,
         blobs=place.blobs,
-        otherwise=place.warehouse and f"{place.warehouse.rstrip('/')}/{BLOBS_FOLDER}",
+        default_blobs=place.warehouse and f"{place.warehouse.rstrip('/')}/{BLOBS_FOLDER}",
         environment=place.environment,
     )
     return OpenedLog(log, within, store)

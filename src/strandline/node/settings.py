@@ -114,11 +114,11 @@ class Setting:
             return "a whole number of bytes, or a number with a unit (65536, 256MiB)"
         return "a whole number"
 
-    def read(self, given: object) -> object:
+    def read(self, source: object) -> object:
         """Convert a text, or a value from a file. Raises `InvalidInput` if it is not valid."""
-        value = self._read(given)
+        value = self._read(source)
         if value is None:
-            shown = "this value" if self.name in _SHOWN else repr(given)
+            shown = "this value" if self.name in _SHOWN else repr(source)
             raise InvalidInput(f"{self.name} cannot be {shown}: it is {self.allowed}")
         return value
 
@@ -129,19 +129,19 @@ class Setting:
         shown: ShownValue = value
         return _SHOWN[self.name](value) if self.name in _SHOWN and isinstance(value, str) else shown
 
-    def _read(self, given: object) -> object | None:
+    def _read(self, source: object) -> object | None:
         if self.kind is int:  # of which bool is a kind in Python
-            is_number = isinstance(given, int) and not isinstance(given, bool)
-            return given if is_number else self._number(str(given))
+            is_number = isinstance(source, int) and not isinstance(source, bool)
+            return source if is_number else self._number(str(source))
         if self.is_list:
-            parts = given.split(",") if isinstance(given, str) else given
+            parts = source.split(",") if isinstance(source, str) else source
             if not isinstance(parts, list | tuple) or not all(isinstance(p, str) for p in parts):
                 return None
             return tuple(part.strip() for part in parts if part.strip())
-        if not isinstance(given, str):
+        if not isinstance(source, str):
             return None
         choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        return given if not choices or given in choices else None
+        return source if not choices or source in choices else None
 
     def _number(self, text: str) -> int | None:
         match = _NUMBER_WITH_UNIT.fullmatch(text.strip())

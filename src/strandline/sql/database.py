@@ -333,9 +333,9 @@ class Database(ABC):
         if self._process != os.getpid():
             return
         with self._state:
-            already, self._closed = self._closed, True
+            was_closed, self._closed = self._closed, True
             self._state.notify_all()
-            if already:
+            if was_closed:
                 return
             self._state.wait_for(lambda: self._active == 0, timeout=_CLOSE_PATIENCE)
         self._close_connections()

@@ -83,16 +83,16 @@ def wait_until(
     room = _ROOM_SECONDS
     while True:
         # The last look comes after the time-out, so a lost connection never returns False.
-        over = time.monotonic() >= finish
+        is_last = time.monotonic() >= finish
         mark, failed = database.mark(), None
         try:
             if look(mark):
                 return True
         except Unavailable as error:
             failed = error
-        if over and failed is not None:
+        if is_last and failed is not None:
             raise failed
-        if over:
+        if is_last:
             return False
         pause = max(finish - time.monotonic(), 0.0)
         if failed is not None:

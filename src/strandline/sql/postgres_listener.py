@@ -99,10 +99,10 @@ class PostgresListener:
     def close(self) -> None:
         """Wake all waiting threads and end the connection. Idempotent."""
         with self._moved:
-            already, self._closed = self._closed, True
+            was_closed, self._closed = self._closed, True
             self._moved.notify_all()
             thread = self._thread
-        if already:
+        if was_closed:
             return
         self._wake.close()
         if thread is None:

@@ -200,10 +200,12 @@ class PersistLog(UpdateLog):
         if batch is not None:
             return batch, ()
         history = [row for row in rows if row.kind not in LASTING]
-        apart = [row for row in rows if row.kind in LASTING]
-        upload = self.shard.upload
-        appended = (Batch(lower, upper, len(apart), parts=upload(apart, state)),) if apart else ()
-        return Batch(lower, upper, len(history), parts=upload(history, state)), appended
+        lasting = [row for row in rows if row.kind in LASTING]
+        put = self.shard.upload
+        appended = (
+            (Batch(lower, upper, len(lasting), parts=put(lasting, state)),) if lasting else ()
+        )
+        return Batch(lower, upper, len(history), parts=put(history, state)), appended
 
     def time_of(self, update: Update) -> Timestamp | None:
         self.shard.refresh()  # a log that was set back may have the revision that was seen before
@@ -299,18 +301,18 @@ def open_persist_log(
     *,
     folder: Path | None,
     blobs: str = "",
-    otherwise: str = "",
+    default_blobs: str = "",
     environment: str = "",
 ) -> PersistLog:
     """The log of the catalog in ``store``; ``folder`` is the folder of the store, or None.
 
     ``blobs`` is where the blobs are, or empty if not configured. Then a new catalog puts them into
-    ``otherwise``, or below ``folder``. ``environment`` is the id of a catalog that is moved here
-    from another log; a new catalog gets a new id. Raises `InvalidInput` if the place is invalid or
-    is not the catalog's place, and `Unavailable` if no blob can be written to ``blobs``.
+    ``default_blobs``, or below ``folder``. ``environment`` is the id of a catalog that is moved
+    here from another log; a new catalog gets a new id. Raises `InvalidInput` if the place is
+    invalid or is not the catalog's place, and `Unavailable` if no blob can be written to ``blobs``.
     """
     if store.get(ENVIRONMENT) is None:
-        place = blobs or otherwise
+        place = blobs or default_blobs
         if not place and folder is None:
             raise InvalidInput(
                 "catalog_log is persist, but catalog_blobs is not set; set it to a folder that "

@@ -54,10 +54,11 @@ def statistics_event(
     if len(names) != 1 or not {row.kind for row in rows} <= _STATISTICS:
         return None  # a partition that is renamed keeps its statistics
     partitions = [
-        {row.name for row in some if row.kind is RowKind.PARTITION} for some in (added, removed)
+        {row.name for row in changed if row.kind is RowKind.PARTITION}
+        for changed in (added, removed)
     ]
     if partitions[0] != partitions[1]:
-        return None  # and so does one that is dropped and brought back
+        return None  # so does one that is dropped and restored
     (name,) = names
     old, new = _columns(removed), _columns(added)
     part = None if name == TABLE_STATISTICS else name

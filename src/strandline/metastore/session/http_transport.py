@@ -229,14 +229,14 @@ class HttpTransport:
                 connection = security.wrap_socket(connection, server_hostname=host)
         except (OSError, UnicodeError) as error:
             connection.close()
-            lasting = None
+            permanent_error = None
             if type(error) in (ssl.SSLError, ssl.SSLCertVerificationError):
-                lasting = ProtocolError(
+                permanent_error = ProtocolError(
                     f"{self.url} does not speak TLS, or this client does not trust it ({error}); "
                     "write http:// if the node has no certificate, or name the authorities to "
                     "trust in the variable SSL_CERT_FILE"
                 )
-            raise Lost(_why(error), sent=False, answer=lasting) from error
+            raise Lost(_why(error), sent=False, answer=permanent_error) from error
         return connection
 
     def _keep(self, connection: socket.socket) -> None:

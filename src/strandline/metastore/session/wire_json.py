@@ -64,8 +64,8 @@ def _no_member_twice(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     members = dict(pairs)
     if len(members) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"duplicate member {twice!r} in an object")
+        duplicate = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"duplicate member {duplicate!r} in an object")
     return members
 
 
