@@ -206,7 +206,6 @@ class CatalogApplier:
         self._state.expire()
 
     def _follow(self) -> None:
-        """Wait for new versions, and apply them."""
         try:
             self._leave_room()
             began = self._elapsed()

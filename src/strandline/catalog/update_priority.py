@@ -34,10 +34,7 @@ LOSSES_BEFORE_PRIORITY = 2
 LONG_VALIDATION_SECONDS = 0.1
 """A round whose validation takes less does not ask for priority: it can append soon."""
 PRIORITY = "way"
-"""The name of the `Setting` that asks for priority.
-
-Its value is the member, the version before the request, and the time in milliseconds.
-"""
+"""The name of the `Setting` that asks for it: member, version before it, and milliseconds."""
 
 
 class UpdatePriority:
@@ -67,10 +64,7 @@ class UpdatePriority:
             self._news.notify_all()
 
     def is_needed(self, losses: int, seconds: float) -> bool:
-        """Whether a round has lost enough appends to ask for priority.
-
-        ``seconds`` is how long its validation takes.
-        """
+        """Whether a round that validates for ``seconds`` has lost enough appends to ask."""
         return losses >= LOSSES_BEFORE_PRIORITY and seconds > LONG_VALIDATION_SECONDS
 
     def ask(self, seconds: float) -> None:

@@ -424,7 +424,6 @@ class Workers:
         return True
 
     def _work(self) -> None:
-        """Run calls in this thread until `close`."""
         shorten_time_slices()
         while (call := self._calls.get()) is not None:
             self._run(call)

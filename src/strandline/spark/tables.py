@@ -98,7 +98,6 @@ class ReaderSnapshot:
 
     @property
     def time(self) -> Timestamp:
-        """The time of the snapshot."""
         return self.snapshot.time
 
     @property

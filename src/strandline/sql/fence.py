@@ -80,10 +80,7 @@ class FenceRow:
 
     @staticmethod
     def check(connection: Connection, *, environment: str, token: FenceToken) -> None:
-        """Return if a write with this token is allowed.
-
-        Raises `Fenced` or `WrongEnvironment`.
-        """
+        """Return if a write with this token is allowed. Raises `Fenced` or `WrongEnvironment`."""
         present = _present(FenceRow.read(connection))
         _same_environment(present, environment)
         if token < present.token:

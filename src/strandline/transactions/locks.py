@@ -472,7 +472,6 @@ def _component(row: RowMapping) -> Component:
 
 
 def _request(rows: Sequence[RowMapping]) -> LockRequest:
-    """The request in the rows of its components."""
     row = rows[0]
     return LockRequest(
         lock_id=row["lock_id"],

@@ -83,7 +83,6 @@ class Reader:
         return value
 
     def take(self, count: int) -> bytes:
-        """Read ``count`` bytes."""
         start = self.position
         if count > self.end - start:
             raise self.corrupt(f"{count} bytes announced, {self.end - start} left")

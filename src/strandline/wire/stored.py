@@ -139,7 +139,6 @@ class Stored(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The decoded object."""
         value = self._value
         if value is None:
             value = RECENT.get(self.data)

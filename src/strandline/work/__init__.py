@@ -131,10 +131,7 @@ def units_of_bytes(size: int) -> int:
 
 
 def units_of_json(size: int) -> int:
-    """Return the cost in units of a JSON text of this many bytes.
-
-    It is high, because one call that cannot yield parses the whole text.
-    """
+    """Return the cost of a JSON text: high, because one call that cannot yield parses it."""
     return size // _JSON_BYTES_PER_UNIT
 
 

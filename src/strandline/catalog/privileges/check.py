@@ -135,7 +135,6 @@ class PrivilegeCheck:
 
 
 def _schemas_named_in(command: Command) -> Iterator[str]:
-    """The schemas in the arguments of a command."""
     schemas = [getattr(command, name, None) for name in ("schema", "new_schema")]
     yield from (name for name in schemas if isinstance(name, str))
     kind, name = getattr(command, "kind", None), getattr(command, "name", None)

@@ -225,7 +225,6 @@ class Undo:
 
     @cached_property
     def _later_by_target(self) -> dict[Target, list[Update]]:
-        """The later updates of each object, in order."""
         updates: dict[Target, list[Update]] = {}
         for update in self.later:
             for target in dict.fromkeys(map(target_of, update.changes())):

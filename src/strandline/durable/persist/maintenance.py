@@ -59,7 +59,7 @@ class Maintenance:
 
     def before_append(self) -> None:
         """Raise `Unavailable` if too many diffs have no rollup and none can be written."""
-        if _diffs(self._shard.known) > MAX_DIFFS:
+        if _diffs_since_rollup(self._shard.known) > MAX_DIFFS:
             self.tidy()
 
     def after_append(self, state: ShardState) -> None:
@@ -67,7 +67,7 @@ class Maintenance:
 
         Failures are logged, and the work is tried again `EVERY` diffs later.
         """
-        if _diffs(state) % self._every:
+        if _diffs_since_rollup(state) % self._every:
             return
         try:
             self.tidy()
@@ -206,6 +206,5 @@ class Maintenance:
         return len(unnamed) + shard.blob.remove_unfinished()
 
 
-def _diffs(state: ShardState) -> int:
-    """The number of diffs since the last rollup."""
+def _diffs_since_rollup(state: ShardState) -> int:
     return state.seqno - (0 if state.rollup is None else state.rollup.seqno)

@@ -365,7 +365,6 @@ class EtcdGateway:
         connect: float,
         answer: float,
     ) -> Json:
-        """One request to one endpoint."""
         try:
             response = self._client.post(
                 f"http://{endpoint}/v3/{path}",

@@ -168,10 +168,7 @@ class LogApplier:
             except (Unavailable, Stopping):
                 raise
             except Exception:
-                logger.exception(
-                    "events from %d on cannot be applied together; applying them one by one",
-                    run[0].event_id,
-                )
+                logger.exception("events from %d on cannot be applied together", run[0].event_id)
             else:
                 self._replicas.apply(run[-1].event_id, changes)
                 return

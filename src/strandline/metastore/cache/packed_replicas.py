@@ -175,10 +175,7 @@ def _group(replicas: Sequence[HeldReplica]) -> Group:
 
 
 def _runs(replicas: Sequence[HeldReplica]) -> Iterator[tuple[HeldReplica, list[HeldReplica]]]:
-    """Split the replicas into runs, each with its first replica.
-
-    The replicas of a run are consecutive in one group, or none of them is packed.
-    """
+    """Yield runs of replicas that are consecutive in one group, or not packed, with the first."""
     run: list[HeldReplica] = []
     for replica in replicas:
         if run and not _continues_run(run[-1], replica):

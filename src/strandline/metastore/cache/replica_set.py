@@ -30,10 +30,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CHANGES_WHILE_LOADING = 10_000
 MAX_ROWS = 20_000
-"""The maximum number of rows of a table in memory.
-
-A thread loads them, and may scan them at a change.
-"""
+"""The maximum number of rows of a table in memory: a change may scan all of them."""
 MAX_OVERSIZED = 1_000
 
 

@@ -193,7 +193,6 @@ class VisibleRows:
 
 
 def _partitioned(rows: Iterable[Row]) -> dict[Partition, list[Row]]:
-    """Data files by partition values."""
     by_partition: defaultdict[Partition, list[Row]] = defaultdict(list)
     for row in rows:
         by_partition[row.as_(DataFile).partition].append(row)
@@ -273,7 +272,7 @@ class Replica:
         """The replica of contents that were read from the store."""
         rows: defaultdict[int, list[Row]] = defaultdict(list)
         removed: defaultdict[int, list[int]] = defaultdict(list)
-        for row in _rows_of_partitions(contents.rows, zone_partitions):
+        for row in _rows_in(contents.rows, zone_partitions):
             rows[row.write_id].append(row)
         for removal in contents.removals:
             removed[removal.write_id].append(removal.row_id)
@@ -301,7 +300,7 @@ class Replica:
                 f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"
                 " which is committed or aborted"
             )
-        own_rows = tuple(_rows_of_partitions(rows, self.zone_partitions))
+        own_rows = tuple(_rows_in(rows, self.zone_partitions))
         before = self.writes.get(write_id)
         after = (before or Write()).with_more(own_rows, removed)
         return replace(
@@ -439,13 +438,8 @@ class Replica:
         )
 
 
-def _rows_of_partitions(
-    rows: Iterable[Row], zone_partitions: frozenset[int] | None
-) -> Iterator[Row]:
-    """Yield the rows of these zone partitions (None: all) and of the whole table.
-
-    Leaves out statistics.
-    """
+def _rows_in(rows: Iterable[Row], zone_partitions: frozenset[int] | None) -> Iterator[Row]:
+    """The rows of these zone partitions (None: all) and of the whole table; no statistics."""
     for row in rows:
         if row.kind is RowKind.STATISTICS:
             continue

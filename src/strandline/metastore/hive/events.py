@@ -446,7 +446,6 @@ def _row_ids(bodies: Iterable[_Body]) -> list[int]:
 
 
 def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[int]:
-    """The ids of the tables that these events concern."""
     table_ids = {event.table_id for event in events if event.table_id is not None}
     for body in bodies:
         if isinstance(body, _Ddl):

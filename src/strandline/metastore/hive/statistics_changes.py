@@ -306,9 +306,7 @@ async def _deleted_from(call: Call, missing: Exception) -> Partitioned:
 
 
 def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) -> None:
-    """Delete the statistics of one column by one engine.
-
-    If the call names no column, delete those of all columns; if no engine, those by all engines.
+    """Delete the statistics of the named column by the named engine; without a name, of all.
 
     As in Hive, the parameters continue to say that they are accurate. To tell a column without
     statistics from a column with old ones, a client has to request them.

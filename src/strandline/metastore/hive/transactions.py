@@ -54,17 +54,12 @@ NO_AGENT = "Unknown"
 MAX_RANGE = 10_000
 """The maximum number of ids that `heartbeat_txn_range` accepts."""
 MAX_SHOWN = work.IN_THREAD
-"""The maximum number of open, and of aborted, transactions that `get_open_txns_info` returns.
-
-It returns the oldest ones.
-"""
+"""The maximum number of open, and of aborted, transactions in `get_open_txns_info`."""
 MAX_TABLES = 10_000
 """The maximum number of tables that `get_valid_write_ids` accepts."""
 MAX_IDS = 2_000_000
-"""The maximum number of ids that `get_valid_write_ids` processes.
-
-They are those of the given list, once for each table, and those in the answer.
-"""
+"""The maximum number of ids in the list of a `get_valid_write_ids`, times its tables, and in the
+answer."""
 
 _DEFAULT, _READ_ONLY = 0, 2
 """Transaction types, as the protocol numbers them. Types of Hive's own maintenance are refused."""

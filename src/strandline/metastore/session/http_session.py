@@ -444,7 +444,6 @@ class _Attempts:
         )
 
     def _elapsed(self) -> float:
-        """Seconds since the call began."""
         return self._seconds - (self._end - time.monotonic())
 
     def _unreachable(self, loss: Lost) -> StrandlineError:

@@ -451,7 +451,7 @@ class Cleaner:
         yield from self._folders_without_rows(unneeded_ids - places.keys(), this_pass)
 
     def _in_no_version(self, table_ids: set[int]) -> set[int]:
-        """Those of ``table_ids`` that neither a kept nor a later version of the catalog has."""
+        """Those of ``table_ids`` that neither a kept version of the catalog nor a later one has."""
         earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
         allocator = earliest.get("id_allocator", OBJECT_IDS)
         first_id = 1 if allocator is None else allocator.next_id

@@ -48,10 +48,7 @@ from strandline.transactions import Step, Transactions, ValidWriteIdList
 from strandline.transactions.list_records import write_ids_at
 
 _PATHS_AHEAD = 4
-"""The maximum number of paths to look up ahead.
-
-A server keeps a prepared statement for each number of paths.
-"""
+"""The maximum number of paths to look up ahead: each number of them is a prepared statement."""
 
 
 CarriesOut = Callable[[list[PartitionMove], Place | None, Container[str]], Sequence[PartitionMove]]

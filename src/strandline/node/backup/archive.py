@@ -45,10 +45,9 @@ def is_plain(file: Path) -> bool:
 
 
 def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk`, but a folder that cannot be listed is an error.
+    """`os.walk`, but a folder that cannot be listed is an error, unless it was moved or removed.
 
-    Exceptions are a folder that was moved or removed, and the folder of ``fsck`` at the root of a
-    file system, which only root may list.
+    The folder of ``fsck`` at the root of a file system, which only root may list, is no error.
     """
     return os.walk(root, onerror=_refuse_unlisted)
 
