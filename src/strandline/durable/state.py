@@ -21,10 +21,10 @@ No state has a position that moves. The caller passes the version that it has re
 `ReadOnlyState.updates_after`, and a transaction names its base. So how far the log was applied is
 known in one place only: in the caller that keeps the versions.
 
-What must stay true: no two calls of `open` get the same epoch (the new token is appended on
-condition of the old one); a state applies the log one update at a time, and checks the fence of an
-update before it applies the next one; the outer store (``raise_fence``) is fenced before the log,
-so that an old writer can never write there after the new one began.
+What must stay true: no two calls of `open` get the same epoch (the new token is appended only if
+the old one is still there); a state applies the log one update at a time, and checks the fence of
+an update before it applies the next one; the outer store (``raise_fence``) is fenced before the
+log, so that an old writer can never write there after the new one began.
 
 Rejected: a read-only flag that writes check (a read-only state simply has no such methods), and a
 leadership lease instead of the fence (a paused holder would not notice that it expired).

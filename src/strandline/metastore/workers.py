@@ -261,7 +261,7 @@ class Workers:
                 return cast(T, await call.result)
             ended = loop.create_future()
             try:
-                waits.submit(partial(self._tell, loop, ended))
+                waits.submit(partial(self._complete, loop, ended))
                 await ended
                 resume = partial(request.send, waits.result())
             except Exception as error:
@@ -315,7 +315,7 @@ class Workers:
             if leaving is not None:
                 leaving.cancel()
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    def _complete(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
         """Complete ``ended`` from another thread, if the loop is still open.
 
         Several that end at about the same time wake the loop once.
@@ -324,9 +324,9 @@ class Workers:
         if not self._loop_is_woken:
             self._loop_is_woken = True
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._notify_all)
+                loop.call_soon_threadsafe(self._complete_all)
 
-    def _notify_all(self) -> None:
+    def _complete_all(self) -> None:
         self._loop_is_woken = False  # before reading the queue: a later end wakes the loop again
         while self._ended_waits:
             ended = self._ended_waits.popleft()

@@ -72,8 +72,8 @@ def check_name(name: str, what: str, *, longest: int = MAX_NAME_LENGTH) -> None:
 def check_versioned_name(name: str, what: str) -> None:
     """`check_name` for a new schema, table or view, whose name must not contain an ``@``.
 
-    Hive clients name a version of a schema by it, and a node the files of a table that it shows as
-    a view: a table of that name would be read in place of the files.
+    With it, Hive clients name a version of a schema, and a node names the files of a table that it
+    shows as a view. A table of that name would be read in place of the files.
     """
     check_name(name, what)
     if _VERSION_MARK in name:

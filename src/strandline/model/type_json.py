@@ -252,7 +252,7 @@ def _compact(value: object) -> str:
 
 
 def _encodable(value: object) -> str:
-    """Do `_compact`. Raises `ValueError` if UTF-8 cannot encode the text either."""
+    """Like `_compact`. Also raises `ValueError` if UTF-8 cannot encode the text."""
     text = _compact(value)
     if not text.isascii():
         text.encode()

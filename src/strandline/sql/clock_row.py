@@ -65,8 +65,7 @@ def _refuse_far_ahead(connection: Connection, clock: HybridClock, new_time: Time
 def take_time_query(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> Query:
     """The query of `take_time`, for a write that begins with it.
 
-    In that case the clock is read before the write lock is held. The row decides the time all the
-    same.
+    Then the clock is read before the write lock is held. Still, the row decides the time.
     """
     first = clock.now() if bounded else clock.current()
     return _TAKE, (first + count - 1, count, count)

@@ -411,7 +411,7 @@ class PostgresDatabase(Database):
             ) from error
         finally:
             if notifies:
-                self._listener.tell()
+                self._listener.count_commit()
 
     def _translate(self, error: Exception) -> StrandlineError | None:
         return driver.translate(error, self.name)

@@ -92,7 +92,7 @@ class PostgresListener:
             self._wakes_asked += 1
             self._moved.notify_all()
 
-    def tell(self) -> None:
+    def count_commit(self) -> None:
         """Move the number, because this process has committed."""
         self._move(listens=None)
 

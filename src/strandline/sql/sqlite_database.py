@@ -20,8 +20,8 @@ Several processes and many threads share one file. The model:
   checksums, and a flipped byte of an index hides a row. The opener of a larger one has it checked
   later.
 * A commit that cannot be synced is undone, but stays at the end of the log, where a recovery after
-  a crash would find it. A synced write puts other frames in its place. So before a read settles
-  such an outcome, it makes one; while that fails, nothing is read.
+  a crash would find it. A synced write puts other frames in its place. So the next read first
+  makes one; while that fails, nothing is read.
 * A write is committed only while the file and its log are still where they were opened. If the
   folder was moved away or deleted, writes would silently go to the old files.
 
@@ -407,7 +407,7 @@ class SqliteDatabase(Database):
             ) from error
 
     def _settle(self) -> None:
-        """Write over a failed commit in the log, so that it stays undone. Raises `Unavailable`."""
+        """Overwrite a failed commit in the log, so that it stays undone. Raises `Unavailable`."""
         if not self._failed_commit or self._process_lock.held_by_this_thread():
             return
         try:

@@ -166,8 +166,7 @@ def _unreadable_schema() -> sqlite3.DatabaseError:
 def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
     """Switch to the write-ahead log.
 
-    Two processes that create the file at the same time may conflict here, where SQLite does not
-    wait.
+    Two processes that create the file at once may conflict here, where SQLite does not wait.
     """
     end = time.monotonic() + _FIRST_OPEN_PATIENCE
     while True:

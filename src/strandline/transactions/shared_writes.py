@@ -183,7 +183,7 @@ class SharedCall(Generic[T]):
         """Call ``ended``, in any thread, when `result` is available."""
         self._ended = ended
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Mark the call as ended and notify its caller, unless this has been done."""
         if not self.has_ended:
             self.has_ended = True
@@ -334,7 +334,7 @@ class SharedWrites:
                 "the thread that writes for several calls ended with an unexpected error "
                 f"({error!r}); nothing was changed, try again"
             )
-            call.tell()
+            call.notify()
 
     def _work(self) -> None:
         shorten_time_slices()
@@ -383,7 +383,7 @@ class SharedWrites:
             call = self._waiting.popleft()
             if call.is_late():
                 call.error = call.late()
-                call.tell()
+                call.notify()
                 continue
             if call.txn_id in txn_ids:
                 put_off.append(call)
@@ -413,7 +413,7 @@ class SharedWrites:
                 raise
         finally:
             for call in calls:
-                call.tell()
+                call.notify()
 
     def _write_or_split(self, calls: Sequence[SharedCall[T]]) -> None:
         try:

@@ -89,7 +89,7 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
             again = latest.contents.get(*target) is not None
             if not again and _was_in_parent(catalogs, update, dropped_name, stored.parent, latest):
                 if kind == "schema":
-                    before = _emptying(updates, update, stored.id)
+                    before = _drops_before(updates, update, stored.id)
                     update = as_one([*before, update])
                 return _with_its_parts(catalogs, update, target, latest)
     raise _never_dropped(catalogs, dropped_name)
@@ -145,7 +145,7 @@ def _was_in_parent(
     return parent is not None and normalize(parent.name) == normalize(dropped_name.parent)
 
 
-def _emptying(older: Iterator[Update], update: Update, schema_id: int) -> list[Update]:
+def _drops_before(older: Iterator[Update], update: Update, schema_id: int) -> list[Update]:
     """The versions directly before ``update`` in which its author only dropped from the schema.
 
     Spark's DROP SCHEMA CASCADE drops one table after another, then the schema.

@@ -42,8 +42,7 @@ class AbortedRowsStatistics:
 class AbortedRows:
     """See the module. Safe to use from several threads and processes.
 
-    ``guard`` is called inside every write transaction and raises if this process may no longer
-    write.
+    ``guard`` is called in every write transaction and raises if this process may no longer write.
     """
 
     def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:

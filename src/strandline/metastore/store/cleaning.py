@@ -252,7 +252,7 @@ class Cleaner:
             cleaned = Cleaned("removed rows", self._name(table, table_id))
             if this_pass.dry_run:
                 with self._database.read() as connection:
-                    removed = removed_rows(connection, table_id, limit, most=None)
+                    removed = removed_rows(connection, table_id, limit, max_rows=None)
                     names = names_of_files(removed)
                     unnamed_files = unnamed(connection, table_id, names, are_stored=True)
                 cleaned.rows = len(removed)
@@ -294,7 +294,7 @@ class Cleaner:
         """Delete the removed rows of a table in parts; yield each deleted part."""
         while not this_pass.stopped():
             with self._database.read() as connection:  # this may take long: no writer waits for it
-                rows = removed_rows(connection, table_id, limit, most=MAX_READ)
+                rows = removed_rows(connection, table_id, limit, max_rows=MAX_READ)
             if not rows:
                 return
             for start in range(0, len(rows), MAX_ROWS):
@@ -354,7 +354,7 @@ class Cleaner:
                     return
                 kept = set(rows_by_id(connection, listed))
                 if this_pass.dry_run:
-                    removed = removed_rows(connection, table.id, limit, most=None)
+                    removed = removed_rows(connection, table.id, limit, max_rows=None)
                     kept -= {row.row_id for row in removed}
             cleaned = Cleaned("dropped partitions", self._name(table, table.id))
             for row_id in sorted(listed.keys() - kept):

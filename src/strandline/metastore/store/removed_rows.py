@@ -62,15 +62,15 @@ class RemovedRow(NamedTuple):
 
 
 def removed_rows(
-    connection: Connection, table_id: int, limit: Timestamp, *, most: int | None
+    connection: Connection, table_id: int, limit: Timestamp, *, max_rows: int | None
 ) -> list[RemovedRow]:
-    """The rows that commits removed up to ``limit``, by ids; at most ``most``."""
+    """The rows that commits removed up to ``limit``, by ids; at most ``max_rows``."""
     statement = (
         f"SELECT DISTINCT stored.row_id, stored.kind, stored.name{_REMOVED}"
         " AND removal.table_id = ? ORDER BY stored.row_id"
     )
-    if most is not None:
-        statement += f" LIMIT {most}"
+    if max_rows is not None:
+        statement += f" LIMIT {max_rows}"
     rows = run(connection, statement, (limit, table_id))
     return [RemovedRow(row_id, RowKind(kind), name) for row_id, kind, name in rows]
 
@@ -107,7 +107,7 @@ def delete_files_of_none(connection: Connection, table_id: int) -> list[int]:
 
 
 def named_for_good(connection: Connection, table_id: int) -> set[str]:
-    """The files of a table that a row names which is not aborted."""
+    """The names of the files in the rows of a table, except in aborted rows."""
     return {name for (name,) in run(connection, _NAMED_FOR_GOOD, (table_id,))}
 
 

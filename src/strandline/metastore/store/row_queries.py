@@ -59,7 +59,7 @@ _NEWEST = (
 _FEWEST = 8
 """How many rows of a name are read first: the newest is almost always visible."""
 _FEW_NAMES = 16
-"""Up to so many names are looked up newest row first."""
+"""Up to this many names are looked up newest row first."""
 _FILES = (RowKind.DATA_FILE, RowKind.DELETE_FILE)
 """The kinds of rows of which each has a name of its own."""
 _DROPPED = (

@@ -289,7 +289,7 @@ def _events(first: int, changes: Sequence[_Change]) -> list[WriteEvent]:
 
 
 def _contended(kind: RowKind) -> bool:
-    """Whether two transactions conflict that name the same row of this kind, or add one name."""
+    """Whether two transactions that remove the same row of this kind, or add one name, conflict."""
     return kind is not RowKind.TABLE_PARAMETERS
 
 

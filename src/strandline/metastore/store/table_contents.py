@@ -34,8 +34,8 @@ RECENT_MS = 600_000
 class LeftOut:
     """Rows of a table that were removed up to a commit time have been cleaned, or were not loaded.
 
-    Only for a reader that sees at least ``write_ids``, the writes committed up to ``up_to``, the
-    rows are complete.
+    The rows are complete only for a reader that sees at least ``write_ids``, the writes committed
+    up to ``up_to``.
     """
 
     up_to: Timestamp
