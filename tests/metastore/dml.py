@@ -166,15 +166,15 @@ def data_file(name: str, *, rows: int = 1, bucket: int = -1) -> NewRow:
 class Partitions(frozenset[Partition]):
     """A `PartitionFilter` that cannot list its partitions."""
 
-    def listed(self, *, most: int) -> Sequence[Partition] | None:
+    def listed(self, *, limit: int) -> Sequence[Partition] | None:
         return None
 
 
 class ListedPartitions(Partitions):
     """A `PartitionFilter` that lists its partitions."""
 
-    def listed(self, *, most: int) -> Sequence[Partition] | None:
-        return list(self) if len(self) <= most else None
+    def listed(self, *, limit: int) -> Sequence[Partition] | None:
+        return list(self) if len(self) <= limit else None
 
 
 def names(rows: Sequence[Row]) -> list[str]:

@@ -17,7 +17,7 @@ time. A second log, a copy or a restored one, is given the times and keeps them.
 
 A log compacts itself from its own contents. It never writes what a node has in memory as a
 snapshot, so a mistake in memory cannot become durable. The cost is that each compaction recovers
-the catalog from the log. *Rejected*: the caller passes a snapshot (a log that consolidates rows of
+the catalog from the log. Rejected: the caller passes a snapshot (a log that consolidates rows of
 changes has no use for it, and would have to compare it with its own rows).
 """
 

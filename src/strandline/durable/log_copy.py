@@ -9,7 +9,7 @@ leaves a copy that is behind.
 If the original starts with a snapshot above everything in the copy, the copy gets made-up updates
 that lead to the snapshot, and is then compacted to it. Append-only objects keep their versions.
 Each object is written by an update with the time of its last change. The other versions are empty.
-So every log can take over a trimmed history with the operations that it has anyway. *Rejected*: an
+So every log can take over a trimmed history with the operations that it has anyway. Rejected: an
 operation of every log to start with a snapshot (each log would need storage code that nothing else
 uses, and would have to handle a crash in the middle of it).
 

@@ -14,7 +14,7 @@ because only a compaction changes rows of versions below ``upper``, and a compac
 `strandline.durable.stash_tables` describes the tables and how damage is detected. Each append, each
 compaction and each pruning is one SQL transaction, so a crash leaves all of it or nothing.
 
-All collections share one since and one upper. *Rejected*: a pair for each collection, as in the
+All collections share one since and one upper. Rejected: a pair for each collection, as in the
 stash that this one is modelled on. There, a collection could be sealed separately. Here, a commit
 seals all of them, so each commit would write the same two numbers into twenty rows.
 """

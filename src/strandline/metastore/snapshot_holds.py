@@ -8,7 +8,7 @@ takes a hold for the client. A hold also keeps all later times, so a node needs 
 
 What must stay true: a snapshot of the past is answered with a hold, or not at all. The hold is a
 write, so it waits for other writers, but not longer than `PATIENCE`: then the client gets
-`DeadlineExceeded` and can ask again. *Rejected*: to answer without a hold after a wait. The other
+`DeadlineExceeded` and can ask again. Rejected: to answer without a hold after a wait. The other
 writer may be the one that raises the low watermark, and cleaning may follow at once.
 """
 

@@ -28,7 +28,7 @@ move back: the log then gets the versions that it lacks.
 The first log of a shadow decides: it is the log that a catalog leaves, and it gets the seal. The
 second log gets a copy too, so the shadow starts with two equal logs.
 
-*Rejected*: a mark in each of the two logs (the marks could say that both logs count, or that
+Rejected: a mark in each of the two logs (the marks could say that both logs count, or that
 neither does), and a new epoch instead of the seal (nodes would join it and continue on the old
 log).
 """

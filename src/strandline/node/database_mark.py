@@ -10,7 +10,7 @@ What must stay true: **the mark is never ahead of what is durable.** A write tha
 takes the time (some writes do not wait), and the mark goes to etcd after that write has committed.
 The mark may be up to a minute behind, so the loss of a database's last minute can go unnoticed.
 
-*Rejected*: writing the mark with each commit (each would need a round trip to etcd, and a commit of
+Rejected: writing the mark with each commit (each would need a round trip to etcd, and a commit of
 rows would need both servers).
 """
 

@@ -144,7 +144,7 @@ async def _serve(
     forks: ForkServer,
     users: Users | None,
     security: ssl.SSLContext | None,
-    most_connections: int,
+    max_connections: int,
     thrift_socket: socket.socket,
     http_socket: socket.socket,
 ) -> None:
@@ -157,10 +157,10 @@ async def _serve(
         node.metastore, notifications=node.notifications, workers=workers, children=children
     )
     calls = CallLog(settings.slow_call_ms)
-    most = ServerSettings(max_connections=min(most_connections, ServerSettings().max_connections))
-    thrift = ThriftServer(service.dispatcher, calls=calls, settings=most)
+    served = ServerSettings(max_connections=min(max_connections, ServerSettings().max_connections))
+    thrift = ThriftServer(service.dispatcher, calls=calls, settings=served)
     await thrift.start(listening=thrift_socket, security=security)
-    connections = HttpConnections(max_connections=min(most_connections, MAX_CONNECTIONS))
+    connections = HttpConnections(max_connections=min(max_connections, MAX_CONNECTIONS))
     parts = {
         **node.parts,
         "workers": workers,
@@ -355,10 +355,10 @@ def _allow_connections() -> int:
     each port may have, so that the node keeps `OWN_DESCRIPTORS`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
+    limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        soft = limit
     if soft == resource.RLIM_INFINITY:
         return MAX_DESCRIPTORS
     return max(LEAST_CONNECTIONS, (soft - OWN_DESCRIPTORS) // 2)
@@ -414,7 +414,7 @@ def serve(
     """
     users = _users(settings)
     security = _security(settings)
-    most_connections = _allow_connections()
+    max_connections = _allow_connections()
     # The first request would load this on the event loop, which takes tens of milliseconds.
     HIVE_CODEC.prepare("Table", "Partition", "Database")
     work.settle_interpreter()
@@ -443,7 +443,7 @@ def serve(
                 forks=forks,
                 users=users,
                 security=security,
-                most_connections=most_connections,
+                max_connections=max_connections,
                 thrift_socket=thrift_socket,
                 http_socket=http_socket,
             )

@@ -17,7 +17,7 @@ Each step of the hash is its own column: in one expression, a value that is used
 computed twice, and so on at each level. So is the unscaled value of a decimal of more than 18
 digits, which does not fit into a BIGINT.
 
-*Rejected*: the values as names of folders (NULL and '' have the same name, and long texts are not
+Rejected: the values as names of folders (NULL and '' have the same name, and long texts are not
 valid names), a function in Python (each executor would need this package, and each row would be
 sent to Python), steps as lambda functions (Spark interprets them, which is 30 times as slow).
 """

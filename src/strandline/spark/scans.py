@@ -9,7 +9,7 @@ id, which is part of the file's path, and the bit at the row's position. That co
 a scan, while a join on (path, position) row by row doubles its time. If most rows are in files
 without deleted rows, these files are not joined; they are added by a union.
 
-*Rejected*: a filter in a UDF (three to eight times the time of a scan), bitmaps as literals in the
+Rejected: a filter in a UDF (three to eight times the time of a scan), bitmaps as literals in the
 expression (faster for one file, slower for many, and a plan of megabytes).
 
 If a data file was emptied, or replaced by a shorter one, Spark reads fewer rows without an error.

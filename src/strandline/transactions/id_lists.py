@@ -159,15 +159,15 @@ class IdList:
         within = self.exceptions[: bisect_right(self.exceptions, other.hwm)]
         return all(contains(other.exceptions, w) for w in within)
 
-    def gained(self, before: IdList, *, most: int) -> list[int] | None:
+    def gained(self, before: IdList, *, limit: int) -> list[int] | None:
         """The ids that this list sees and ``before`` does not.
 
-        None if ``before`` sees an id that this list does not, or if there are more than ``most``.
+        None if ``before`` sees an id that this list does not, or if there are more than ``limit``.
         """
         above = self.hwm - before.hwm
-        if above > _count(self.exceptions, before.hwm + 1, self.hwm) + most:
+        if above > _count(self.exceptions, before.hwm + 1, self.hwm) + limit:
             return None
-        if len(before.exceptions) > most or not self.covers(before):
+        if len(before.exceptions) > limit or not self.covers(before):
             return None
         within = [w for w in before.exceptions if self.valid(w)]
         return [*within, *(w for w in range(before.hwm + 1, self.hwm + 1) if self.valid(w))]

@@ -113,7 +113,7 @@ _DOWNWARDS = (
     "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND write_id < ?"
     " ORDER BY write_id DESC LIMIT ?"
 )
-_FEWEST, _MOST = 100, 10_000
+_MIN_PAIRS, _MAX_PAIRS = 100, 10_000
 """How many pairs a step downwards reads: few at first, because the first is often visible."""
 
 
@@ -192,13 +192,13 @@ def _down_to_first_visible(
     They end with the first pair that ``txns`` sees, if any.
     """
     upper: list[tuple[int, int]] = []
-    most = _FEWEST
-    while rows := run(connection, _DOWNWARDS, (table_id, below, most)):
+    limit = _MIN_PAIRS
+    while rows := run(connection, _DOWNWARDS, (table_id, below, limit)):
         for txn_id, write_id in rows:
             if not upper and txn_id > txns.hwm:
                 continue
             upper.append((txn_id, write_id))
             if txns.valid(txn_id):
                 return upper
-        below, most = rows[-1][1], min(4 * most, _MOST)
+        below, limit = rows[-1][1], min(4 * limit, _MAX_PAIRS)
     return upper

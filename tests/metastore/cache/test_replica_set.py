@@ -129,7 +129,7 @@ def test_the_tables_known_to_be_too_large_are_bounded(
 
 def test_a_packed_replica_is_unpacked_by_a_read_or_an_event(replicas: ReplicaSet) -> None:
     replicas.restore(5, [Packed(loaded())])
-    assert replicas.get(TABLE, most=0) is None
+    assert replicas.get(TABLE, max_rows=0) is None
     assert replicas.get(TABLE) == loaded()
     assert isinstance(replicas.snapshot()[1][0], Replica)
     replicas.restore(5, [Packed(loaded())])

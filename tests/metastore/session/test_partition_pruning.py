@@ -133,7 +133,7 @@ def test_no_matching_row_is_in_a_partition_that_is_skipped(of: DataType) -> None
             ranges = wanted_ranges([bounds for bounds, _ in wanted], partitioned)
             partitions = partition_filter(ranges, partitioned)
             assert partitions is not None
-            listed = partitions.listed(most=1_000)
+            listed = partitions.listed(limit=1_000)
             for row in VALUES[of]:
                 if all(has(row) for _, has in wanted):
                     partition = partition_of(row, of, partitioned)
@@ -212,7 +212,7 @@ def test_partitions_are_listed_if_their_values_are_known(
     partitioned = table(of, transform)
     partitions = partition_filter(wanted_ranges([bounds], partitioned), partitioned)
     assert partitions is not None
-    listed = partitions.listed(most=3)
+    listed = partitions.listed(limit=3)
     assert (listed is None) == (expected is None)
     assert {value.value for (value,) in listed or ()} == set(expected or ())
 

@@ -22,7 +22,7 @@ uploads from those that a diff is about to name. The key of a blob begins with t
 of the state that its writer knew. A diff that names a blob below the floor is refused
 (`UploadExpired`, and the writer uploads it again). The sweep removes only blobs below the floor
 that are not named. So no clock and no lease is needed, and a writer that was paused for a day does
-no harm. *Rejected*: leases of readers and writers (a reader would have to write), and removal by
+no harm. Rejected: leases of readers and writers (a reader would have to write), and removal by
 age.
 """
 

@@ -218,7 +218,7 @@ class CachedStore(ObjectStore):
         if answer is None:
             return self.sql_store.data_files(table_id, write_ids=write_ids, partitions=partitions)
         by_partition = answer.by_partition
-        listed = partitions.listed(most=len(by_partition) // _TESTS_OF_A_LOOKUP)
+        listed = partitions.listed(limit=len(by_partition) // _TESTS_OF_A_LOOKUP)
         if listed is None:
             work.spend(len(by_partition) // _PARTITIONS_PER_UNIT)
             matching_rows = [rows for known, rows in by_partition.items() if known in partitions]
@@ -245,7 +245,7 @@ class CachedStore(ObjectStore):
             return None
         if write_ids is None and not self.log_applier.is_known_level():
             return None
-        replica = self._replicas.get(table_id, most=work.AT_ONCE)
+        replica = self._replicas.get(table_id, max_rows=work.AT_ONCE)
         answer = None
         if replica is not None:
             reader = replica.committed if write_ids is None else write_ids

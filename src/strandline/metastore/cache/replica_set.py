@@ -95,8 +95,8 @@ class ReplicaSet:
         self._rows = self._size = 0
         self._loads = self._evictions = self._poisoned = 0
 
-    def get(self, table_id: int, *, most: int | None = None) -> Replica | None:
-        """The replica of a table; None if not held, or packed with more than ``most`` rows."""
+    def get(self, table_id: int, *, max_rows: int | None = None) -> Replica | None:
+        """The replica of a table; None if not held, or packed with more than ``max_rows`` rows."""
         with self._lock:
             replica = self._replicas.get(table_id)
             if replica is None:
@@ -104,7 +104,7 @@ class ReplicaSet:
             self._replicas.move_to_end(table_id)
         if isinstance(replica, Replica):
             return replica
-        return self._unpack(replica) if most is None or replica.rows <= most else None
+        return self._unpack(replica) if max_rows is None or replica.rows <= max_rows else None
 
     def follows(self, table_id: int) -> bool:
         """Whether the table is held or being loaded, so that its events must be applied."""

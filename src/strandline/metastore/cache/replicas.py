@@ -366,10 +366,10 @@ class Replica:
         Readers do not always read in the order in which they took their lists.
         """
         for other in self.answers.of_kind(kind):
-            gained = write_ids.gained(other.write_ids, most=MAX_DIFFERENT)
+            gained = write_ids.gained(other.write_ids, limit=MAX_DIFFERENT)
             if gained is not None:
                 return self._shown_after(other, kind, write_ids, gained)
-            lost_write_ids = other.write_ids.gained(write_ids, most=MAX_DIFFERENT)
+            lost_write_ids = other.write_ids.gained(write_ids, limit=MAX_DIFFERENT)
             shown = (
                 None
                 if lost_write_ids is None

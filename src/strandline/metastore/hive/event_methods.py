@@ -106,10 +106,10 @@ async def get_notification_events_count(call: Call) -> Struct:
     head = call.notifications.head()
     to = call.args.get("toEventId") or head
     limit = call.args.get("limit") or 0
-    most = limit if limit > 0 else head
+    max_count = limit if limit > 0 else head
     events = HiveEvents(call.metastore)
     count = 0
-    while last < min(to, head) and count < most:
+    while last < min(to, head) and count < max_count:
         page = [
             event for event in call.notifications.read(last, limit=PAGE) if event.event_id <= to
         ]
@@ -118,7 +118,7 @@ async def get_notification_events_count(call: Call) -> Struct:
         work.spend(len(page))
         count += sum(map(passes, events.render(page)))
         last = page[-1].event_id
-    return {"eventsCount": min(count, most)}
+    return {"eventsCount": min(count, max_count)}
 
 
 @changes("fire_listener_event")

@@ -30,7 +30,7 @@ What must stay true:
 * A lookup takes the same time for any number of files. Spark searches a map of less than 1,000
   keys one by one, so such a map gets keys that no file has.
 
-*Rejected*: hidden tables with partitions in the metastore (each partition needs a folder, and the
+Rejected: hidden tables with partitions in the metastore (each partition needs a folder, and the
 files of earlier releases and other clients have none; Spark starts a job to list more than 32
 folders); one hidden table for each value (each lists the folder, and repeats all columns in the
 text); a condition on names beside the column (Spark does not derive it from a filter).

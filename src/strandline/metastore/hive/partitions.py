@@ -1,6 +1,6 @@
 """Methods that read partitions.
 
-Limits follow Hive: ``max_parts`` is the most partitions to return, and a negative number means all.
+Limits follow Hive: ``max_parts`` limits the partitions to return, and a negative number means all.
 For 0 the methods return none, except `get_partition_names`, which returns all. Transactional tables
 and views have no partitions that a client can read. A plain table of the past is shown as a view
 but still has partitions, under its own name and under its hidden name.

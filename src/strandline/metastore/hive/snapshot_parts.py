@@ -19,7 +19,7 @@ What must stay true:
   into its own folder are listed one by one. Spark would skip a missing file, so the node checks
   that each file exists, and its size, when it answers the hidden table.
 
-*Rejected*: one path for each file (above 32 paths Spark starts a job to list them, which takes 20
+Rejected: one path for each file (above 32 paths Spark starts a job to list them, which takes 20
 times as long for 2,000 files); a hidden table partitioned by the file's id (the same).
 """
 

@@ -22,7 +22,7 @@ What must stay true:
 * Spark itself refuses to write to a view. The text begins with `MARK`: an alter with another text
   would redefine the table, and is refused.
 
-*Rejected*: the names of the files as a condition (Spark also evaluates it for each row).
+Rejected: the names of the files as a condition (Spark also evaluates it for each row).
 """
 
 from __future__ import annotations

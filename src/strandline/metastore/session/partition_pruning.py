@@ -94,7 +94,7 @@ class WantedPartitions:
                 return False
         return True
 
-    def listed(self, *, most: int) -> list[Partition] | None:
+    def listed(self, *, limit: int) -> list[Partition] | None:
         """See `PartitionFilter.listed`."""
         choices: list[list[PartitionValue]] = []
         count = 1
@@ -102,7 +102,7 @@ class WantedPartitions:
             wanted = self._by_field.get(field.id)
             values = None if wanted is None else wanted.listed()
             count *= 0 if values is None else len(values)
-            if values is None or count > most:
+            if values is None or count > limit:
                 return None
             choices.append([PartitionValue(field.id, value) for value in values])
         return list(product(*choices))

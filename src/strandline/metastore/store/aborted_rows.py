@@ -70,7 +70,7 @@ class AbortedRows:
         table_id, write_ids = aborted
         with self._database.write() as connection:
             self._guard(connection)
-            rows = _remove_rows(connection, table_id, write_ids, most=MAX_ROWS)
+            rows = _remove_rows(connection, table_id, write_ids, max_rows=MAX_ROWS)
             is_last = rows < MAX_ROWS
             if is_last:
                 pairs = f"table_id = ? AND write_id IN {marks(write_ids)} AND commit_time IS NULL"
@@ -102,14 +102,14 @@ def _aborted(connection: Connection) -> tuple[int, Sequence[int]] | None:
 
 
 def _remove_rows(
-    connection: Connection, table_id: int, write_ids: Sequence[int], *, most: int
+    connection: Connection, table_id: int, write_ids: Sequence[int], *, max_rows: int
 ) -> int:
-    """Delete rows and removals of these write ids, at most ``most`` in all; return how many."""
+    """Delete at most ``max_rows`` rows and removals of these write ids; return how many."""
     removed = 0
     of_writes = f"table_id = ? AND write_id IN {marks(write_ids)}"
     ids = (table_id, *write_ids)
     for name in ("store_row", "store_removal"):
         some = f"SELECT row_id FROM {name} WHERE {of_writes} LIMIT ?"
         statement = f"DELETE FROM {name} WHERE {of_writes} AND row_id IN ({some})"
-        removed += change(connection, statement, (*ids, *ids, most - removed))
+        removed += change(connection, statement, (*ids, *ids, max_rows - removed))
     return removed

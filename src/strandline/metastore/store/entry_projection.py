@@ -158,7 +158,7 @@ class EntryProjection:
 
         A look ends at the second effect on one table: that one mostly waits for the next turn.
         """
-        while upcoming := list(_with_effects(entries, most=turn.effects_left)):
+        while upcoming := list(_with_effects(entries, limit=turn.effects_left)):
             self._folders.expect(turn, upcoming)
             yield from (effect for _, _, effect in upcoming)
         yield from (folder_effect(entry) for _, entry in entries)
@@ -184,18 +184,18 @@ class EntryProjection:
         )
 
 
-def _with_effects(entries: Iterator[tuple[Update, Entry]], *, most: int) -> Iterator[EntryEffect]:
-    """Yield the next of ``entries`` with the effect of each, until ``most`` have an effect.
+def _with_effects(entries: Iterator[tuple[Update, Entry]], *, limit: int) -> Iterator[EntryEffect]:
+    """Yield the next of ``entries`` with the effect of each, until ``limit`` have an effect.
 
     Also ends with the second effect on one table.
     """
     table_ids: set[int] = set()
-    while most and (following := next(entries, None)) is not None:
+    while limit and (following := next(entries, None)) is not None:
         update, entry = following
         effect = folder_effect(entry)
         yield update, entry, effect
         if effect is not None:
-            most -= 1
+            limit -= 1
             changed = {change.object_id for change in entry.changes if change.kind == "table"}
             if not table_ids.isdisjoint(changed):
                 return

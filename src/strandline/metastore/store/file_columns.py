@@ -114,8 +114,8 @@ class StoredDataFiles(Sequence[DataFile]):
     def columns(self) -> Iterator[FileColumns]:
         """Yield all of them as columns, `PART` files at a time."""
         count = len(self._rows)
-        most = FEW_DECODED if all(map(Row.is_decoded, self._rows[:FEW_DECODED])) else FEW
-        if 0 < count <= most:
+        few = FEW_DECODED if all(map(Row.is_decoded, self._rows[:FEW_DECODED])) else FEW
+        if 0 < count <= few:
             yield FileColumns.of(list(self))
             return
         for first in range(0, count, PART):

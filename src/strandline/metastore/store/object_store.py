@@ -59,8 +59,8 @@ class PartitionFilter(Protocol):
 
     def __contains__(self, partition: Partition, /) -> bool: ...
 
-    def listed(self, *, most: int) -> Sequence[Partition] | None:
-        """All partitions that it contains, or None if they are unknown or more than ``most``."""
+    def listed(self, *, limit: int) -> Sequence[Partition] | None:
+        """All partitions that it contains, or None if they are unknown or more than ``limit``."""
 
 
 class ProjectsDdl(Protocol):

@@ -137,10 +137,10 @@ def _newest_rows(
     write_ids: ValidWriteIdList,
 ) -> Iterator[Row]:
     """The newest visible row of each name: each change adds one, and old ones stay for long."""
-    below, most = dict.fromkeys(_storable(names), LAST_ID), _FEWEST
+    below, limit = dict.fromkeys(_storable(names), LAST_ID), _FEWEST
     while below:
         statement = " UNION ALL ".join([_NEWEST] * len(below))
-        of_names = [(table_id, kind.value, name, row_id, most) for name, row_id in below.items()]
+        of_names = [(table_id, kind.value, name, row_id, limit) for name, row_id in below.items()]
         of_rows: dict[int, list[Sequence[Any]]] = {}
         for columns in work.spending(run(connection, statement, tuple(chain(*of_names)))):
             of_rows.setdefault(columns[_ID], []).append(columns)
@@ -160,7 +160,7 @@ def _newest_rows(
                 yield row_from(first)
             else:
                 rest[name] = row_id
-        below, most = rest, min(4 * most, CHUNK)
+        below, limit = rest, min(4 * limit, CHUNK)
 
 
 def visible_queries(
