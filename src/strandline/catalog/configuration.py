@@ -156,7 +156,7 @@ METADATA_STALENESS: Parameter[int] = Parameter(
     _A_DURATION,
     None,
     _duration,
-    "How old an answer about a plain table's rows may be; 0 looks each time. "
+    "How old an answer about a plain table's rows may be; 0 checks the store each time. "
     "Unset: each node's `metadata_staleness_ms`.",
 )
 ENFORCE_PRIVILEGES: Parameter[bool] = Parameter(
