@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import ssl
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -43,7 +45,9 @@ from tests.metastore.session.served import CuttingProxy, listening_socket, servi
 from tests.metastore.snapshots import files_of, paths_of
 
 SHORT = 0.6
-"""The timeout, in seconds, of a session whose deadline is tested."""
+"""The timeout, in seconds, of a session that reaches no node until its deadline."""
+LAST_PAUSE = 4
+"""The pause of a call at which its deadline is over; see `deadline_at_a_pause`."""
 
 
 @dataclass
@@ -100,6 +104,20 @@ def scene(node: tuple[Node, str], request: pytest.FixtureRequest) -> Iterator[Sc
     with HttpSession(proxy.url, user="ann") as session:
         yield Scene(opened, url, proxy, session, local, table.name, table.descriptor.id)
     proxy.close()
+
+
+@pytest.fixture
+def deadline_at_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline of a call is over after a number of attempts, however long these take."""
+    pause, pauses = http_session._Attempts.pause, Counter[http_session._Attempts]()
+
+    def counted(attempts: http_session._Attempts, loss: Lost) -> None:
+        pauses[attempts] += 1
+        if pauses[attempts] == LAST_PAUSE:
+            attempts._end = time.monotonic()
+        pause(attempts, loss)
+
+    monkeypatch.setattr(http_session._Attempts, "pause", counted)
 
 
 # -- commit and abort ----------------------------------------------------------------------------
@@ -163,17 +181,18 @@ def test_the_outcome_of_a_commit_is_unknown_if_the_node_stays_away_until_the_dea
         with pytest.raises(UnknownOutcome, match=rf"transaction\({txn_id}\)"):
             session.commit(txn_id)
         scene.proxy.listen_again()
-        assert session.transaction(txn_id).state is TransactionState.OPEN
+    assert scene.session.transaction(txn_id).state is TransactionState.OPEN
 
 
+@pytest.mark.usefixtures("deadline_at_a_pause")
 def test_the_outcome_of_a_commit_is_unknown_if_all_answers_are_lost_until_the_deadline(
     scene: Scene,
 ) -> None:
     txn_id = scene.written("a")
     scene.proxy.cut_answer("commit", times=100)
     scene.proxy.cut_answer("transaction", times=100)
-    with scene.impatient() as session, pytest.raises(UnknownOutcome):
-        session.commit(txn_id)
+    with pytest.raises(UnknownOutcome):
+        scene.session.commit(txn_id)
     assert scene.local.transaction(txn_id).state is TransactionState.COMMITTED
 
 
@@ -282,11 +301,12 @@ def test_a_refused_staging_stays_refused_if_its_answer_is_lost(scene: Scene) -> 
     assert scene.paths(txn_id=txn_id) == ["old"]
 
 
+@pytest.mark.usefixtures("deadline_at_a_pause")
 def test_the_outcome_of_a_staging_is_unknown_at_the_deadline(scene: Scene) -> None:
     txn_id = scene.session.begin().txn_id
     scene.proxy.cut_request("stage", times=100)
-    with scene.impatient() as session, pytest.raises(UnknownOutcome, match="abort"):
-        session.stage(txn_id, scene.table_id, add=[data("a")])
+    with pytest.raises(UnknownOutcome, match="abort"):
+        scene.session.stage(txn_id, scene.table_id, add=[data("a")])
 
 
 def test_a_delete_file_whose_answer_is_lost_is_staged_once(scene: Scene) -> None:
@@ -378,13 +398,15 @@ def test_calls_to_a_node_that_is_away_raise_unavailable(scene: Scene) -> None:
             assert caught.type is Unavailable
 
 
+@pytest.mark.usefixtures("deadline_at_a_pause")
 def test_calls_to_a_stopping_node_raise_stopping(tmp_path: Path) -> None:
     with Node.open(tmp_path) as node, serving(HttpApplication(node.metastore)) as url:
         node.catalogs.stop()
-        with HttpSession(url, user="ann", timeout=SHORT) as session, pytest.raises(Stopping):
-            session.execute(CreateSchema(name="s"))
-        with HttpSession(url, user="ann", timeout=SHORT) as session, pytest.raises(Stopping):
-            session.compact(1)  # repeatable: sent again until the deadline
+        with HttpSession(url, user="ann") as session:
+            with pytest.raises(Stopping):
+                session.execute(CreateSchema(name="s"))
+            with pytest.raises(Stopping):
+                session.compact(1)  # repeatable: sent again until the deadline
 
 
 # -- addresses, users, threads -------------------------------------------------------------------
@@ -438,10 +460,11 @@ def test_a_node_without_tls_and_a_node_that_is_not_trusted_are_reported_at_once(
         serving_once.result()
 
 
+@pytest.mark.usefixtures("deadline_at_a_pause")
 def test_a_commit_without_an_answer_has_an_unknown_outcome_if_the_next_connection_fails_for_good(
     scene: Scene,
 ) -> None:
-    with scene.impatient() as session:
+    with HttpSession(scene.proxy.url, user="ann") as session:
         txn_id = session.begin().txn_id
         scene.proxy.cut_answer("commit")
         # The next connection goes to a node without TLS.
@@ -452,13 +475,14 @@ def test_a_commit_without_an_answer_has_an_unknown_outcome_if_the_next_connectio
     assert scene.local.transaction(txn_id).state is TransactionState.COMMITTED
 
 
+@pytest.mark.usefixtures("deadline_at_a_pause")
 def test_a_session_that_goes_on_trying_says_so_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(http_session, "WARN_AFTER", 0.0)
     scene.proxy.stop_listening()
-    with scene.impatient() as session, pytest.raises(Unavailable):
-        session.history()
+    with pytest.raises(Unavailable):
+        scene.session.history()
     (warning,) = [record for record in caplog.records if record.name == http_session.__name__]
     assert warning.getMessage().startswith(f"{scene.proxy.url} did not answer history yet (")
     assert "Connection refused" in warning.getMessage()
@@ -512,9 +536,13 @@ def test_calls_refused_by_a_full_node_are_sent_again_even_if_not_repeatable(
     assert full.left == 0
 
 
-def test_a_node_that_stays_full_raises_overloaded(node: tuple[Node, str]) -> None:
+@pytest.mark.usefixtures("deadline_at_a_pause")
+def test_a_node_that_stays_full_raises_overloaded(
+    node: tuple[Node, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_app, "RETRY_SECONDS", 0)
     full = FullAtFirst(node[0], times=1_000)
-    with serving(full) as url, HttpSession(url, user="ann", timeout=SHORT) as session:
+    with serving(full) as url, HttpSession(url, user="ann") as session:
         with pytest.raises(Overloaded, match="nothing was done"):
             session.begin()
         with pytest.raises(Overloaded, match="nothing was done"):
