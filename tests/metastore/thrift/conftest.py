@@ -23,7 +23,7 @@ class Running:
         self.loop = loop
         self.host, self.port = server.address
 
-    def client(self, *, timeout: float = 20.0) -> ThriftClient:
+    def client(self, *, timeout: float = 60.0) -> ThriftClient:
         return ThriftClient(self.host, self.port, timeout=timeout)
 
     def on_loop(self, function: Callable[[], Any]) -> Any:

@@ -453,7 +453,7 @@ def test_the_server_stops_reading_from_a_client_that_does_not_read(serve: Serve)
         assert sent < asked
         assert statistics.requests < 100
         assert statistics.bytes_received < limit + 1024 * 1024
-        stream.settimeout(20)
+        stream.settimeout(60)
         head = decode_head(read_messages(stream, 1)[0])
         assert head.name == "get_database"
 
@@ -468,11 +468,14 @@ def test_an_idle_connection_is_closed_but_not_one_with_a_running_request(serve: 
     def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
         return wait()
 
-    running = serve(handler, settings=ServerSettings(idle_timeout=0.5))
-    with connect(running) as busy:
-        busy.sendall(request("get_all_databases"))  # at once, because it is idle until then
-        with connect(running) as idle:
-            assert read_to_end(idle) == b""
+    running = serve(handler)
+    with connect(running) as busy, connect(running) as idle:
+        busy.sendall(request("get_all_databases"))
+        while not running.on_loop(running.server.statistics).running:
+            pass
+        running.server.settings = ServerSettings(idle_timeout=0.01)
+        running.on_loop(running.server._watch_idle)
+        assert read_to_end(idle) == b""
         running.on_loop(release.set)
         assert len(read_messages(busy, 1)) == 1
     assert running.server.statistics().idle_closed >= 1
@@ -522,7 +525,7 @@ def test_stopping_waits_for_a_running_request(serve: Serve) -> None:
     with connect(running) as stream, connect(running) as idle:
         stream.sendall(request("get_all_databases", 1) + request("get_all_databases", 2))
         assert begun.wait(60)
-        stopping = asyncio.run_coroutine_threadsafe(running.server.stop(grace=20), running.loop)
+        stopping = asyncio.run_coroutine_threadsafe(running.server.stop(grace=60), running.loop)
         assert read_to_end(idle) == b""
         running.on_loop(release.set)
         stopping.result(60)
