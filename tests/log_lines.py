@@ -11,6 +11,9 @@ from typing import Any
 
 from strandline.logs import configure
 
+NEVER_SLOW_MS = 1 << 40
+"""For a `CallLog`: no call is logged as slow. On a busy machine, any call may take a second."""
+
 
 class LogLines:
     """The lines written so far."""

@@ -138,15 +138,18 @@ def test_serve_stops_promptly_while_calls_wait_for_a_lock_of_another_process(
     create("kept")
     with ThriftClient("127.0.0.1", thrift) as client:
         client.call("create_table", tbl=table)
-    holder = sqlite3.connect(tmp_path / "s" / DATABASE_FILE, isolation_level=None)
+    file = tmp_path / "s" / DATABASE_FILE
+    holder = sqlite3.connect(file, timeout=60, isolation_level=None)
     with closing(holder), ThreadPoolExecutor(4) as threads:
         holder.execute("BEGIN IMMEDIATE")
         calls = [*(threads.submit(create, f"lost{n}") for n in range(2)), threads.submit(begin)]
         calls.append(threads.submit(add_many))
         while True:
-            counted = httpx.get(f"{url}/statistics").json()
-            if (counted["workers"]["running"], counted["children"]["tasks"]) == (3, 1):
-                break
+            page = httpx.get(f"{url}/statistics")
+            if page.status_code == 200:  # else the machine was too busy to count
+                counted = page.json()
+                if (counted["workers"]["running"], counted["children"]["tasks"]) == (3, 1):
+                    break
             assert not any(call.done() for call in calls)
         process.send_signal(signal.SIGTERM)
         # Well before the 30 seconds after which the calls time out.
@@ -281,9 +284,9 @@ def test_calls_are_encrypted_and_authenticated_with_a_certificate_and_a_users_fi
     with HttpSession(url, user="ann") as session, refused:
         session.tables("proved")
     with httpx.Client(verify=ssl.create_default_context()) as client:
-        assert client.get(f"{url}/health/ready").status_code == 200
+        assert client.get(f"{url}/health/live").status_code == 200
     with pytest.raises(httpx.HTTPError):
-        httpx.get(f"http://localhost:{http}/health/ready")
+        httpx.get(f"http://localhost:{http}/health/live")
     transport = TBufferedTransport(
         TSSLSocket(
             "localhost",

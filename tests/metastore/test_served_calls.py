@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.catalog import right_of_way
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import (
     InvalidInput,
@@ -31,7 +32,7 @@ from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.thrift import ThriftException
 from strandline.node import Node
 from strandline.work.child_pool import ChildPool
-from tests.log_lines import log_lines
+from tests.log_lines import NEVER_SLOW_MS, log_lines
 from tests.metastore.hive.hive_node import HiveNode, hive_node
 from tests.metastore.session.served import serving
 
@@ -58,8 +59,9 @@ def test_ddl_over_thrift_is_logged_with_its_version_user_client_and_change(
 
 
 def test_ddl_over_http_is_logged_and_a_refusal_is_logged_with_its_caller(served: HiveNode) -> None:
+    application = HttpApplication(served.node.metastore, calls=CallLog(NEVER_SLOW_MS))
     with (
-        serving(HttpApplication(served.node.metastore)) as url,
+        serving(application) as url,
         log_lines() as lines,
         HttpSession(url, user="ann") as session,
     ):
@@ -177,13 +179,14 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
             await delegate(node.metastore, pool, "change", {}, b"", only_reads=only_reads)
         pool.close()
 
+    monkeypatch.setattr(right_of_way, "WAY_SECONDS", 3600.0)
     looked: list[int] = []
     with Node.open(tmp_path / "store", background=False) as node:
         monkeypatch.setattr(node.metastore.store, "look_again", lambda: looked.append(1))
         if not only_reads:  # the child had announced an update
             node.catalogs._commits.priority.grant()
         asyncio.run(run())
-        node.session(user="ann").execute(CreateSchema(name="s"), timeout=5.0)
+        node.session(user="ann").execute(CreateSchema(name="s"))
     for thread in threads:
         thread.join()
     assert len(looked) == looks

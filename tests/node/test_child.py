@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import socket
 import struct
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
@@ -54,8 +53,9 @@ def client(node: NodeProcess) -> Iterator[ThriftClient]:
 
 
 def statistics(node: NodeProcess) -> Any:
-    with urllib.request.urlopen(f"{node.http_uri}/v1/statistics") as answer:
-        return json.load(answer)
+    while (answer := httpx.get(f"{node.http_uri}/v1/statistics")).status_code == 503:
+        pass  # the machine was too busy to count within the deadline of the node
+    return answer.json()
 
 
 def tasks(node: NodeProcess) -> int:
@@ -254,7 +254,7 @@ def test_a_long_batch_of_commands_is_carried_out_while_others_change_the_catalog
     try:
         before = tasks(node)
         batch = [CreateSchema(name=f"many{number}", comment="c" * 50) for number in range(1000)]
-        assert all(session.execute(batch, timeout=10.0).applied)
+        assert all(session.execute(batch, timeout=60.0).applied)
         assert tasks(node) == before + 1
     finally:
         ended.set()

@@ -130,6 +130,7 @@ def test_a_node_whose_follower_hangs_or_fails_is_not_ready_until_it_continues(
             raise Unavailable("the store is away")
 
         with monkeypatch.context() as broken:
+            broken.setattr(node_module, "LAG_SECONDS", 60.0)
             broken.setattr(node.notifications, "wait", hang)
             assert hangs.wait(60)
             assert problem(node, "notification follower") == ""

@@ -24,6 +24,7 @@ import uvicorn
 from strandline.catalog.commands import CreateSchema
 from strandline.config import Settings
 from strandline.errors import Stopping, StrandlineError
+from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.http_app import SERVICE
 from strandline.metastore.session.http_messages import Receive, Scope, Send
 from strandline.metastore.thrift import ApplicationException, ThriftServer
@@ -36,7 +37,7 @@ from strandline.node.http_connections import HttpConnections
 from strandline.node.server import _HttpServer, open_child
 from strandline.node.settings import REGISTRY
 from strandline.work.contents import Content
-from tests.log_lines import log_lines
+from tests.log_lines import NEVER_SLOW_MS, log_lines
 from tests.metastore.session.served import listening_socket
 from tests.metastore.thrift.conftest import dispatcher_of
 from tests.metastore.thrift.test_server import request, toy
@@ -88,7 +89,7 @@ async def with_http(
 
 async def with_thrift(security: ssl.SSLContext, client: Client, handler: Any = toy) -> None:
     """Run ``client`` against the Hive port of a node."""
-    server = ThriftServer(dispatcher_of(handler), port=0)
+    server = ThriftServer(dispatcher_of(handler), port=0, calls=CallLog(NEVER_SLOW_MS))
     await server.start(security=security)
     try:
         await client(server.address)
@@ -288,13 +289,14 @@ def test_a_node_ends_with_an_error_when_one_of_its_threads_has_ended(tmp_path: P
 
 def test_a_node_that_cannot_start_children_is_reported_as_failing(tmp_path: Path) -> None:
     with closing(ServedNode(new_store("folder", tmp_path), plants=[forks_no_children])) as node:
-        while (answer := httpx.get(f"{node.url}/health/ready")).status_code == 200:
-            pass  # the process has been started, and has not ended yet
-        (problem,) = answer.json()["problems"]
-        assert problem == {
+        problem = {
             "check": "child processes",
             "reason": "the process that starts children has ended; restart the node",
         }
+        end = time.monotonic() + WAIT
+        while problem not in (answer := httpx.get(f"{node.url}/health/ready")).json()["problems"]:
+            assert time.monotonic() < end  # the process has been started, and has not ended yet
+        assert answer.status_code == 503
 
 
 def test_a_node_whose_catalog_was_set_back_ends_also_while_another_process_writes(
@@ -305,7 +307,7 @@ def test_a_node_whose_catalog_was_set_back_ends_also_while_another_process_write
         ThreadPoolExecutor() as pool,
         closing(ServedNode(store, plants=[stops_patiently])) as node,
         node.session() as session,
-        closing(connect(tmp_path / DATABASE_FILE)) as other,
+        closing(connect(tmp_path / DATABASE_FILE, timeout=WAIT)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
         change = pool.submit(session.execute, CreateSchema(name="a"))

@@ -23,6 +23,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefi
 from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.errors import StrandlineError
+from strandline.metastore.call_log import CallLog
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.staging import Staging
@@ -31,6 +32,7 @@ from strandline.model.descriptors import TableDescriptor
 from strandline.model.type_parser import parse_type
 from strandline.node import Node
 from strandline.sql import Database
+from tests.log_lines import NEVER_SLOW_MS
 from tests.servers.thrift_client import ThriftClient
 
 WAIT = 60.0
@@ -143,7 +145,8 @@ def hive_node(
     try:
         with Node.open(store, settings=settings, wall=wall) as node:
             service = HiveMetastoreService(node.metastore, notifications=node.notifications)
-            server = ThriftServer(service.dispatcher, host="127.0.0.1", port=0)
+            calls = CallLog(NEVER_SLOW_MS)
+            server = ThriftServer(service.dispatcher, host="127.0.0.1", port=0, calls=calls)
             asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT)
             host, port = server.address
             try:
