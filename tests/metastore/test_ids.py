@@ -246,6 +246,7 @@ def test_rows_that_0_2_0_staged_for_an_impossible_table_cause_no_failure(
 def test_a_transaction_that_cannot_be_aborted_does_not_keep_others_from_expiring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("strandline.node.node.CLEANING_SECONDS", 3600)  # only this test calls it
     now_ms = milliseconds(HybridClock().current())
     times = {"ms": now_ms}
     with Node.open(tmp_path, wall=lambda: times["ms"]) as node:

@@ -122,6 +122,7 @@ def test_questions_that_only_the_store_can_answer_wait(node: Node) -> None:
 def test_a_snapshot_of_several_tables_asks_for_all_their_places_at_once(
     node: Node, tmp_path: Path
 ) -> None:
+    node.store.follower.stop(wake=node.database.wake)  # it would bring the places into memory
     places = {name: f"file://{tmp_path}/store/warehouse/sales.db/{name}" for name in "abc"}
     for name in places:
         create(node, name)

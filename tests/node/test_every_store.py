@@ -284,7 +284,7 @@ def test_a_past_version_can_be_read_while_another_process_holds_the_write_lock(
 
 
 def test_nodes_that_create_a_store_concurrently_share_it(store: EmptyStore) -> None:
-    begin = threading.Barrier(2, timeout=30)
+    begin = threading.Barrier(2, timeout=120)
 
     def open_it() -> str:
         begin.wait()
@@ -347,11 +347,12 @@ def test_the_present_is_answered_from_memory_while_fresh(
         before = node.database.statistics()
         catalog = node.catalogs.known_present()
         after = node.database.statistics()
-        if catalog is not None or time.monotonic() > end:
-            break  # otherwise a busy machine took longer than the catalog stays fresh
+        is_unasked = (after.reads, after.writes) == (before.reads, before.writes)
+        if (catalog is not None and is_unasked) or time.monotonic() > end:
+            break  # else a busy machine took longer than the catalog stays fresh, or a thread read
     assert catalog is not None
     assert catalog.version == node.catalogs.latest_catalog().version
-    assert (after.reads, after.writes) == (before.reads, before.writes)
+    assert is_unasked
 
 
 def test_a_node_with_a_full_etcd_answers_reads_and_refuses_writes(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from tests.end_to_end.mutations import smuggling
 from tests.metastore.session.served import serving
 
 WAIT = 60.0
+FOR_LONG = httpx.Limits(keepalive_expiry=None)
+"""The limits of a client that keeps its connection, however slow the machine is."""
 
 
 class Clock:
@@ -211,8 +213,8 @@ def test_a_new_connection_replaces_only_one_that_never_sent_a_whole_request() ->
     with (
         watched(clock, max_connections=2) as (url, connections),
         connect(url) as first,
-        httpx.Client(base_url=url, trust_env=False) as client,
-        httpx.Client(base_url=url, trust_env=False) as another,
+        httpx.Client(base_url=url, trust_env=False, limits=FOR_LONG) as client,
+        httpx.Client(base_url=url, trust_env=False, limits=FOR_LONG) as another,
         httpx.Client(base_url=url, trust_env=False) as third,
     ):
         while connections.counts.accepted < 1:

@@ -28,6 +28,7 @@ from strandline.errors import (
     Unavailable,
     VersionNotFound,
 )
+from strandline.metastore.cache import log_applier
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
@@ -248,7 +249,7 @@ def test_a_node_that_fails_to_start_leaves_no_thread(
     before = set(threading.enumerate())
     with pytest.raises(Unavailable, match="no more threads"):
         Node.open(folder)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 # -- trimming, and the effects of DDL outside the catalog --------------------------------------
@@ -351,18 +352,19 @@ def test_an_idle_node_sends_its_store_almost_no_queries(tmp_path: Path) -> None:
         assert isinstance(node.database, SqliteDatabase)
         node.database.mark()
         node.database._moved_at -= 3600  # nothing was committed for an hour
-        before = node.database.statistics()
+        began, before = time.monotonic(), node.database.statistics()
         threading.Event().wait(0.5)
-        after = node.database.statistics()
-    # Two followers, whose rounds take a tenth of a second or longer; on a slow machine there are
-    # fewer rounds.
-    assert after.looks - before.looks <= 20
-    assert after.reads - before.reads <= 2
+        after, seconds = node.database.statistics(), time.monotonic() - began
+    # Two followers, whose rounds take a tenth of a second or longer.
+    assert after.looks - before.looks <= 40 * seconds
+    assert after.reads - before.reads <= 4 * seconds
 
 
 def test_a_node_cleans_aborted_transactions_of_its_own_and_of_earlier_processes(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("strandline.node.node.CLEANING_SECONDS", 3600)  # only this test calls it
+
     def abort(node: Node, table_id: int) -> None:
         session = node.session(user="ann")
         txn_id = session.begin().txn_id
@@ -413,7 +415,10 @@ def read_parameters(node: Node, table_id: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_node_that_keeps_its_cache_starts_with_it(tmp_path: Path, elsewhere: bool) -> None:
+def test_a_node_that_keeps_its_cache_starts_with_it(
+    tmp_path: Path, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_applier, "SHORTEST_PATIENCE", 60.0)  # else a slow look is a miss
     store = tmp_path / "store"
     settings = Settings(cache_folder=str(tmp_path) if elsewhere else "")
     with Node.open(store, settings=settings, keeps_cache=True) as node:

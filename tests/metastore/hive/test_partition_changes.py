@@ -14,6 +14,7 @@ from strandline import work
 from strandline.catalog import Applied
 from strandline.config import Settings
 from strandline.errors import IllegalChange, Unavailable, WriteConflict
+from strandline.metastore.cache import log_applier
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Request
@@ -338,8 +339,11 @@ def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
 
 
 @pytest.mark.slow
-def test_names_and_filters_of_many_partitions_are_answered_from_memory(call: Caller) -> None:
+def test_names_and_filters_of_many_partitions_are_answered_from_memory(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They run in a thread of a serving node, which may not read so many rows from the database."""
+    monkeypatch.setattr(log_applier, "SHORTEST_PATIENCE", 60.0)  # else a slow look is a miss
     table = call.node.session(user="ann").table("default.few").descriptor
     with call.node.store.change(table.id, author="ann") as change:
         change.stage(
