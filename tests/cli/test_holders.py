@@ -37,7 +37,7 @@ def test_holders_are_shown_with_and_without_a_running_node(address: Any) -> None
     with Node.open(address.address, settings=address.settings) as node:
         ann = node.session(user="ann\nx", host="h1")
         begun = ann.begin()
-        hold = ann.hold("backup", "me", at=begun.begin_time)
+        hold = ann.hold("backup", "me", at=begun.begin_time, ttl_ms=3_600_000)
         component = Component(LockMode.EXCLUSIVE, "shop", "orders")
         lock = node.transactions.locks.acquire([component], owner="bob", agent="iceberg")
         while_running = records(address.address)
@@ -59,7 +59,7 @@ def test_holders_are_shown_with_and_without_a_running_node(address: Any) -> None
     assert summary["min_open_txn"] == begun.txn_id
     assert r"ann\nx" in output
     (hold_line,) = (line for line in output.splitlines() if line.startswith("hold "))
-    assert re.search(r"  (1 min|\d+ s)  +history from ", hold_line)  # of the 60 seconds by default
+    assert re.search(r"  (1 h|59 min( \d+ s)?)  +history from ", hold_line)
     assert "open transactions: 1, holds: 1, locks: 1" in output
     assert "history is needed from " in output
 

@@ -96,7 +96,7 @@ def test_all_checks_of_the_demo_hold_on_each_log(log: str, kind: str, tmp_path: 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     process = start("local", 1, tmp_path, kind="folder")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 64
     assert "is not empty" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -207,7 +207,7 @@ def test_a_write_that_waits_for_a_restore_holds_the_write_lock_after_it(
     def write() -> None:
         with other.write():
             has_lock.set()
-            assert is_tried.wait(30)
+            assert is_tried.wait(120)
 
     def then_another_writer_waits(*arguments: Any) -> None:
         copy_sequences(*arguments)
@@ -220,7 +220,7 @@ def test_a_write_that_waits_for_a_restore_holds_the_write_lock_after_it(
     monkeypatch.setattr(database_copy, "_copy_sequences", then_another_writer_waits)
     with closing(other):
         restored_to(tmp_path / "b", tmp_path / "new", address=address)
-        assert has_lock.wait(30)
+        assert has_lock.wait(120)
         with (
             closing(open_database(address)) as database,
             pytest.raises(DeadlineExceeded),

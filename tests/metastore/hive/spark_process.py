@@ -115,7 +115,7 @@ class SparkProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=300)
 
 
 INTERPRETED = {

@@ -223,7 +223,7 @@ def append_one(hive: HiveNode, start: Barrier, first: int) -> None:
     catalog = connect(hive)
     try:
         table = catalog.load_table("d1.orders")
-        start.wait(30)
+        start.wait(120)
         table.append(rows(first))
     finally:
         catalog.close()
