@@ -136,7 +136,7 @@ def test_a_running_node_is_replaced_and_can_write_nothing_more(tmp_path: Path) -
             fill(node, "u")
         with pytest.raises(StrandlineError):
             node.catalogs.present()
-        assert "start the node again" in node.replaced.result(timeout=30)
+        assert "start the node again" in node.replaced.result(timeout=60)
         assert tables(node) == ["t"]
     with Node.open(tmp_path / "s") as node:
         fill(node, "u")

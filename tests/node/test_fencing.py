@@ -81,7 +81,7 @@ def test_a_node_replaced_by_a_newer_generation_reports_it_and_refuses_all_calls(
 ) -> None:
     with Node.open(folder) as node:
         take_over(node, generation=1)
-        assert "generation 1 of this deployment" in node.replaced.result(timeout=30)
+        assert "generation 1 of this deployment" in node.replaced.result(timeout=60)
         with pytest.raises(Fenced, match="generation 1"):
             node.session(user="ann").execute(CreateSchema(name="late"))
         with pytest.raises(Fenced, match="generation 1"):
@@ -199,7 +199,7 @@ def test_a_node_of_a_newer_deploy_generation_takes_over_the_store(folder: Path) 
     with Node.open(folder) as node, Node.open(folder, settings=second) as newer:
         assert newer.catalogs.token.rank == (2, 2)
         by_whom = f"generation 2, epoch 2, which {newer.catalogs.state.member} took at "
-        assert by_whom in node.replaced.result(timeout=30)
+        assert by_whom in node.replaced.result(timeout=60)
         newer.session(user="ann").execute(CreateSchema(name="late"))
         with Node.open(folder, settings=second) as beside:
             assert beside.catalogs.token == newer.catalogs.token

@@ -399,7 +399,7 @@ def test_a_failed_cleaning_is_logged_and_retried(
 
     monkeypatch.setattr(Cleaner, "clean", clean)
     with Node.open(tmp_path / "s", settings=Settings(clean_interval_ms=1)):
-        assert finished.wait(30)
+        assert finished.wait(60)
     messages = [record.message for record in caplog.records if "cleaning" in record.message]
     assert messages == [
         "cleaning failed: the disk is away; it will be tried again later",

@@ -165,10 +165,11 @@ def run_quietly(
 ) -> Callable[[Coroutine[Any, Any, None]], None]:
     """Runs what serves and stops. It must end before asyncio gives a client up, and log nothing."""
     monkeypatch.setattr(thrift_serving, "CONFIRM_SECONDS", 0.01)
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 10 * WAIT)
 
     def run(serving: Coroutine[Any, Any, None]) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(20):  # asyncio waits for the client for 30 seconds
+            async with asyncio.timeout(WAIT):
                 await serving
 
         asyncio.run(bounded())

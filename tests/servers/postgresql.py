@@ -20,11 +20,13 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
 from urllib.parse import quote
 
+import psutil
 import psycopg
 
 from strandline.node.store_database import PARTS
@@ -178,17 +180,18 @@ class PostgresServer:
         self._process = None
 
     def pause(self) -> None:
-        """Send SIGSTOP to the server and every process of it."""
-        self._signal(signal.SIGSTOP)
+        """Send SIGSTOP to the server and every process of it, and return when all have stopped."""
+        for process in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since it was listed
+                process.suspend()
+                while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+                    time.sleep(0)
 
     def resume(self) -> None:
         """Send SIGCONT to all of them."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: int) -> None:
         for process in self._family():
-            with contextlib.suppress(ProcessLookupError):  # it has ended since it was listed
-                os.kill(process, number)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def running(self) -> bool:
         """Whether it was started and not stopped."""
@@ -203,12 +206,12 @@ class PostgresServer:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _family(self) -> list[int]:
-        """The server's process, and its children as they are after it stopped making new ones."""
+    def _family(self) -> Iterator[psutil.Process]:
+        """The server's process, and then its children: one that has stopped makes no new ones."""
         assert self._process is not None
-        parent = self._process.pid
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        return [parent, *map(int, children)]
+        parent = psutil.Process(self._process.pid)
+        yield parent
+        yield from parent.children()
 
     def _started(self) -> bool:
         with self._log.open("ab") as log:

@@ -51,7 +51,7 @@ def test_a_large_content_is_freed_by_another_thread(
     monkeypatch.setattr(contents, "_freeing", contents._Freeing())
     monkeypatch.setattr(os, "close", note)
     content.close()
-    assert closed.wait(30)
+    assert closed.wait(60)
     assert (threads != [threading.current_thread()]) is elsewhere
 
 

@@ -63,7 +63,7 @@ def test_every_call_is_described(description: Any) -> None:
                         }
                     },
                 ],
-                "timeout": 5,
+                "timeout": 60,
             },
         ),
         ("table", {"name": "s.t", "at": {}}),
