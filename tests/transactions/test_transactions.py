@@ -31,6 +31,7 @@ from strandline.transactions import (
 from strandline.transactions import transactions as transactions_module
 from strandline.transactions.transactions import MAX_BATCH
 from tests.sql.statements import recorded
+from tests.transactions.catalogs import new_table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Recorder, Store
 
 OPEN, COMMITTED, ABORTED = TransactionState
@@ -227,6 +228,13 @@ def test_an_autocommit_begins_writes_and_commits_in_one_step(store: Store) -> No
     assert (ended.state, ended.user) == (COMMITTED, "hive")
     assert recorder.heard == [("commit", ended.txn_id, ((FLIGHTS, 1),))]
     assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=1)
+
+
+def test_an_autocommit_is_committed_also_if_the_catalog_is_no_longer_known(store: Store) -> None:
+    """A node that was paused does not know it until it has looked at the log."""
+    with store.transactions.autocommit(FLIGHTS, user="hive") as step:
+        store.catalogs.publish(new_table(FLIGHTS, "flights"), applied=False)
+    assert store.transactions.get(step.transaction.txn_id).state is COMMITTED
 
 
 def test_an_autocommit_whose_block_fails_changes_nothing(store: Store) -> None:

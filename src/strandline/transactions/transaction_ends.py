@@ -289,8 +289,9 @@ class TransactionEnds(TransactionReads):
         txn_id = transaction.txn_id
         conflict = None
         if writes:
-            now = self._catalogs.catalog_at(connection, at)
-            base = self._catalogs.catalog(transaction.catalog_version)
+            base = now = self._catalogs.catalog(transaction.catalog_version)
+            if at != transaction.begin_time:  # which it is in `autocommit`
+                now = self._catalogs.catalog_at(connection, at)
             tables = [table_id for table_id, _ in writes]
             conflict = catalog_conflict(tables, base=base, now=now) or row_conflict(
                 connection, transaction, catalog=now, name_row=self._name_row

@@ -317,9 +317,9 @@ class Transactions(TransactionEnds):
         ends, all of it is committed; if it raises, nothing has happened. Raises what `commit`
         raises. ``prepare`` is called before it with the catalog version, and may raise `Behind`.
 
-        The commit time is the begin time. No other time was assigned in between. And with a catalog
-        in another database, this process may not know the catalog of a later time at the commit,
-        when the block cannot be run again.
+        The commit time is the begin time, and its catalog is known. No other time was assigned in
+        between. And at the commit, when the block cannot be run again, this process may not know
+        the catalog of any time: it may not have looked at the log while the block ran.
         """
         with ExitStack() as opened:
 
