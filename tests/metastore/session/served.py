@@ -56,6 +56,7 @@ def serving(
             ws="none",
             http=cast(type[asyncio.Protocol], (connections or HttpConnections()).protocol),
             timeout_graceful_shutdown=5,
+            timeout_keep_alive=int(WAIT),  # a slow machine keeps connections idle for long
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
