@@ -20,8 +20,8 @@ from tests.servers.postgresql import PostgresServer
 from tests.servers.thrift_client import ThriftClient
 
 DRIVER = Path("/usr/share/java/postgresql.jar")
-START_SECONDS = 90
-STOP_SECONDS = 30
+START_SECONDS = 300
+STOP_SECONDS = 120
 _SETTINGS = {
     "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
     "hive.async.log.enabled": "false",

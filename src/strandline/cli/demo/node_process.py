@@ -14,7 +14,7 @@ from strandline.config import Settings
 from strandline.errors import Unavailable
 from strandline.faults import ENVIRONMENT_VARIABLE
 
-STOP_SECONDS = 20
+STOP_SECONDS = 60
 
 
 class NodeProcess:

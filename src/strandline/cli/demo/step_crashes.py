@@ -70,7 +70,7 @@ def _armed(demo: Demo, fault: str) -> Iterator[None]:
         yield
     finally:
         # If the supervisor does not end in time, the fault was never reached: stop the node.
-        supervisor.join(timeout=60)
+        supervisor.join(timeout=240)
         if supervisor.is_alive():
             demo.node.stop()
             supervisor.join()
