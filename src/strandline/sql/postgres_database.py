@@ -356,7 +356,7 @@ class PostgresDatabase(Database):
         opened = self._open_outcomes
         may_wait = not self._nobody_waits
         seconds_left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
-        timeout = round(max(1, min(seconds_left * 1000, _LONGEST_TIMEOUT_MS)))
+        timeout = min(int(seconds_left * 1000) + 1, _LONGEST_TIMEOUT_MS)  # never early
         ahead = [(FENCE_ROW, ()), *_short(first)]
         begin = [_WRITE, f"SET LOCAL lock_timeout = {timeout}"]
         if not synced:
