@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from tests.servers.loopback import free_port
+from tests.servers.loopback import ReservedPort
 
 _prefixes = itertools.count()
 _START_PATIENCE = 60.0
@@ -36,15 +36,9 @@ class EtcdServer:
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        self.port = free_port()
-        for _ in range(5):
-            self.peers_port = free_port()
-            if self._started():
-                return
-            # Another process took a port in between, or the peers' port is in the data already.
-            shutil.rmtree(self._folder / "data", ignore_errors=True)
-            self.port = free_port()
-        raise RuntimeError(f"etcd did not start:\n{self._log.read_text()}")
+        self._ports = ReservedPort(), ReservedPort()
+        self.port, self.peers_port = (port.number for port in self._ports)
+        self.start()
 
     def url(self, prefix: str) -> str:
         """The address of the store under ``prefix``."""
@@ -109,6 +103,8 @@ class EtcdServer:
     def remove(self) -> None:
         """Stop it and remove its data."""
         self.crash()
+        for port in self._ports:
+            port.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _end(self, how: signal.Signals) -> None:

@@ -8,14 +8,14 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 
 from strandline.metastore.thrift.messages import ApplicationException
 from tests.servers import postgresql
-from tests.servers.loopback import free_port
+from tests.servers.loopback import ReservedPort
 from tests.servers.postgresql import PostgresServer
 from tests.servers.thrift_client import ThriftClient
 
@@ -80,11 +80,11 @@ def hive_metastore(
 
 @contextmanager
 def _running(folder: Path, settings: dict[str, str]) -> Iterator[int]:
-    port = free_port()
     _configure(folder, settings)
     command = [_java(), "-cp", f"{folder}:{_driver()}:{_jars()}/*"]
-    command += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port)]
-    with (folder / "hive.log").open("wb") as log:
+    with closing(ReservedPort()) as reserved, (folder / "hive.log").open("wb") as log:
+        port = reserved.number
+        command += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port)]
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
         try:
             _await_port(port, process, folder / "hive.log")

@@ -11,12 +11,21 @@ from enum import Enum, auto
 from typing import Self
 
 
-def free_port() -> int:
-    """A port that no process listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+class ReservedPort:
+    """The number of a port that no process gets by chance, until `close`.
+
+    A server that asks for this number gets it, any number of times: Linux shares a port between
+    sockets with SO_REUSEADDR of which one listens, but chooses no port that any socket has.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Cut(Enum):

@@ -32,7 +32,7 @@ import psycopg
 from strandline.node.store_database import PARTS
 from strandline.sql import open_database
 from strandline.sql.schema_versions import CLOCK, SCHEMA
-from tests.servers.loopback import free_port
+from tests.servers.loopback import ReservedPort
 
 USER = "strandline"
 _schemas = itertools.count()
@@ -61,17 +61,13 @@ class PostgresServer:
         self._emptied: str | None = None
         self._connections: dict[str, psycopg.Connection] = {}
         """Connections of this process, by address: opening one costs more than its statements."""
-        self.port = free_port()
+        self._port = ReservedPort()
+        self.port = self._port.number
         account = _account()
         if account is not None:
             os.chown(self._folder, account.pw_uid, account.pw_gid)
         self._run("initdb", "-D", self._data, "-A", "trust", "-U", USER, "-E", "UTF8", "--no-sync")
-        for _ in range(5):
-            if self._started():
-                return
-            # Another process took the port in between.
-            self.port = free_port()
-        raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text()}")
+        self.start()
 
     def url(self, *, database: str = "postgres", schema: str | None = None) -> str:
         """The address of a database, whose tables are in ``schema``."""
@@ -156,7 +152,7 @@ class PostgresServer:
         database.close()
 
     def start(self) -> None:
-        """Start it on its data, at its previous port."""
+        """Start it on its data, at its port."""
         if not self._started():
             raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text()}")
 
@@ -204,6 +200,7 @@ class PostgresServer:
         for connection in self._connections.values():
             connection.close()
         self.stop()
+        self._port.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _family(self) -> Iterator[psutil.Process]:
