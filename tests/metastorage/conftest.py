@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.metastorage import Metastorage, Outcome, Put
+from strandline.metastorage import Metastorage, Outcome, Put, SqlMetastorage
+from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.stores import PATIENCE, STORES, Server, StoreKind
 
 LONG = 60.0
@@ -88,6 +89,17 @@ def server(kind: StoreKind) -> Iterator[Server]:
 @pytest.fixture
 def store(place: Place) -> Metastorage:
     return place.node()
+
+
+@contextmanager
+def impatient(store: Metastorage, seconds: float) -> Iterator[None]:
+    """In the block, the store waits no longer than this for an answer; a busy server needs more."""
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(store, EtcdMetastorage):
+            patch.setattr(store._gateway, "timeout", seconds)
+        if isinstance(store, SqlMetastorage):
+            patch.setattr(store._database, "_patience", seconds)
+        yield
 
 
 def put(store: Metastorage, key: str, value: bytes = b"") -> Outcome:

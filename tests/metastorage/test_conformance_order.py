@@ -108,22 +108,23 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place, ti
     nodes = [place.node(), place.node()]
     written = 0
     lock = threading.Lock()
-    finished = threading.Event()
+    begun, finished = threading.Barrier(8), threading.Event()
 
     def write(number: int) -> None:
         nonlocal written
+        begun.wait(60)
         for _ in range(15 * times):
             revision = put(nodes[number % 2], f"k{number}").revision
             with lock:
                 written = max(written, revision)
 
-    def read(number: int) -> int:
-        reads = 0
-        while not finished.is_set():
+    def read(number: int) -> None:
+        begun.wait(60)
+        is_last = False
+        while not is_last:
+            is_last = finished.is_set()
             floor = written
             assert nodes[number % 2].revision() >= floor
-            reads += 1
-        return reads
 
     with ThreadPoolExecutor(8) as threads:
         readers = [threads.submit(read, number) for number in range(4)]
@@ -131,7 +132,8 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place, ti
             list(threads.map(write, range(4)))
         finally:
             finished.set()
-        assert all(reader.result() > 0 for reader in readers)
+        for reader in readers:
+            reader.result()
     assert [node.revision() for node in nodes] == [60 * times] * 2
 
 
@@ -232,6 +234,7 @@ def test_a_killed_writer_loses_no_acknowledged_write_and_leaves_none_half_done(
                 number = other.hear()
             other.kill()
             acknowledged = [number, *other.everything()]
+        store.check()  # the server may have a request that it has not begun; it begins none later
         left, right = store.get("left"), store.get("right")
         assert left is not None
         assert right is not None

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Metastorage, Put, RevisionIs
-from tests.metastorage.conftest import LONG, Place, Wall, hears, keys, put
+from tests.metastorage.conftest import LONG, Place, Wall, hears, impatient, keys, put
 from tests.metastorage.stores import STORES, Server, StoreKind
 from tests.servers.loopback import Cut, Proxy
 
@@ -67,7 +67,7 @@ def test_the_first_call_after_a_restart_of_the_server_succeeds(
 def test_a_stopped_server_is_unavailable_until_it_is_started_again(
     place: Place, server: Server
 ) -> None:
-    store = place.node(patience=SHORT)
+    store = place.node()
     put(store, "a")
     server.stop()
     assert all(isinstance(error, Unavailable) for error in errors_of(calls_of(store)))
@@ -79,11 +79,12 @@ def test_a_stopped_server_is_unavailable_until_it_is_started_again(
 def test_calls_to_a_server_that_does_not_answer_end_after_the_patience(
     place: Place, server: Server
 ) -> None:
-    store = place.node(patience=SHORT)
+    store = place.node()
     put(store, "a", b"1")
     server.pause()
     began = time.monotonic()
-    assert all(isinstance(error, Unavailable) for error in errors_of(calls_of(store)))
+    with impatient(store, SHORT):
+        assert all(isinstance(error, Unavailable) for error in errors_of(calls_of(store)))
     assert SHORT <= time.monotonic() - began < LONG
     server.resume()
     assert put(store, "c").succeeded
@@ -141,7 +142,7 @@ def test_a_change_made_before_the_waiter_has_reconnected_is_not_missed(
 def test_a_wait_on_a_stopped_server_raises_unavailable_at_its_timeout(
     place: Place, server: Server
 ) -> None:
-    store = place.node(patience=SHORT)
+    store = place.node()
     seen = put(store, "a").revision
     server.stop()
     with pytest.raises(Unavailable):

@@ -136,10 +136,13 @@ def given_up_for_good(patch: pytest.MonkeyPatch) -> None:
 def little_patience(patch: pytest.MonkeyPatch) -> None:
     """A call ends before its patience is over."""
 
-    def init(real: Any, self: EtcdGateway, endpoints: Any, *, timeout: float) -> None:
-        real(self, endpoints, timeout=timeout / 2)
+    def half(gateway: EtcdGateway) -> float:
+        return float(vars(gateway)["timeout"]) / 2
 
-    wrap(patch, "__init__", EtcdGateway, by=init)
+    def keep(gateway: EtcdGateway, seconds: float) -> None:
+        vars(gateway)["timeout"] = seconds
+
+    patch.setattr(EtcdGateway, "timeout", property(half, keep), raising=False)
 
 
 @TEETH.found_by(

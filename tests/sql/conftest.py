@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from strandline.sql import Database, SqliteDatabase, open_database, open_sqlite
+from strandline.sql import Database, SqliteDatabase, open_database, open_sqlite, postgres_database
 from tests.servers import postgresql
 from tests.servers.sqlite import sqlite_url
 from tests.sql import work
+
+
+@pytest.fixture(autouse=True)
+def _waits_for_a_busy_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write past its deadline waits longer for the answer of the server than in a node."""
+    monkeypatch.setattr(postgres_database, "_ANSWER_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.store import upgrades as metastore_upgrades
 from strandline.node.store_database import PARTS
 from strandline.sql import Database, open_database, postgres_database, run, schema_versions
+from strandline.sql.postgres_database import PostgresDatabase
 from strandline.sql.schema_versions import Step
 from strandline.transactions import tables as transaction_tables
 from tests.servers import postgresql
@@ -44,7 +46,10 @@ def columns(database: Database) -> set[str]:
         return {column["name"] for column in inspect(connection).get_columns("counter")}
 
 
-def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> None:
+def test_concurrent_openers_of_an_older_database_upgrade_it_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "UPGRADE_LOCK_SECONDS", 60.0)
     first = open_database(url)
     first.ensure_schema("counter", 1, work.METADATA)
     taken: list[int] = []
@@ -72,13 +77,22 @@ def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> No
     first.close()
 
 
+def lose_patience(database: Database) -> None:
+    """Bring the time at which each call must have its answer forward to the present."""
+    assert isinstance(database, PostgresDatabase)
+    for connection in list(database._connections):
+        if connection.deadline is not None:
+            connection.deadline = 0.0
+
+
 def test_an_upgrade_may_take_longer_than_a_call(servers_url: str) -> None:
     """An index of a large table takes minutes."""
-    database = open_database(servers_url, patience=0.2)
+    database = open_database(servers_url)
     database.ensure_schema("counter", 1, work.METADATA)
 
     def step(connection: Connection) -> None:
-        connection.execute(text("SELECT pg_sleep(0.5)"))
+        lose_patience(database)
+        connection.execute(text("SELECT pg_sleep(0.2)"))
 
     database.ensure_schema("counter", 2, work.METADATA, steps={2: step})
     database.close()
@@ -102,10 +116,15 @@ def test_an_upgrade_of_a_table_that_is_read_gives_up_and_says_why(
 
 
 def test_a_process_that_waits_for_the_upgrade_of_another_says_so(servers_url: str) -> None:
-    upgrading, database = open_database(servers_url), open_database(servers_url, patience=0.2)
-    waits = pytest.raises(DeadlineExceeded, match="another process creates or upgrades")
-    with upgrading._schema_change(), waits:
-        database.ensure_schema("counter", 1, work.METADATA)
+    upgrading, database = open_database(servers_url), open_database(servers_url)
+    waiting_sessions = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with ThreadPoolExecutor(1) as threads, upgrading._schema_change() as connection:
+        waiting = threads.submit(database.ensure_schema, "counter", 1, work.METADATA)
+        while not connection.exec_driver_sql(waiting_sessions).all():
+            time.sleep(0.001)  # only the server knows when it waits
+        lose_patience(database)
+        with pytest.raises(DeadlineExceeded, match="another process creates or upgrades"):
+            waiting.result()
     database.ensure_schema("counter", 1, work.METADATA)
     database.close()
     upgrading.close()
