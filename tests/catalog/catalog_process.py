@@ -119,8 +119,11 @@ class Asker:
 class Service:
     """The requests that a node answers, by name."""
 
-    def __init__(self, manager: CatalogManager, folder: str, number: int) -> None:
+    def __init__(
+        self, manager: CatalogManager, store: Metastorage, folder: str, number: int
+    ) -> None:
         self._manager = manager
+        self._store = store
         self._folder = folder
         self._number = number
 
@@ -128,6 +131,11 @@ class Service:
         """Create a table; returns its version."""
         command = table(name, comment=comment)
         return self._manager.execute(command, author="ann", timeout=timeout).version
+
+    def wait_for_answers(self, patience: float) -> None:
+        """From now on, wait so long for an answer of a database; etcd gets `OPENING_PATIENCE`."""
+        if isinstance(self._store, SqlMetastorage):
+            self._store._database._patience = patience
 
     def read(self, name: str) -> bool:
         """Whether the present has the table."""
@@ -188,11 +196,10 @@ def serve(say: Callable[[object], None], hear: Callable[[], Any], options: dict[
     state = open_state(
         store, f"node-{number}", delay_ms=options["delay_ms"], skew_ms=options["skew_ms"]
     )
-    if isinstance(store, SqlMetastorage):
-        store._database._patience = patience  # until here a busy machine may need longer
     manager = CatalogManager(state, clock)
     manager.start()
-    service = Service(manager, folder, number)
+    service = Service(manager, store, folder, number)
+    service.wait_for_answers(patience)  # until here a busy machine may need longer
     Reader(manager, f"{folder}/read-{number}")
     writing = threading.Lock()
 

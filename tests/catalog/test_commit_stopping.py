@@ -17,8 +17,9 @@ from tests.conftest import Member
 
 
 def test_waiting_callers_get_stopping_and_their_commands_are_not_executed(
-    new_manager: Managers,
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", callers.PATIENCE)
     manager, other = new_manager(), new_manager()
     gate = Gate(manager)
     first = Call(manager, create("first"))
@@ -42,8 +43,9 @@ def test_waiting_callers_get_stopping_and_their_commands_are_not_executed(
 
 
 def test_a_caller_whose_append_lost_while_its_node_stops_is_told_that_it_stops(
-    new_manager: Managers,
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", callers.PATIENCE)
     manager, other = new_manager(), new_manager()
     gate = Gate(manager)
     call = Call(manager, create("a"))

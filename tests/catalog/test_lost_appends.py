@@ -82,6 +82,7 @@ def test_a_long_batch_gets_its_turn_although_another_node_appends_during_each_va
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update_priority, "LONG_VALIDATION_SECONDS", 0.0)
+    monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", PATIENCE)
     manager, other = new_manager(), new_manager()
     other.start()
     calls: list[Call] = []
@@ -91,12 +92,11 @@ def test_a_long_batch_gets_its_turn_although_another_node_appends_during_each_va
         def plan(self, planning: Planning) -> None:
             has_priority = len(calls) >= update_priority.LOSSES_BEFORE_PRIORITY
             calls.append(Call(other, create(f"b{len(calls)}")))
-            calls[-1].join(
-                0.3 if has_priority else PATIENCE
-            )  # while this node has priority, the call waits
+            # While this node has priority, the call waits.
+            calls[-1].join(0.3 if has_priority else PATIENCE)
             create("a").plan(planning)
 
-    version = manager.execute(Long(), author="ann", timeout=20).version
+    version = manager.execute(Long(), author="ann").version
     assert all(isinstance(call.outcome(), int) for call in calls)
     versions = [call.version for call in calls]
     assert versions[update_priority.LOSSES_BEFORE_PRIORITY - 1] < version < versions[-1]
@@ -125,7 +125,7 @@ def test_a_batch_that_is_refused_after_it_has_asked_for_priority_lets_the_others
         manager.execute(Refused(), author="ann")
     other.sync()
     assert other.latest_catalog().version > versions[-1]  # the request
-    other.execute(create("c"), author="ann", timeout=PATIENCE / 8)
+    other.execute(create("c"), author="ann", timeout=PATIENCE / 2)
     assert schemas(other) == ["b0", "b1", "c"]
 
 
@@ -149,16 +149,17 @@ def test_a_node_that_asked_for_priority_and_died_delays_the_others_only_for_a_wh
 
 
 def test_of_two_nodes_that_ask_for_priority_the_first_has_it_and_then_the_second(
-    new_manager: Managers,
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", PATIENCE)
     manager, other = new_manager(), new_manager()
     other.start()
     for node in (manager, other):
         node._commits.priority.ask(PATIENCE)
     manager.sync()
-    manager.execute(create("a"), author="ann", timeout=PATIENCE / 4)
+    manager.execute(create("a"), author="ann", timeout=PATIENCE / 2)
     other.sync()
-    other.execute(create("b"), author="ann", timeout=PATIENCE / 4)
+    other.execute(create("b"), author="ann", timeout=PATIENCE / 2)
     assert schemas(other) == ["a", "b"]
 
 
@@ -193,6 +194,6 @@ def test_a_request_for_priority_that_fails_does_not_fail_the_batch(
         return real(*arguments, **named)
 
     gate.real = lose
-    version = manager.execute(Long(), author="ann", timeout=PATIENCE / 4).version
+    version = manager.execute(Long(), author="ann", timeout=PATIENCE / 2).version
     assert failed
     assert version == versions[-1] + 1

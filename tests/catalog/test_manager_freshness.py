@@ -555,7 +555,7 @@ def test_a_log_that_was_set_back_is_an_error(new_node: Nodes) -> None:
 
 
 def created(manager: CatalogManager, name: str) -> None:
-    manager.execute(CreateSchema(name=name), author="ann", timeout=2)
+    manager.execute(CreateSchema(name=name), author="ann", timeout=60)
 
 
 @contextmanager
@@ -630,7 +630,7 @@ def test_changes_become_active_although_the_time_of_the_log_is_hours_ahead(
     carried_out(fast, "a")
     for name in ("b", "c"):
         reader.manager.look()
-        slow.manager.execute(CreateSchema(name=name), author="ann", timeout=5)
+        slow.manager.execute(CreateSchema(name=name), author="ann", timeout=60)
         reader.passes(DELAY - SKEW + 1)
         assert reader.has("a")
         assert reader.has(name)
@@ -651,13 +651,13 @@ def test_a_change_counts_as_active_only_when_the_time_of_the_log_was_moved(
         monkeypatch.undo()
         reader.manager.look()
         with pytest.raises(AlreadyExists):
-            slow.manager.execute(CreateSchema(name="b"), author="bob", timeout=5)
+            slow.manager.execute(CreateSchema(name="b"), author="bob", timeout=60)
         reader.passes(DELAY - SKEW + 1)
         answers.append(reader.has("b"))
         return look()
 
     monkeypatch.setattr(slow.manager, "look", late)
-    slow.manager.execute(CreateSchema(name="b"), author="ann", timeout=5)
+    slow.manager.execute(CreateSchema(name="b"), author="ann", timeout=60)
     assert answers == [True]
 
 
@@ -672,7 +672,7 @@ def test_an_interrupt_does_not_make_a_version_look_lost(
         append(history, catalog)
         raise KeyboardInterrupt
 
-    new_node(delay=0, skew=0).manager.execute(CreateSchema(name="a"), author="ann", timeout=2)
+    new_node(delay=0, skew=0).manager.execute(CreateSchema(name="a"), author="ann", timeout=60)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(History, "append", interrupted)
         node.manager.sync()

@@ -189,10 +189,10 @@ def test_commands_of_a_node_do_not_wait_long_for_a_child_that_does_not_succeed(
     monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", 0.01)
     manager._commits.priority.grant()
     assert create(manager, 1) == manager.present().version
-    monkeypatch.undo()
+    monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", 60.0)
     manager._commits.priority.grant()  # the child announces again, because another node was first
     commands = [CreateSchema(name="later")]
-    assert manager.execute(commands, author="ann", timeout=5.0).applied == (True,)
+    assert manager.execute(commands, author="ann", timeout=30).applied == (True,)
 
 
 def test_a_node_that_stops_does_not_wait_for_its_child(manager: CatalogManager) -> None:

@@ -38,7 +38,7 @@ def started(
     first_address: str | None = None,
     delay_ms: int = DELAY_MS,
     skew_ms: int = SKEW_MS,
-    patience: float = 3.0,
+    patience: float = 30.0,
     fault: str | None = None,
 ) -> Iterator[Nodes]:
     """Start nodes on one catalog; the first connects to ``first_address`` if that is given.
@@ -265,21 +265,29 @@ def breakable(kind: StoreKind, folder: Path, **options: Any) -> Iterator[tuple[N
 
 
 def a_store_that_was_away_leaves_no_trace(
-    nodes: Nodes, absence: Absence, *, away: float, short: float, late: float, long: float
+    nodes: Nodes,
+    absence: Absence,
+    *,
+    patience: float,
+    away: float,
+    short: float,
+    late: float,
+    long: float,
 ) -> None:
     """Callers wait until their time-out, or get a typed error; then all nodes agree again.
 
-    The store is unavailable for ``away`` seconds. Callers that wait for ``short`` seconds get an
-    error at most ``late`` seconds after that. Callers that wait for ``long`` seconds wait until the
-    store is back; the commit of one of them was under way.
+    The store is unavailable for ``away`` seconds after the callers that wait for ``short`` seconds
+    got their errors, at most ``late`` seconds after that. Callers that wait for ``long`` seconds
+    wait until the store is back; the commit of one of them was under way. Meanwhile no node waits
+    longer than ``patience`` for an answer of the store.
     """
     first, *_, last = nodes
     first.ask("create", name="before").result(60)
+    results([node.ask("wait_for_answers", patience=patience) for node in nodes])
     absence.at_the_next_commit()
     patient = [first.ask("create", name="under_way", timeout=long, comment=absence.MARK)]
     try:
         assert absence.began.wait(60), "no commit was seen"
-        back = time.monotonic() + away
         patient += [
             node.ask("create", name=f"yes_{n}", timeout=long) for n, node in enumerate(nodes)
         ]
@@ -289,6 +297,7 @@ def a_store_that_was_away_leaves_no_trace(
         ends = outcomes(impatient, timeout=short + late)
         assert "waiting" not in ends, "a caller waits longer than it said"
         assert set(ends) <= {*NOTHING_HAPPENED, "unknown_outcome"}, "a call while the store is away"
+        back = time.monotonic() + away
         # By now no look at the store is recent enough to answer from memory.
         reads = [node.ask("read", name="before") for node in nodes]
         read = outcomes(reads, timeout=back - time.monotonic())
@@ -297,6 +306,7 @@ def a_store_that_was_away_leaves_no_trace(
         assert set(waiting) == {"waiting"}, "a patient caller did not wait"
     finally:
         absence.end()
+    results([node.ask("wait_for_answers", patience=60) for node in nodes])
     ended = outcomes(patient, timeout=long)
     assert set(ended) == {"done"}, "a patient caller did not get what it waited for"
     read = outcomes(reads, timeout=long)
@@ -316,9 +326,9 @@ def a_store_that_was_away_leaves_no_trace(
 
 @pytest.mark.slow
 def test_all_nodes_agree_after_the_store_was_unavailable(kind: StoreKind, tmp_path: Path) -> None:
-    with breakable(kind, tmp_path, patience=2.0) as (nodes, absence):
+    with breakable(kind, tmp_path) as (nodes, absence):
         a_store_that_was_away_leaves_no_trace(
-            nodes, absence, away=2.5, short=0.5, late=30.0, long=60.0
+            nodes, absence, patience=2.0, away=2.0, short=0.5, late=30.0, long=120.0
         )
 
 
@@ -328,5 +338,5 @@ def test_all_nodes_agree_after_the_store_was_unavailable_for_ten_seconds(
 ) -> None:
     with breakable(kind, tmp_path) as (nodes, absence):
         a_store_that_was_away_leaves_no_trace(
-            nodes, absence, away=10.0, short=1.0, late=2.0, long=60.0
+            nodes, absence, patience=3.0, away=9.0, short=1.0, late=2.0, long=60.0
         )

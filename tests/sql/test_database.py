@@ -186,7 +186,10 @@ def refused(database: Database) -> bool:
     return False
 
 
-def test_close_waits_for_running_calls_and_refuses_new_ones(url: str) -> None:
+def test_close_waits_for_running_calls_and_refuses_new_ones(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.sql.database._CLOSE_PATIENCE", 60.0)
     database = open_database(url)
     database.ensure_schema("counter", 1, MetaData())
     inside, leave = threading.Event(), threading.Event()
