@@ -19,7 +19,7 @@ from strandline.durable.persist.blob import Blob, FileBlob, open_bucket
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog, shard_name
 from strandline.sql import open_database
-from tests.metastorage.stores import PATIENCE, STORES, StoreKind
+from tests.metastorage.stores import STORES, StoreKind
 from tests.servers import s3
 
 CHUNKED = 100
@@ -38,13 +38,8 @@ class LogKind(ABC):
         """Make an empty log and return its address; its files are in ``folder``."""
 
     @contextmanager
-    def open(
-        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
-    ) -> Iterator[UpdateLog]:
-        """Open the log at ``address`` as one more node.
-
-        A call that gets no answer for ``patience`` seconds ends with an error.
-        """
+    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
+        """Open the log at ``address`` as one more node."""
         raise NotImplementedError
         yield
 
@@ -58,20 +53,16 @@ class OnMetastorage(LogKind):
         return self._stores.create(folder)
 
     @contextmanager
-    def open(
-        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
-    ) -> Iterator[UpdateLog]:
-        with self._stores.open(address, clock, patience=patience) as store:
+    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
+        with self._stores.open(address, clock) as store:
             yield MetastorageLog(store, chunk_bytes=self._chunk_bytes or CHUNKED)
 
 
 class Stash(OnMetastorage):
     @contextmanager
-    def open(
-        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
-    ) -> Iterator[UpdateLog]:
+    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
         with (
-            closing(open_database(address, patience=patience)) as database,
+            closing(open_database(address)) as database,
             closing(StashLog(database, clock)) as log,
         ):
             yield log
@@ -91,11 +82,9 @@ class Persist(OnMetastorage):
         return FileBlob(Path(place))
 
     @contextmanager
-    def open(
-        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
-    ) -> Iterator[UpdateLog]:
+    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
         store_address, _, place = address.partition("|")
-        with self._stores.open(store_address, clock, patience=patience) as store:
+        with self._stores.open(store_address, clock) as store:
             blob, every = self.open_blobs(place), self._tidied_every
             yield PersistLog(Consensus(store), blob, SHARD, tidied_every=every)
 
@@ -125,13 +114,11 @@ class Shadow(LogKind):
         return f"{address}\n{address if self._share else self._second.create(second)}"
 
     @contextmanager
-    def open(
-        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
-    ) -> Iterator[UpdateLog]:
+    def open(self, address: str, clock: HybridClock) -> Iterator[UpdateLog]:
         first, second = address.split("\n")
         with (
-            self._first.open(first, clock, patience=patience) as first_log,
-            self._second.open(second, clock, patience=patience) as other,
+            self._first.open(first, clock) as first_log,
+            self._second.open(second, clock) as other,
         ):
             yield ShadowLog(first_log, other, names=("first", "second"))
 

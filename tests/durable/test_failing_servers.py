@@ -35,7 +35,6 @@ from tests.durable.logs import (
     Stash,
 )
 from tests.durable.updates import TOKEN, begin, update
-from tests.metastorage.stores import PATIENCE
 from tests.servers import s3
 from tests.servers.loopback import Cut, CutOnce, Plan, Proxy, RandomFaults
 
@@ -143,11 +142,10 @@ class Place:
             self._through_lines = self._through_lines.replace(here, there)
         begin(self.open(), 1)
 
-    def open(self, *, line_fails: bool = False, patience: float = PATIENCE) -> UpdateLog:
+    def open(self, *, line_fails: bool = False) -> UpdateLog:
         """Open the log as one more node, by a connection that fails or by one that does not."""
         address = self._through_lines if line_fails else self._address
-        log = self._kind.open(address, HybridClock(), patience=patience)
-        return self._opened.enter_context(log)
+        return self._opened.enter_context(self._kind.open(address, HybridClock()))
 
 
 @contextmanager
@@ -263,7 +261,7 @@ def storm(
     files = FailingFiles(seed, 0.05)
     writers = [Commits() for _ in range(3)]
     with placed(kind, folder) as place, ThreadPoolExecutor(len(writers)) as threads:
-        logs = [place.open(line_fails=True, patience=1.0) for _ in writers]
+        logs = [place.open(line_fails=True) for _ in writers]
         with monkeypatch.context() as patch:
             patch.setattr("strandline.durable.persist.blob.os", files)
             place.plan = faults

@@ -13,7 +13,7 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.metastorage import Metastorage, Outcome, Put, SqlMetastorage
 from strandline.metastorage.etcd.store import EtcdMetastorage
-from tests.metastorage.stores import PATIENCE, STORES, Server, StoreKind
+from tests.metastorage.stores import STORES, Server, StoreKind
 
 LONG = 60.0
 """Seconds given to a waiter that a change has to wake; it wakes within milliseconds."""
@@ -41,7 +41,6 @@ class Place:
         self,
         wall: Wall | None = None,
         *,
-        patience: float = PATIENCE,
         port: int | None = None,
     ) -> Metastorage:
         """Open the store as one more node, with that node's wall clock.
@@ -51,7 +50,7 @@ class Place:
         kind = STORES[self.kind]
         clock = HybridClock() if wall is None else HybridClock(wall)
         address = self.address if port is None else kind.through(self.address, port)
-        return self._open.enter_context(kind.open(address, clock, patience=patience))
+        return self._open.enter_context(kind.open(address, clock))
 
     def close(self) -> None:
         self._open.close()

@@ -17,8 +17,6 @@ from strandline.metastorage import Metastorage, open_metastorage
 from tests.servers import etcd, postgresql
 from tests.servers.sqlite import sqlite_url
 
-PATIENCE = 30.0
-
 
 class Server(Protocol):
     """A real server that the tests of one process share; it is started on first use."""
@@ -54,14 +52,9 @@ class StoreKind(ABC):
         """Make an empty store and return its address; its files are in ``folder``."""
 
     @contextmanager
-    def open(
-        self, address: str, clock: HybridClock, *, patience: float = PATIENCE
-    ) -> Iterator[Metastorage]:
-        """Open the store at ``address`` as one more node.
-
-        A call that gets no answer for ``patience`` seconds ends with an error.
-        """
-        store = open_metastorage(address, clock, patience=patience)
+    def open(self, address: str, clock: HybridClock) -> Iterator[Metastorage]:
+        """Open the store at ``address`` as one more node."""
+        store = open_metastorage(address, clock)
         try:
             yield store
         finally:
