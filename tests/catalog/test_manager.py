@@ -97,7 +97,7 @@ def test_a_node_waits_for_versions_after_old_events_were_pruned(
 
     monkeypatch.setattr(log, "listen", listen)
     node.start()
-    assert waits.wait(10)
+    assert waits.wait(60)
 
 
 def test_known_present_is_none_after_another_node_appended(new_manager: Managers) -> None:

@@ -67,6 +67,7 @@ def create(manager: CatalogManager, count: int) -> int:
 def test_a_reader_waits_for_a_large_update_of_this_node(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(applier, "OWN_SECONDS", TIMEOUT)
     reader = Reader(manager, monkeypatch)
     version = create(manager, LARGE)
     assert reader.read.wait(TIMEOUT)

@@ -109,6 +109,10 @@ def test_an_append_leaves_only_data_files(tables: Tables) -> None:
     assert suffixes(files(folder(tables, "shop.t"))) == {"_files": counts.files}
 
 
+SECONDS = 600
+"""Until then, Spark has begun a job or ended a task, however busy the machine is."""
+
+
 @pytest.mark.slow
 def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_ended(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
@@ -120,7 +124,7 @@ def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_
     def watched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        moved, end = 0, monotonic() + 60
+        moved, end = 0, monotonic() + SECONDS
         while context.partitionId() == 1 and monotonic() < end:
             # Unlike `Path.rglob`, this leaves out a folder that is moved meanwhile.
             walked = os.walk(root)
@@ -145,7 +149,7 @@ def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_
 def test_the_job_of_an_interrupted_append_is_cancelled(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tracker = tables.spark.sparkContext.statusTracker()
-    end = monotonic() + 60
+    end = monotonic() + SECONDS
 
     def interrupt() -> None:
         while not tracker.getActiveJobsIds() and monotonic() < end:
