@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from itertools import count
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -24,6 +26,7 @@ from strandline.errors import (
 from strandline.metastorage import Absent, Delete, DeleteRange, Exists, Lease, Put, ValueIs
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd import leases as etcd_leases
+from strandline.metastorage.etcd import store as etcd_store
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway, delete_operation, put_operation
@@ -169,6 +172,17 @@ def test_a_lease_is_not_granted_at_a_time_that_was_overtaken(
     assert lease is not None
     assert lease.expires > checked[0] + (1_000 << 16)
     assert store.lease("lead") == other.lease("lead") == lease
+
+
+def test_a_check_and_a_lease_are_tried_however_late_their_thread_runs(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, hours = place.node(), count()
+    clock = SimpleNamespace(monotonic=lambda: 3600.0 * next(hours))  # between any two lines
+    for module in (etcd_store, etcd_leases):
+        monkeypatch.setattr(module, "time", clock)
+    assert store.check().revision == 0
+    assert store.acquire_lease("lead", "me", ttl_ms=1_000) is not None
 
 
 def test_the_time_of_an_idle_store_follows_the_clock(place: EtcdPlace) -> None:

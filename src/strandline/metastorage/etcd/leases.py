@@ -118,7 +118,7 @@ class EtcdLeases:
     ) -> tuple[Lease, Timestamp]:
         """The row after ``change`` (None: unchanged), and the time of the decision."""
         finish = time.monotonic() + self._gateway.timeout
-        while time.monotonic() < finish:
+        while True:
             row, modified, stored = self._read(name)
             now = time_above(self._clock, stored, bounded=False)
             changed = change(row, now)
@@ -133,10 +133,12 @@ class EtcdLeases:
             )
             if answer.succeeded:
                 return changed or row, now
-        raise DeadlineExceeded(
-            f"the lease {name!r} could not be written within {self._gateway.timeout} s, because "
-            "other clients changed the store at each try; nothing was changed, try again"
-        )
+            if time.monotonic() >= finish:
+                raise DeadlineExceeded(
+                    f"the lease {name!r} could not be written within {self._gateway.timeout} s, "
+                    "because other clients changed the store at each try; nothing was changed, "
+                    "try again"
+                )
 
 
 def lost_time(gateway: EtcdGateway) -> str:

@@ -380,7 +380,7 @@ class EtcdMetastorage(Metastorage):
         """`check`, without counting it."""
         stored = Timestamp(0)
         finish = time.monotonic() + self._gateway.timeout
-        while time.monotonic() < finish:
+        while True:
             now = time_above(self._clock, stored, bounded=False)
             raised = encode_time(now)
             answer = self._gateway.txn(
@@ -393,7 +393,8 @@ class EtcdMetastorage(Metastorage):
             if answer.succeeded:
                 return Head(decode_head(present).revision, now)
             stored = self._stored_time(present)
-        raise self._always_second()
+            if time.monotonic() >= finish:
+                raise self._always_second()
 
     def _settle(self) -> None:
         """Order this call after every write with an unknown outcome, so that reads stay true.
