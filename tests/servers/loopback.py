@@ -119,7 +119,9 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._late.set()
         self._taken.set()
-        for connection in (self._listening, *self._sockets):
+        _end(self._listening)
+        self._threads[0].join(60)  # from now on, no connection is accepted
+        for connection in self._sockets:
             _end(connection)
         for thread in self._threads:
             thread.join(60)
