@@ -17,6 +17,8 @@ from tests.metastorage.stores import STORES, Server, StoreKind
 
 LONG = 60.0
 """Seconds given to a waiter that a change has to wake; it wakes within milliseconds."""
+MEETING = 60.0
+"""Seconds given to threads that wait for each other; a planted fault does not shorten them."""
 
 
 @dataclass

@@ -19,12 +19,7 @@ from typing import Any
 import pytest
 
 from strandline.errors import StrandlineError
-from tests.metastorage import (
-    conftest,
-    test_conformance,
-    test_conformance_leases,
-    test_conformance_order,
-)
+from tests.metastorage import conftest, test_conformance, test_conformance_order
 from tests.metastorage.work import Hear, Say
 from tests.sql.processes import Process
 
@@ -32,7 +27,7 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 Check = Callable[..., None]
 
 SUITE = Path(__file__).parent
-LONG = 0.8
+LONG = 5.0
 """Seconds after which a waiter counts as not woken here; in the suite it has a minute."""
 
 
@@ -122,7 +117,7 @@ def with_fault(
 
 def waiters_are_missed_soon(patch: pytest.MonkeyPatch) -> None:
     """Shorten the time after which a waiter counts as not woken from a minute to `LONG`."""
-    for module in (conftest, test_conformance, test_conformance_leases):
+    for module in (conftest, test_conformance):
         patch.setattr(module, "LONG", LONG)
 
 

@@ -31,7 +31,7 @@ from strandline.metastorage import (
     RevisionIs,
     ValueIs,
 )
-from tests.metastorage.conftest import LONG, Place, hears, keys, put
+from tests.metastorage.conftest import LONG, MEETING, Place, hears, keys, put
 
 AWHILE = 0.05
 """Seconds in which a waiter would have answered if it could."""
@@ -379,19 +379,23 @@ def test_a_follower_sees_every_state_that_lasts_until_it_reads(place: Place) -> 
 
     def write() -> None:
         for number in range(rounds):
-            turn.wait(LONG)
+            turn.wait(MEETING)
             change = Delete("state") if number % 3 == 2 else Put("state", b"%d" % number)
             writer.invoke([], [change])
 
     states = []
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(write)
-        for _ in range(rounds):
-            seen = follower.revision()
-            turn.wait(LONG)
-            assert hears(follower, "state", seen)
-            entry = follower.get("state")
-            states.append(b"none" if entry is None else entry.value)
+        try:
+            for _ in range(rounds):
+                seen = follower.revision()
+                turn.wait(MEETING)
+                assert hears(follower, "state", seen)
+                entry = follower.get("state")
+                states.append(b"none" if entry is None else entry.value)
+        except AssertionError:
+            turn.abort()  # the writer would wait for the next turn
+            raise
         writing.result()
     assert states == [b"none" if n % 3 == 2 else b"%d" % n for n in range(rounds)]
 

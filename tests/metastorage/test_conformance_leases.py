@@ -10,7 +10,7 @@ import pytest
 from strandline.clock import timestamp
 from strandline.errors import Conflict
 from strandline.metastorage import Condition, LeaseHeld, Metastorage, Put
-from tests.metastorage.conftest import LONG, Place, Wall, keys, put
+from tests.metastorage.conftest import MEETING, Place, Wall, keys, put
 
 
 def test_a_lease_has_one_holder_and_each_new_holder_gets_a_larger_token(place: Place) -> None:
@@ -116,7 +116,7 @@ def test_only_one_of_many_concurrent_callers_gets_a_lease(place: Place) -> None:
     def run_for(number: int) -> list[str]:
         got = []
         for name in names:
-            together.wait(LONG)
+            together.wait(MEETING)
             if nodes[number % 2].acquire_lease(name, f"n{number}", ttl_ms=60_000) is not None:
                 got.append(name)
         return got

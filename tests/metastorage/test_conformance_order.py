@@ -17,7 +17,7 @@ from hypothesis import settings
 from strandline.clock import MAX_AHEAD_MS, timestamp
 from strandline.errors import WrongClock
 from strandline.metastorage import Delete, DeleteRange, Head, Outcome, Put
-from tests.metastorage.conftest import Place, Wall, put
+from tests.metastorage.conftest import MEETING, Place, Wall, put
 from tests.metastorage.model import AS_USUAL, compare_with_a_dictionary
 from tests.metastorage.stores import StoreKind
 from tests.metastorage.work import increment
@@ -112,14 +112,14 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place, ti
 
     def write(number: int) -> None:
         nonlocal written
-        begun.wait(60)
+        begun.wait(MEETING)
         for _ in range(15 * times):
             revision = put(nodes[number % 2], f"k{number}").revision
             with lock:
                 written = max(written, revision)
 
     def read(number: int) -> None:
-        begun.wait(60)
+        begun.wait(MEETING)
         is_last = False
         while not is_last:
             is_last = finished.is_set()

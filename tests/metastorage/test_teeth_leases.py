@@ -22,7 +22,7 @@ from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import run, stored_time
 from tests.metastorage import test_conformance_leases as leases
-from tests.metastorage.conftest import LONG
+from tests.metastorage.conftest import MEETING
 from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
 
 STORES = (SqlMetastorage, EtcdMetastorage)
@@ -232,7 +232,7 @@ def granted_on_a_look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
             looks[name] += 1
             waits, barrier = looks[name] <= 2, both[name]
         if waits:
-            barrier.wait(LONG)
+            barrier.wait(MEETING)
         return lease
 
     wrap(patch, "_lease", SqlMetastorage, by=look)
