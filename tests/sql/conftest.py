@@ -15,8 +15,9 @@ from tests.sql import work
 
 @pytest.fixture(autouse=True)
 def _waits_for_a_busy_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write past its deadline waits longer for the answer of the server than in a node."""
+    """Writes past their deadline and upgrades wait longer for the server than in a node."""
     monkeypatch.setattr(postgres_database, "_ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(postgres_database, "UPGRADE_LOCK_SECONDS", 60.0)
 
 
 @pytest.fixture

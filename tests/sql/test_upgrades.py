@@ -46,10 +46,7 @@ def columns(database: Database) -> set[str]:
         return {column["name"] for column in inspect(connection).get_columns("counter")}
 
 
-def test_concurrent_openers_of_an_older_database_upgrade_it_once(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_database, "UPGRADE_LOCK_SECONDS", 60.0)
+def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> None:
     first = open_database(url)
     first.ensure_schema("counter", 1, work.METADATA)
     taken: list[int] = []
