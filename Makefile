@@ -32,7 +32,10 @@ setup:
 servers: setup
 	scripts/setup postgresql etcd-server
 	$(BIN)/python -m tests.spark_classes
-	# In a new checkout, each process of the run would compile all tests, at the same time as the others.
+	# In a new checkout, each process of the run would compile all tests, at the same time as the others,
+	# and compute the characters that Hypothesis makes texts of.
+	ls .hypothesis/unicode_data/*/codec-*.gz > /dev/null 2>&1 || \
+	$(BIN)/python -c 'from hypothesis.strategies import text; text().validate()'
 	ls tests/__pycache__/conftest.*-pytest-*.pyc > /dev/null 2>&1 || \
 	$(PYTEST_ALONE) --collect-only tests > /dev/null || true # the run says what cannot be collected
 
