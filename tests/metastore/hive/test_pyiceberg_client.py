@@ -1,6 +1,8 @@
 """PyIceberg's Hive catalog on this metastore: namespaces, tables, and commits under its locks.
 
 PyIceberg's own integration suite is run by hand before a release; its findings are tested here.
+Most of PyIceberg is imported inside functions: each process of a run imports this module, and one
+of them needs PyIceberg.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.hive import HiveCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -21,18 +22,10 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import LongType, NestedField, StringType
 
 from strandline.metastore.hive.alter_relation import AlterRelation
 from strandline.transactions import locks as locks_of_transactions
 from tests.metastore.hive.hive_node import HiveNode
-
-SCHEMA = Schema(
-    NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType())
-)
-
 
 WRITERS, FEW_WRITERS = 12, 4
 ROWS = 3
@@ -49,7 +42,18 @@ RETRIES = {
 }
 
 
+def new_schema() -> Any:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import LongType, NestedField, StringType
+
+    return Schema(
+        NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType())
+    )
+
+
 def connect(hive: HiveNode) -> Any:
+    from pyiceberg.catalog.hive import HiveCatalog
+
     return HiveCatalog("hive", uri=hive.uri, warehouse=f"{hive.warehouse}/iceberg", **IMPATIENT)
 
 
@@ -83,12 +87,12 @@ def test_a_namespace_is_created_found_changed_and_dropped(catalog: Any) -> None:
 
 
 def test_a_table_is_created_found_renamed_and_dropped(hive: HiveNode, catalog: Any) -> None:
-    made = catalog.create_table("d1.orders", SCHEMA, properties={"owner": "ann"})
+    made = catalog.create_table("d1.orders", new_schema(), properties={"owner": "ann"})
     with pytest.raises(TableAlreadyExistsError):
-        catalog.create_table("d1.orders", SCHEMA)
+        catalog.create_table("d1.orders", new_schema())
     assert catalog.list_tables("d1") == [("d1", "orders")]
     orders = catalog.load_table("d1.orders")
-    assert orders.schema().fields == SCHEMA.fields
+    assert orders.schema().fields == new_schema().fields
     assert orders.metadata_location == made.metadata_location
     properties = dict(hive.node.session(user="ann").table("d1.orders").descriptor.properties)
     assert properties["metadata_location"] == made.metadata_location
@@ -109,7 +113,7 @@ def test_a_table_as_of_a_version_keeps_its_rows_after_appends_a_rename_and_a_dro
         return sorted(catalog.load_table(name).scan().to_arrow()["id"].to_pylist())
 
     catalog.create_namespace("lake")
-    catalog.create_table("lake.orders", SCHEMA).append(rows(1))
+    catalog.create_table("lake.orders", new_schema()).append(rows(1))
     first = f"lake@{hive.node.metastore.catalogs.present().version}"
     catalog.load_table("lake.orders").append(rows(10))
     second = f"lake@{hive.node.metastore.catalogs.present().version}"
@@ -130,7 +134,7 @@ def test_a_table_as_of_a_version_keeps_its_rows_after_appends_a_rename_and_a_dro
 
 
 def test_a_table_is_moved_to_another_namespace_dropped_and_registered_again(catalog: Any) -> None:
-    made = catalog.create_table("d1.orders", SCHEMA)
+    made = catalog.create_table("d1.orders", new_schema())
     made.append(rows(1))
     location = catalog.load_table("d1.orders").metadata_location
     assert (catalog.table_exists("d1.orders"), catalog.table_exists("d1.nosuch")) == (True, False)
@@ -151,7 +155,7 @@ def test_a_table_is_moved_to_another_namespace_dropped_and_registered_again(cata
 def test_a_commit_to_a_table_that_was_renamed_or_dropped_meanwhile_changes_nothing(
     catalog: Any,
 ) -> None:
-    early = catalog.create_table("d1.orders", SCHEMA)
+    early = catalog.create_table("d1.orders", new_schema())
     catalog.rename_table("d1.orders", "d1.sales")
     with pytest.raises(Exception, match="orders"):
         early.append(rows(1))
@@ -174,7 +178,7 @@ def test_the_comment_of_a_namespace_can_be_changed(catalog: Any) -> None:
 
 
 def test_rows_are_appended_deleted_and_read(hive: HiveNode, catalog: Any) -> None:
-    table = catalog.create_table("d1.orders", SCHEMA)
+    table = catalog.create_table("d1.orders", new_schema())
     table.append(rows(1))
     before = hive.node.metastore.catalogs.present().version
     table.append(rows(10))
@@ -189,7 +193,10 @@ def test_rows_are_appended_deleted_and_read(hive: HiveNode, catalog: Any) -> Non
 
 
 def test_the_schema_and_the_partitioning_of_a_table_can_be_changed(catalog: Any) -> None:
-    table = catalog.create_table("d1.orders", SCHEMA)
+    from pyiceberg.transforms import BucketTransform
+    from pyiceberg.types import StringType
+
+    table = catalog.create_table("d1.orders", new_schema())
     with table.update_schema() as schema:
         schema.add_column("note", StringType())
         schema.rename_column("name", "label")
@@ -201,7 +208,7 @@ def test_the_schema_and_the_partitioning_of_a_table_can_be_changed(catalog: Any)
 
 
 def test_a_transaction_creates_a_table_with_rows_and_properties(catalog: Any) -> None:
-    with catalog.create_table_transaction("d1.orders", SCHEMA) as transaction:
+    with catalog.create_table_transaction("d1.orders", new_schema()) as transaction:
         transaction.set_properties(k="v")
         transaction.append(rows(1))
     orders = catalog.load_table("d1.orders")
@@ -209,7 +216,9 @@ def test_a_transaction_creates_a_table_with_rows_and_properties(catalog: Any) ->
 
 
 def test_a_change_that_is_based_on_an_outdated_schema_fails(catalog: Any) -> None:
-    first = catalog.create_table("d1.orders", SCHEMA)
+    from pyiceberg.types import StringType
+
+    first = catalog.create_table("d1.orders", new_schema())
     second = catalog.load_table("d1.orders")
     with first.update_schema() as schema:
         schema.add_column("note", StringType())
@@ -231,7 +240,7 @@ def append_one(hive: HiveNode, start: Barrier, first: int) -> None:
 
 def append_concurrently(hive: HiveNode, catalog: Any, *, writers: int) -> list[int]:
     """The ids in the table after ``writers`` concurrent appends."""
-    catalog.create_table("d1.orders", SCHEMA, properties=RETRIES)
+    catalog.create_table("d1.orders", new_schema(), properties=RETRIES)
     start = Barrier(writers)
     with ThreadPoolExecutor(writers) as pool:
         firsts = range(0, writers * ROWS, ROWS)
@@ -249,7 +258,7 @@ def test_concurrent_appends_lose_no_row(hive: HiveNode, catalog: Any, writers: i
 def test_a_commit_whose_lock_has_timed_out_does_not_undo_another_commit(
     hive: HiveNode, catalog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = catalog.create_table("d1.orders", SCHEMA)
+    table = catalog.create_table("d1.orders", new_schema())
     other = connect(hive)
     stage = catalog._update_and_stage_table
 
