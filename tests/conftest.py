@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
+from httpx._transports import default
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -57,6 +58,8 @@ settings.load_profile("repeatable")
 
 for phase in ("connect", "read", "write", "pool"):  # of clients that set no timeout
     setattr(DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
+# Each client would read all certificate authorities, which takes longer than most of its calls.
+vars(default)["create_ssl_context"] = cache(vars(default)["create_ssl_context"])
 
 MEMORY = Path("/dev/shm")
 """A folder in memory, on Linux."""
@@ -152,6 +155,13 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no 
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        # It is called several times for each test: what has ended is not counted again and again.
+        for scope in [scope for scope, ended in workload.items() if all(ended.values())]:
+            del workload[scope]
+        pending: int = super()._pending_of(workload)
+        return pending
 
 
 @pytest.hookimpl(optionalhook=True)
