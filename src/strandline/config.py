@@ -8,6 +8,7 @@ variable and the entry in ``strandline.toml``.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from strandline.errors import InvalidInput
@@ -138,7 +139,6 @@ class Settings:
         return {"owner": 0o700, "group": 0o770, "umask": 0o777}[self.file_access]
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(Settings)
         for field in fields(self):
             value = getattr(self, field.name)
             if value is None:
@@ -147,8 +147,7 @@ class Settings:
                 raise InvalidInput(f"{field.name} is {value}; a port is a number from 0 to 65535")
             if field.name.endswith(("_ms", "_bytes")) and value < 0:
                 raise InvalidInput(f"{field.name} is {value}; it cannot be negative")
-            choices = get_args(kinds[field.name])
-            if get_origin(kinds[field.name]) is Literal and value not in choices:
+            if value not in (choices := _choices().get(field.name, (value,))):
                 raise InvalidInput(
                     f"{field.name} is {value!r}; it must be one of {', '.join(choices)}"
                 )
@@ -184,6 +183,13 @@ class Settings:
                     f"location_roots contains {root!r}, which is not an absolute path; write "
                     "it from the root, such as /data"
                 )
+
+
+@cache  # resolving the annotations takes a millisecond
+def _choices() -> dict[str, tuple[str, ...]]:
+    """The values of each setting that has few."""
+    kinds = get_type_hints(Settings).items()
+    return {name: get_args(kind) for name, kind in kinds if get_origin(kind) is Literal}
 
 
 ShownValue = str | int | float | bool | list[str] | None
