@@ -17,6 +17,7 @@ import strandline.cli.settings
 assert not imported("sqlalchemy", "strandline.catalog"), "to show the settings"
 import strandline.cli.history, strandline.cli.status
 assert not imported("strandline.node.node"), "to read a store"
+assert not imported("sqlalchemy.dialects.postgresql", "psycopg"), "to read a store in a folder"
 import strandline.cli.backup, strandline.cli.changes, strandline.cli.checks, strandline.cli.repairs
 assert not imported("httpx", "pyarrow", "httptools", "uvicorn"), "to change a store"
 """
