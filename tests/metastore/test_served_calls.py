@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.catalog import right_of_way
+from strandline.catalog import update_priority
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import (
     InvalidInput,
@@ -179,7 +179,7 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
             await delegate(node.metastore, pool, "change", {}, b"", only_reads=only_reads)
         pool.close()
 
-    monkeypatch.setattr(right_of_way, "WAY_SECONDS", 3600.0)
+    monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", 3600.0)
     looked: list[int] = []
     with Node.open(tmp_path / "store", background=False) as node:
         monkeypatch.setattr(node.metastore.store, "look_again", lambda: looked.append(1))
