@@ -62,7 +62,7 @@ def started(
             for number in range(count)
         ]
         for node in nodes:
-            node.ready.result(60)
+            node.ready.result(300)
         yield nodes
 
 

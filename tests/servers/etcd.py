@@ -25,7 +25,7 @@ import httpx
 from tests.servers.loopback import ReservedPort
 
 _prefixes = itertools.count()
-_START_PATIENCE = 60.0
+_START_PATIENCE = 300.0
 
 
 class EtcdServer:

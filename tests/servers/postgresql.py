@@ -36,7 +36,7 @@ from tests.servers.loopback import ReservedPort
 
 USER = "strandline"
 _schemas = itertools.count()
-_START_PATIENCE = 60.0
+_START_PATIENCE = 300.0
 _TEMPLATE = "store"
 _UNSYNCED = ("fsync=off", "full_page_writes=off")
 _BRIEF = ("shared_buffers=16MB", "autovacuum=off", "jit=off")

@@ -38,6 +38,8 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 LONG = 60.0
 """Seconds after which a test that waits for a gate counts as stuck."""
+START_SECONDS = 300.0
+"""Seconds that a node gets to start on a busy machine."""
 
 
 class Gate:
@@ -235,7 +237,7 @@ class ServedNode:
         self.is_on_servers = "://" in store.address
         store = store._replace(settings=replace(store.settings, **settings))
         self._process = Process("tests.servers.served_node:run", store, names)
-        word, thrift, http = self._process.hear(timeout=LONG).split()
+        word, thrift, http = self._process.hear(timeout=START_SECONDS).split()
         assert word == "ready"
         self._thrift, self.url = urlsplit(thrift), http
 

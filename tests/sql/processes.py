@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 _ROOT = Path(__file__).resolve().parents[2]
-_SECONDS = 60.0
+_SECONDS = 300.0
 _fork_server = get_context("forkserver")
 _fork_server.set_forkserver_preload(
     [
