@@ -171,11 +171,11 @@ class CatalogFollower(CatalogApplier):
                     self._for_all(self._look, since=looks)
                 except StoreFull:
                     return self._present_of_full_store()
-                known = self._horizon.known
-                if called_at <= known:
+                known_until = self._horizon.known
+                if called_at <= known_until:
                     # On a slow machine the look may take longer than the delay. The catalog of
                     # ``known`` still contains every change that had returned when this call began.
-                    return self._history.at_time(min(known, self._clock.current()))
+                    return self._history.at_time(min(known_until, self._clock.current()))
         raise NotFresh(
             f"this node read the log {LOOKS} times and could not prove that its catalog is "
             "current: its clock is ahead of the store's clock by more than the catalog allows; "
@@ -230,16 +230,16 @@ class CatalogFollower(CatalogApplier):
         began = self._elapsed()
         checked = self._state.log.check()
         self.sync(up_to=checked.frontier)
-        known = add_milliseconds(checked.time, self.delay)
+        known_until = add_milliseconds(checked.time, self.delay)
         valid_ms = self.delay - self.skew
         self._log_time.move_past(checked.time)
         self._horizon = _Horizon(
-            known,
-            add_milliseconds(known, -self.skew) if self.skew else known,
+            known_until,
+            add_milliseconds(known_until, -self.skew) if self.skew else known_until,
             began + valid_ms // 2,
             began + valid_ms,
         )
-        return known
+        return known_until
 
     def wait_for_completeness(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Return when this node knows every catalog that is or will be active at ``at``.
@@ -253,14 +253,14 @@ class CatalogFollower(CatalogApplier):
         while True:
             self._check_running()
             try:
-                known = self._look()
+                known_until = self._look()
             except StoreFull:
                 if at > self._horizon.known:
                     raise
                 return
-            if at <= known:
+            if at <= known_until:
                 return
-            ahead = (milliseconds(at) - milliseconds(known)) / 1000
+            ahead = (milliseconds(at) - milliseconds(known_until)) / 1000
             seconds_left = end - time.monotonic()
             if ahead > seconds_left:
                 raise DeadlineExceeded(

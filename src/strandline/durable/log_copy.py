@@ -158,15 +158,15 @@ class LogCopy:
     def _refuse_doubles(self, updates: Sequence[Update]) -> None:
         """Raise `CorruptData` if an update occurs twice: two versions with one id."""
         before = updates[0].version - 1
-        known = {}
+        seen = {}
         if before > self._copy.frontier().since:
-            known = {u.id: u.version for u in self._copy.updates(before, before + 1)}
+            seen = {u.id: u.version for u in self._copy.updates(before, before + 1)}
         for update in updates:
-            if update.id in known:
+            if update.id in seen:
                 raise self.differ(
-                    f"version {update.version}", update, f"the same as version {known[update.id]}"
+                    f"version {update.version}", update, f"the same as version {seen[update.id]}"
                 )
-            known[update.id] = update.version
+            seen[update.id] = update.version
 
     def _token_of_copy(self) -> FenceToken:
         token = self._copy.token()
@@ -192,8 +192,8 @@ class LogCopy:
             for kind, scanned in objects
             if kind == AUDIT_EVENT
         }
-        known = {version: objects[0][1].time for version, objects in appended.items()}
-        times = self._made_up_times(start, snapshot, known, sorted(changes))
+        known_times = {version: objects[0][1].time for version, objects in appended.items()}
+        times = self._made_up_times(start, snapshot, known_times, sorted(changes))
         if min(changes, default=copied.time) < copied.time:
             raise self.differ(f"the objects of version {start - 1}", after.dump(), before.dump())
         for version, time in enumerate(times, start):
@@ -220,14 +220,14 @@ class LogCopy:
 
         They never decrease. A version with ``appended`` objects has the time of those.
         """
-        known = {**appended, snapshot.version: snapshot.time}
-        missing = [time for time in reversed(needed) if time not in known.values()]
+        known_times = {**appended, snapshot.version: snapshot.time}
+        missing = [time for time in reversed(needed) if time not in known_times.values()]
         times: list[Timestamp] = []
-        for version in sorted(known):
+        for version in sorted(known_times):
             while len(times) < version - start:
-                is_needed = missing and missing[-1] < known[version]
-                times.append(missing.pop() if is_needed else known[version])
-            times.append(known[version])
+                is_needed = missing and missing[-1] < known_times[version]
+                times.append(missing.pop() if is_needed else known_times[version])
+            times.append(known_times[version])
         if missing:
             raise CorruptData(
                 f"the snapshot of version {snapshot.version} in the log {self._names[0]} has more"
@@ -275,8 +275,8 @@ class LogCopy:
                 start, yielded = first.version, yielded + 1 if first.version == start else 1
             else:
                 return
-            known, pruned = pruned, self._original.frontier().pruned_up_to(kind)
-            if pruned == known:
+            previous, pruned = pruned, self._original.frontier().pruned_up_to(kind)
+            if pruned == previous:
                 raise self.differ(f"{kind} of versions {start} to {end - 1}", first, second)
             if start <= pruned:
                 start, yielded = pruned + 1, 0

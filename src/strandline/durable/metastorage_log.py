@@ -202,8 +202,8 @@ class MetastorageLog(UpdateLog):
         """The bytes that the store has at the fence key while ``token`` is the log's token."""
         if self._fence is None or self._fence[0] != token:
             self.token()
-        known = self._fence
-        return known[1] if known is not None and known[0] == token else encode(token)
+        fence = self._fence
+        return fence[1] if fence is not None and fence[0] == token else encode(token)
 
     def _append(self, append: LogAppend) -> tuple[Update, ...]:
         before, token, updates = append.expected_upper - 1, append.token, append.updates

@@ -93,14 +93,14 @@ def _number(name: str, text: str | None) -> int:
 
 def refuse_newer(contents: Contents) -> None:
     """Raise `IncompatibleFormat` if this program does not understand the catalog."""
-    for name, present, known in (
+    for name, present, newest in (
         ("format", format_of(contents), len(MIGRATIONS)),
         ("content version", content_of(contents), CONTENT_VERSION),
     ):
-        if present > known:
+        if present > newest:
             raise IncompatibleFormat(
                 f"the catalog has {name} {present}, but this release knows {name}s only up to "
-                f"{known}: a newer release has opened it; use that release, or restore an older "
+                f"{newest}: a newer release has opened it; use that release, or restore an older "
                 "backup"
             )
 
@@ -108,11 +108,11 @@ def refuse_newer(contents: Contents) -> None:
 def refuse_other(contents: Contents) -> None:
     """Raise `NeedsMigration` or `IncompatibleFormat` unless the format is this program's."""
     refuse_newer(contents)
-    present, known = format_of(contents), len(MIGRATIONS)
-    if present < known:
+    present, newest = format_of(contents), len(MIGRATIONS)
+    if present < newest:
         raise NeedsMigration(
             f"the catalog has format {present} of an older release, but this release has format "
-            f"{known}; start a node of this release (`strandline serve`), which migrates it"
+            f"{newest}; start a node of this release (`strandline serve`), which migrates it"
         )
 
 

@@ -408,12 +408,12 @@ def _consolidate(
         for numbered in removed
         if numbered.row.version <= state.since and is_object(numbered.row.kind)
     ]
-    more, less = _weight(added), _weight(removed_from_snapshot)
+    added_weight, removed_weight = _weight(added), _weight(removed_from_snapshot)
     return removed, replace(
         state,
         since_time=of_versions[-1].time,
-        objects=state.objects + more[0] - less[0],
-        sum=state.sum + more[1] - less[1],
+        objects=state.objects + added_weight[0] - removed_weight[0],
+        sum=state.sum + added_weight[1] - removed_weight[1],
     )
 
 

@@ -389,10 +389,10 @@ class UnfinishedMoves:
             for move in self._metastore.store.sql_store.unfinished_moves()
             if catalog.table_by_id(move[0]) is not None
         )
-        again = (unfinished & self._seen) - self._tried
-        if again:
-            finish_partition_moves(self._metastore, again)
-        self._tried = (self._tried | again) & unfinished
+        unfinished_again = (unfinished & self._seen) - self._tried
+        if unfinished_again:
+            finish_partition_moves(self._metastore, unfinished_again)
+        self._tried = (self._tried | unfinished_again) & unfinished
         self._seen = unfinished
 
 

@@ -69,11 +69,11 @@ class Point:
 
 async def present_catalog(metastore: Metastore) -> Catalog:
     """The present catalog: it includes all DDL that has returned, on any node."""
-    known = metastore.catalogs.known_present()
-    if known is None:
+    catalog = metastore.catalogs.known_present()
+    if catalog is None:
         await off_loop()
-        known = metastore.catalogs.present()
-    return known
+        catalog = metastore.catalogs.present()
+    return catalog
 
 
 class Reader:
@@ -225,11 +225,11 @@ class Reader:
         if table.kind is TableKind.EXTERNAL and table.location is not None:
             return self.metastore.folders.shown(table.location)
         version = self.catalog.version
-        known = self.metastore.store.known_location(table.id, version=version)
-        if known is None:
+        location = self.metastore.store.known_location(table.id, version=version)
+        if location is None:
             await off_loop()
-            known = self.metastore.location(table)
-        return known
+            location = self.metastore.location(table)
+        return location
 
     async def rows(
         self,
@@ -251,9 +251,9 @@ class Reader:
             return store.rows(table.id, kind, write_ids=write_ids, names=names, like=like)
         self._rows_are_level = self._rows_are_level or store.is_level()
         if self._rows_are_level:
-            known = store.known_rows(table.id, kind, write_ids=None, names=names)
-            if known is not None:
-                return known
+            rows = store.known_rows(table.id, kind, write_ids=None, names=names)
+            if rows is not None:
+                return rows
         await off_loop()
         if not self._rows_are_level:
             self._rows_are_level = store.look()

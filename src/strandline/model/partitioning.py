@@ -210,13 +210,13 @@ def partition_fields(
     fields: list[PartitionField] = []
     for number, text in enumerate(texts):
         transform, column = _parsed(text, table=table)
-        known = columns.get(normalize(column))
-        if known is None:
+        source = columns.get(normalize(column))
+        if source is None:
             raise ObjectNotFound(
                 f"{table} cannot be partitioned by {text!r:.80}: column {column!r} does not exist;"
                 f" columns are {sorted(columns)}"
             )
-        column_id, data_type = known
+        column_id, data_type = source
         if not transform.takes(data_type):
             raise UnsupportedOperation(
                 f"{table} cannot be partitioned by {text!r:.80}: {transform} does not take values"

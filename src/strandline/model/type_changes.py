@@ -157,11 +157,11 @@ def _carried(old: DataType | None, new: DataType) -> DataType:
             below = old.element if isinstance(old, ArrayType) else None
             return replace(new, element=_carried(below, new.element))
         case MapType():
-            known = old if isinstance(old, MapType) else None
+            old_map = old if isinstance(old, MapType) else None
             return replace(
                 new,
-                key=_carried(known.key if known else None, new.key),
-                value=_carried(known.value if known else None, new.value),
+                key=_carried(old_map.key if old_map else None, new.key),
+                value=_carried(old_map.value if old_map else None, new.value),
             )
         case StructType():
             matching_fields = match_fields(old, new) if isinstance(old, StructType) else {}

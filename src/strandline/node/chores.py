@@ -121,11 +121,11 @@ class StorageRecorder:
     def is_due(self) -> bool:
         """Whether an interval has passed since this node or another one tried to measure."""
         last = measured(self._catalogs.latest_catalog())
-        tried = [time for time in (last, self._tried_at) if time is not None]
+        tried_at = [time for time in (last, self._tried_at) if time is not None]
         interval_ms = self._interval_ms
-        if not tried:
-            tried, interval_ms = [self._opened_at], min(interval_ms, _NEVER_MEASURED_MS)
-        return milliseconds(max(tried)) + interval_ms <= milliseconds(self._catalogs.now())
+        if not tried_at:
+            tried_at, interval_ms = [self._opened_at], min(interval_ms, _NEVER_MEASURED_MS)
+        return milliseconds(max(tried_at)) + interval_ms <= milliseconds(self._catalogs.now())
 
     def measure_when_due(self) -> None:
         """Measure if a measurement `is_due`."""

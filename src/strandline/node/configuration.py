@@ -46,9 +46,9 @@ class EffectiveConfiguration:
         return self._effective().metadata_staleness
 
     def _effective(self) -> _Effective:
-        catalog, known = self._latest(), self._remembered
-        if known is not None and known.catalog is catalog:
-            return known
+        catalog, remembered = self._latest(), self._remembered
+        if remembered is not None and remembered.catalog is catalog:
+            return remembered
         retention = HISTORY_RETENTION.value(catalog)
         staleness = METADATA_STALENESS.value(catalog)
         settings = self._settings

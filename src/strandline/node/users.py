@@ -89,15 +89,15 @@ class Users:
         token_hash = _hash_of(token)
         # Compare all hashes of the user in constant time, and one hash for an unknown user too.
         matches = [
-            hmac.compare_digest(token_hash, known) for known in self._hashes.get(user, _NOBODY)
+            hmac.compare_digest(token_hash, stored) for stored in self._hashes.get(user, _NOBODY)
         ]
         return any(matches)
 
     def _read(self) -> dict[str, list[str]]:
-        hashes = {user: list(known) for user, known in self._fixed.items()}
+        hashes = {user: list(user_hashes) for user, user_hashes in self._fixed.items()}
         if self._path is not None:
-            for user, known in _hashes(_text(self._path), _named(self._path)).items():
-                hashes.setdefault(user, []).extend(known)
+            for user, user_hashes in _hashes(_text(self._path), _named(self._path)).items():
+                hashes.setdefault(user, []).extend(user_hashes)
         return hashes
 
     def _state(self) -> tuple[int, int, int, int] | None:

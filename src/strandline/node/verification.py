@@ -241,13 +241,13 @@ class Verification:
     def _files(
         self, table: _Table, root: Path, contents: TableContents, listed: list[str]
     ) -> Iterator[Finding]:
-        known: set[str] = set()
+        row_names: set[str] = set()
         for row in contents.rows:
-            known.add(row.name)
+            row_names.add(row.name)
             if contents.committed.valid(row.write_id):
                 yield from self._file(table, root, row)
         for path in listed:
-            if path not in known:
+            if path not in row_names:
                 yield Finding(
                     Kind.LEFTOVER, str(root / path), "no row of the table names it", table.name
                 )
@@ -328,12 +328,12 @@ class Verification:
         with self.database.read() as connection:
             places = set(all_places(connection).values())
         folders = self.folders
-        known = {str(folders.path(place)) for place in places if folders.reaches(place)}
+        place_paths = {str(folders.path(place)) for place in places if folders.reaches(place)}
         warehouse = folders.warehouse
         for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
             for path in sorted(dropped.iterdir()):
                 partitions = path.name.endswith(".partitions")
-                if not partitions and str(path) not in known:
+                if not partitions and str(path) not in place_paths:
                     yield Finding(Kind.LEFTOVER, str(path), "it does not belong to any kept table")
 
 

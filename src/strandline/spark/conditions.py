@@ -74,10 +74,10 @@ def _bounds(
         yield from _compared(expression, column_ids, shared)
     elif name == "In":
         column_id = _column_id(expression.value(), column_ids)
-        known = _constants(expression.list())
-        if column_id is not None and known:
-            lowest, highest = (end(known, key=attrgetter("value")) for end in (min, max))
-            values = tuple(constant.text for constant in known)
+        constants = _constants(expression.list())
+        if column_id is not None and constants:
+            lowest, highest = (end(constants, key=attrgetter("value")) for end in (min, max))
+            values = tuple(constant.text for constant in constants)
             yield ColumnBounds(column_id, lowest.text, highest.text, values=values)
     elif name == "Not":
         yield from _excluded(expression.child(), column_ids)
@@ -126,28 +126,28 @@ def _excluded(expression: Expression, column_ids: Mapping[str, int]) -> Iterator
     """The bounds implied by a condition that is neither true nor NULL."""
     name = _class(expression)
     if name == "EqualTo":
-        column_id, known = None, []
+        column_id, constants = None, []
         for column, other in (
             (expression.left(), expression.right()),
             (expression.right(), expression.left()),
         ):
             if column_id is None:
                 column_id, constant = _column_id(column, column_ids), _constant(other)
-                known = [] if constant is None else [constant]
+                constants = [] if constant is None else [constant]
     elif name == "In":
         column_id = _column_id(expression.value(), column_ids)
-        known = _constants(expression.list())
+        constants = _constants(expression.list())
     else:
         return
-    if column_id is not None and known:
-        yield ColumnBounds(column_id, without=tuple(constant.text for constant in known))
+    if column_id is not None and constants:
+        yield ColumnBounds(column_id, without=tuple(constant.text for constant in constants))
 
 
 def _constants(expressions: Expression) -> list[_Constant]:
     """The values of a list of constants; empty if any of them is NULL or not a constant."""
     constants = [_constant(expressions.apply(number)) for number in range(expressions.size())]
-    known = [constant for constant in constants if constant is not None]
-    return known if len(known) == len(constants) else []
+    not_null = [constant for constant in constants if constant is not None]
+    return not_null if len(not_null) == len(constants) else []
 
 
 def _is_null(expression: Expression) -> bool:

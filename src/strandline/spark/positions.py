@@ -175,10 +175,10 @@ def _placed(places: Numbers, words: Numbers) -> Bitmap:
     return bitmap
 
 
-def _union(known: Bitmap | None, more: Bitmap) -> Bitmap:
-    if known is None:
+def _union(bitmap: Bitmap | None, more: Bitmap) -> Bitmap:
+    if bitmap is None:
         return more
-    short, long = sorted((known, more), key=len)
+    short, long = sorted((bitmap, more), key=len)
     union = long.copy()
     union[: len(short)] |= short
     return union

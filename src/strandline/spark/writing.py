@@ -116,12 +116,12 @@ class _NameCheck:
     def _fields(
         self, source: spark_types.StructType, target: spark_types.StructType, *, path: str
     ) -> None:
-        known = {self._key(field.name): field for field in target.fields}
+        target_fields = {self._key(field.name): field for field in target.fields}
         seen = set()
         for field in source.fields:
             place = f"{path}.{field.name}".lstrip(".")
             name = self._key(field.name)
-            if name not in known:
+            if name not in target_fields:
                 raise InvalidInput(
                     f"{self.table} has no column {place!r}; it has"
                     f" {', '.join(field.name for field in target.fields)}: drop or rename it"
@@ -131,8 +131,8 @@ class _NameCheck:
                     f"duplicate column {place!r} in the rows for {self.table}; drop or rename one"
                 )
             seen.add(name)
-            self.run(field.dataType, known[name].dataType, path=place)
-        for name, field in known.items():
+            self.run(field.dataType, target_fields[name].dataType, path=place)
+        for name, field in target_fields.items():
             if name not in seen and not field.nullable:
                 place = f"{path}.{field.name}".lstrip(".")
                 raise InvalidInput(

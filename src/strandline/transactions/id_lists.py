@@ -206,11 +206,11 @@ class IdList:
 
         Raises `IllegalChange` for an id that is above ``hwm`` or committed.
         """
-        known = self._checked_ids(ids, "aborted")
-        for w in known:
+        checked_ids = self._checked_ids(ids, "aborted")
+        for w in checked_ids:
             if not contains(self.exceptions, w):
                 raise IllegalChange(f"id {w} is committed, it cannot be aborted")
-        aborted = tuple(sorted(known.union(self.aborted_ids)))
+        aborted = tuple(sorted(checked_ids.union(self.aborted_ids)))
         return self.changed(hwm=self.hwm, exceptions=self.exceptions, aborted=aborted)
 
     def without_aborted(self) -> Self:
@@ -227,13 +227,13 @@ class IdList:
         return self.open(w).commit((w,))
 
     def _checked_ids(self, ids: Iterable[int], change: str) -> frozenset[int]:
-        known = frozenset(ids)
-        for w in known:
+        distinct_ids = frozenset(ids)
+        for w in distinct_ids:
             if not 1 <= w <= self.hwm:
                 raise IllegalChange(
                     f"id {w} cannot be {change} in a list that ends at {self.hwm}: open it first"
                 )
-        return known
+        return distinct_ids
 
     def changed(self, *, hwm: int, exceptions: tuple[int, ...], aborted: tuple[int, ...]) -> Self:
         """The list with other ids; the smallest open id is derived from them."""

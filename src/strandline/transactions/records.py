@@ -122,11 +122,11 @@ def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Trans
 def find_many_for_writing(connection: Connection, txn_ids: Iterable[int]) -> list[Transaction]:
     """The transactions, in the order of ``txn_ids``. Raises what `find_for_writing` raises."""
     requested_ids = list(txn_ids)
-    known = find_many(connection, requested_ids)
+    transactions = find_many(connection, requested_ids)
     for txn_id in requested_ids:
-        if txn_id not in known:
+        if txn_id not in transactions:
             raise _not_found(txn_id)
-    return [_writable(known[txn_id]) for txn_id in requested_ids]
+    return [_writable(transactions[txn_id]) for txn_id in requested_ids]
 
 
 def open_ones(connection: Connection, *, limit: int) -> list[Transaction]:

@@ -294,13 +294,13 @@ def triple(
 
 def enum(members: type[E]) -> Codec[E]:
     """Return a codec for a member of ``members``, by its number."""
-    known = {member.value: member for member in members}
+    by_number = {member.value: member for member in members}
 
     def read(reader: Reader) -> E:
         number = reader.uint()
-        if number not in known:
+        if number not in by_number:
             raise reader.corrupt(f"{number} is not a {members.__name__}")
-        return known[number]
+        return by_number[number]
 
     return Codec(lambda out, value: write_uint(out, value.value), read)
 

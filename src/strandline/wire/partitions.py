@@ -21,9 +21,9 @@ def encode_partition(partition: Partition) -> bytes:
     Raises `InvalidInput` for text that is not valid Unicode and for values of other types.
     """
     out = bytearray()
-    for known in partition:
-        write_uint(out, known.field_id)
-        _write_value(out, known.value)
+    for value in partition:
+        write_uint(out, value.field_id)
+        _write_value(out, value.value)
     return bytes(out)
 
 

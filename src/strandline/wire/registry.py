@@ -241,9 +241,9 @@ def open_record(data: bytes) -> tuple[Format, Reader]:
     if not _is_sealed(data):
         _refuse_unknown_protocol(data)
         start = _PROTOCOL_BYTES
-    known = _by_header.get(data[start : start + _HEADER_BYTES])
-    if known is not None:
-        return known, Reader(data, start + _HEADER_BYTES)
+    layout = _by_header.get(data[start : start + _HEADER_BYTES])
+    if layout is not None:
+        return layout, Reader(data, start + _HEADER_BYTES)
     reader = Reader(data, start)
     return _read_header(reader), reader
 

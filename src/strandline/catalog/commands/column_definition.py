@@ -201,22 +201,22 @@ def redefine_columns(
     by_name = {normalize(column.name): column for column in table.columns}
     columns = []
     for definition in definitions:
-        known = by_name.get(normalize(definition.name))
-        if known is None:
+        existing = by_name.get(normalize(definition.name))
+        if existing is None:
             check_field_names(definition.type, column=definition.name)
             definition = with_checked_default(definition, any_expression=not table.transactional)
             (column,), next_id = new_columns([definition], next_id)
         else:
-            data_type, next_id = carry_ids(known.type, definition.type, next_id)
-            if data_type != known.type:
+            data_type, next_id = carry_ids(existing.type, definition.type, next_id)
+            if data_type != existing.type:
                 check_field_names(data_type, column=definition.name)
-            before = known.default, known.type, known.nullable
+            before = existing.default, existing.type, existing.nullable
             if (definition.default, data_type, definition.nullable) != before:
                 definition = with_checked_default(
                     definition, any_expression=not table.transactional
                 )
             column = ColumnDescriptor(
-                known.id,
+                existing.id,
                 definition.name,
                 data_type,
                 definition.nullable,

@@ -154,9 +154,9 @@ class AddColumns:
         check_columns(self.columns, table=table.name)
         definitions = checked_columns(self.columns, transactional=table.transactional)
         present_names = {normalize(c.name) for c in table.columns}
-        known = [c for c in definitions if normalize(c.name) in present_names]
-        if known and not self.if_not_exists:
-            raise AlreadyExists(f"column {known[0].name!r} already exists in {table.name}")
+        existing = [c for c in definitions if normalize(c.name) in present_names]
+        if existing and not self.if_not_exists:
+            raise AlreadyExists(f"column {existing[0].name!r} already exists in {table.name}")
         added = [
             _completed(table, c) for c in definitions if normalize(c.name) not in present_names
         ]

@@ -156,23 +156,23 @@ class SetConfiguration:
 
     def plan(self, planning: Planning) -> None:
         """Raises `InvalidInput` for an unknown name or a bad value, `IllegalChange`."""
-        known = parameter(self.name)
+        declared = parameter(self.name)
         if not isinstance(self.value, str | None):
             raise InvalidInput(
-                f"configuration parameter {known.name} cannot be {self.value!r:.80}; give its "
+                f"configuration parameter {declared.name} cannot be {self.value!r:.80}; give its "
                 "value as a text"
             )
         text = None if self.value is None else self.value.strip()
-        effective = known.default if text is None else text
-        value = None if effective is None else known.read(effective)
-        if known is CLUSTER_SIZES:
+        effective = declared.default if text is None else text
+        value = None if effective is None else declared.read(effective)
+        if declared is CLUSTER_SIZES:
             _refuse_to_drop_used_sizes(planning, value or {})
-        present = planning.catalog.configuration(known.name)
-        with planning.entry("set_configuration", name=known.name, value=text) as transaction:
+        present = planning.catalog.configuration(declared.name)
+        with planning.entry("set_configuration", name=declared.name, value=text) as transaction:
             if text is not None:
-                transaction.put(SystemConfiguration(known.name, text))
+                transaction.put(SystemConfiguration(declared.name, text))
             elif present is not None:
-                transaction.delete("system_configuration", known.name)
+                transaction.delete("system_configuration", declared.name)
 
 
 def _refuse_to_drop_used_sizes(planning: Planning, sizes: Mapping[str, ClusterSize]) -> None:

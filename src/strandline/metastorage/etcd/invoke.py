@@ -132,13 +132,13 @@ class Invoke:
         self._keys = keys
         self._conditions = conditions
         self._branches = {True: on_success, False: on_failure}
-        both = [*on_success, *on_failure]
+        operations = [*on_success, *on_failure]
         leases = (c.name for c in conditions if isinstance(c, LeaseHeld))
         entries = [c.key for c in conditions if not isinstance(c, LeaseHeld)]
-        entries += [o.key for o in both if isinstance(o, Delete)]
+        entries += [o.key for o in operations if isinstance(o, Delete)]
         self._leases = tuple(dict.fromkeys(leases))
         self._entries = tuple(dict.fromkeys(entries))
-        ranges = (o for o in both if isinstance(o, DeleteRange) and o.start < o.end)
+        ranges = (o for o in operations if isinstance(o, DeleteRange) and o.start < o.end)
         self._ranges = tuple(dict.fromkeys(ranges))
         self._ranges_to_read: list[tuple[bytes, bytes | None]] = [
             (keys.head, None),

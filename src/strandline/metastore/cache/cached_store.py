@@ -221,10 +221,10 @@ class CachedStore(ObjectStore):
         listed = partitions.listed(limit=len(by_partition) // _TESTS_OF_A_LOOKUP)
         if listed is None:
             work.spend(len(by_partition) // _PARTITIONS_PER_UNIT)
-            matching_rows = [rows for known, rows in by_partition.items() if known in partitions]
+            matching_rows = [rows for key, rows in by_partition.items() if key in partitions]
         else:
             work.spend(len(listed) * _TESTS_OF_A_LOOKUP // _PARTITIONS_PER_UNIT)
-            matching_rows = [by_partition[known] for known in listed if known in by_partition]
+            matching_rows = [by_partition[key] for key in listed if key in by_partition]
         work.spend(sum(map(len, matching_rows)))
         return sorted(chain.from_iterable(matching_rows), key=lambda row: row.name)
 

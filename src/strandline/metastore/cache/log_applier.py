@@ -146,8 +146,8 @@ class LogApplier:
 
     def _is_another(self, event: Notification) -> bool:
         """Whether an event has the id of the last one that was applied, and is not that one."""
-        known = self._last_applied
-        return known is not None and known[0] == event.event_id and known[1] != event.time
+        last = self._last_applied
+        return last is not None and last[0] == event.event_id and last[1] != event.time
 
     def _start_after(self, event_id: int) -> None:
         """Drop all of memory, and continue after this event."""

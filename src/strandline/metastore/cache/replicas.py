@@ -61,8 +61,8 @@ class Write:
 
     def with_more(self, rows: Sequence[Row], removed: Sequence[int]) -> Write:
         texts = sum(2 * len(row.name) + 3 * len(row.body) for row in rows)
-        more = len(rows) * ROW_BYTES + texts + len(removed) * REMOVAL_BYTES
-        return Write((*self.rows, *rows), (*self.removed, *removed), self.weight + more)
+        added_bytes = len(rows) * ROW_BYTES + texts + len(removed) * REMOVAL_BYTES
+        return Write((*self.rows, *rows), (*self.removed, *removed), self.weight + added_bytes)
 
 
 _NO_WRITES: Map[int, Write] = Map()

@@ -22,24 +22,24 @@ def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:
 def with_accurate_counts(parameters: Properties) -> Properties:
     """Return the parameters after the rows and files were counted."""
     new_parameters = dict(parameters)
-    _, known = _read(new_parameters)
-    return properties(new_parameters | {ACCURATE: _text(True, known)})
+    _, columns = _read(new_parameters)
+    return properties(new_parameters | {ACCURATE: _text(True, columns)})
 
 
 def with_accurate(parameters: Properties, columns: Iterable[str]) -> Properties:
     """Return the parameters after statistics of these columns were stored."""
     new_parameters = dict(parameters)
-    basic, known = _read(new_parameters)
-    return properties(new_parameters | {ACCURATE: _text(basic, known | set(columns))})
+    basic, accurate = _read(new_parameters)
+    return properties(new_parameters | {ACCURATE: _text(basic, accurate | set(columns))})
 
 
 def without_accurate(parameters: Properties, columns: Collection[str]) -> Properties:
     """Return the parameters after the statistics of these columns became invalid."""
     new_parameters = dict(parameters)
-    basic, known = _read(new_parameters)
-    if known.isdisjoint(columns):
+    basic, accurate = _read(new_parameters)
+    if accurate.isdisjoint(columns):
         return parameters
-    return properties(new_parameters | {ACCURATE: _text(basic, known - set(columns))})
+    return properties(new_parameters | {ACCURATE: _text(basic, accurate - set(columns))})
 
 
 def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:

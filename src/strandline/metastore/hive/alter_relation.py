@@ -250,26 +250,26 @@ class AlterRelation:
 
 def _sends_defaults(old: TableDescriptor, new: TableDefinition) -> bool:
     """Whether the client saw and sends the defaults. Only Spark does, in its schema's text."""
-    both = (dict(completed(old).properties).get(SCHEMA), dict(new.properties).get(SCHEMA))
-    return not old.transactional and both == (DERIVED, DERIVED)
+    schemas = (dict(completed(old).properties).get(SCHEMA), dict(new.properties).get(SCHEMA))
+    return not old.transactional and schemas == (DERIVED, DERIVED)
 
 
 def _with_default(old: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
     """Return the column with its old default: the client was not shown the defaults."""
-    known = old.column(column.name)
-    if known is None or column.default is not None:
+    old_column = old.column(column.name)
+    if old_column is None or column.default is not None:
         return column
-    return replace(column, default=known.default)
+    return replace(column, default=old_column.default)
 
 
 def _refuse_incompatible(old: TableDescriptor, columns: tuple[ColumnDefinition, ...]) -> None:
     incompatible = []
     for column in columns:
-        known = old.column(column.name)
-        if known is None or known.id in old.partition_columns:
+        old_column = old.column(column.name)
+        if old_column is None or old_column.id in old.partition_columns:
             continue
         try:
-            check_new_type(old, known.type, column.type)
+            check_new_type(old, old_column.type, column.type)
         except IllegalChange:
             incompatible.append(column.name.lower())
     if incompatible:

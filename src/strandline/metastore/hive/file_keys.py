@@ -148,14 +148,14 @@ def value_by_key(
     element = INT if data_type == DATE else data_type
     if element not in (BOOLEAN, STRING, *INTEGRAL_TYPES):
         return None
-    known = {file_key: value for file_key, value in values.items() if value is not None}
-    if not known:
+    values_by_key = {file_key: value for file_key, value in values.items() if value is not None}
+    if not values_by_key:
         return f"CAST(NULL AS {ddl_text(data_type)})"
-    is_constant = len(known) == len(values) and len(set(known.values())) == 1
-    array = _array(set(known.values()) if is_constant else known.values(), element)
+    is_constant = len(values_by_key) == len(values) and len(set(values_by_key.values())) == 1
+    array = _array(set(values_by_key.values()) if is_constant else values_by_key.values(), element)
     if array is None:
         return None
-    value = f"{array}[0]" if is_constant else _lookup(known, array, element, key=key)
+    value = f"{array}[0]" if is_constant else _lookup(values_by_key, array, element, key=key)
     return f"date_from_unix_date({value})" if data_type == DATE else value
 
 

@@ -126,8 +126,8 @@ def past_view_struct(table: TableDescriptor, *, schema: str, hidden: str) -> Str
     # For some tables Hive takes the columns from the serde; then there are none to name.
     selected = ", ".join(quoted(column.name) for column in table.columns) or "*"
     text = f"SELECT {selected} FROM {quoted(schema)}.{quoted(hidden)}"
-    known = SCHEMA in dict(completed(table).properties)
-    return view_over(table, schema=schema, text=text, has_spark_schema=known)
+    has_spark_schema = SCHEMA in dict(completed(table).properties)
+    return view_over(table, schema=schema, text=text, has_spark_schema=has_spark_schema)
 
 
 def view_over(table: TableDescriptor, *, schema: str, text: str, has_spark_schema: bool) -> Struct:

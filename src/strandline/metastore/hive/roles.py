@@ -188,8 +188,8 @@ def _roles_of(call: Call, name: str, number: int | None) -> list[tuple[str, Memb
     catalog, kind = call.reader.catalog, principal_type(number)
     role = None if kind is PrincipalType.GROUP else catalog.role(name)
     groups = () if role is None else role.member_of
-    known = [(_name_of(catalog, membership.group), membership) for membership in groups]
-    listed = [(group, membership) for group, membership in known if group is not None]
+    named_memberships = [(_name_of(catalog, membership.group), membership) for membership in groups]
+    listed = [(group, membership) for group, membership in named_memberships if group is not None]
     if role is not None and role.superuser and catalog.role(ADMIN) is None:
         listed.append((ADMIN, _UNGRANTED))
     return listed + ([(PUBLIC_NAME, _UNGRANTED)] if kind is PrincipalType.USER else [])

@@ -115,9 +115,9 @@ class KeptAnswers:
 
     def knows(self, request: bytes) -> bool:
         """Whether an answer to the request is kept, current or not. If not, count a miss."""
-        known = request in self._answers
-        self._misses += not known
-        return known
+        is_kept = request in self._answers
+        self._misses += not is_kept
+        return is_kept
 
     def find(self, request: bytes, mark: Hashable) -> bytes | None:
         """Return the answer that was kept for the request at this mark, or None."""

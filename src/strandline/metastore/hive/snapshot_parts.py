@@ -217,9 +217,9 @@ class TableSnapshot:
 
         Raises `CorruptData` if the catalog does not have that version.
         """
-        for known in self.table.schema_versions:
-            if known.number == version:
-                return known.columns
+        for schema_version in self.table.schema_versions:
+            if schema_version.number == version:
+                return schema_version.columns
         raise CorruptData(
             f"a data file of {self.table.name} was written by version {version} of its schema,"
             " which the catalog does not have; run `strandline verify`"

@@ -132,7 +132,7 @@ def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str
 def _values_by_file(snapshot: TableSnapshot, part: DataPart, keys: FileKeys) -> dict[int, str]:
     """The SQL for the columns of a part that need not be read from its files, by column id."""
     partitions = {
-        keys.of_file[file.file_id]: {known.field_id: known.value for known in file.partition}
+        keys.of_file[file.file_id]: {value.field_id: value.value for value in file.partition}
         for file in part.files
     }
     types = {column.id: as_stored(column.type) for column in snapshot.table.columns}

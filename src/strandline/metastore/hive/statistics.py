@@ -59,8 +59,8 @@ class _Statistics:
 
     async def of_table(self) -> list[AnalyzedColumn]:
         """Return the statistics of the columns in the whole table."""
-        known = await self.of_stored([TABLE_STATISTICS])
-        return known.get(TABLE_STATISTICS, [])
+        by_name = await self.of_stored([TABLE_STATISTICS])
+        return by_name.get(TABLE_STATISTICS, [])
 
     async def of_partitions(self, names: Collection[str]) -> dict[str, list[AnalyzedColumn]]:
         """Return the statistics of the columns in each of these partitions that has any."""
@@ -88,13 +88,13 @@ class _Statistics:
         rows = await self._call.reader.rows(
             self._scope.point, self._table, RowKind.STATISTICS, names
         )
-        known = {row.name: self._picked(columns.valid(row)) for row in rows}
-        return {name: picked for name, picked in known.items() if picked}
+        by_name = {row.name: self._picked(columns.valid(row)) for row in rows}
+        return {name: picked for name, picked in by_name.items() if picked}
 
-    def _picked(self, known: Sequence[AnalyzedColumn]) -> list[AnalyzedColumn]:
+    def _picked(self, columns: Sequence[AnalyzedColumn]) -> list[AnalyzedColumn]:
         # Not a loop over the requested columns: a client may name any number of them.
         places = self._places
-        picked = [c for c in known if c.engine == self._engine and c.name in places]
+        picked = [c for c in columns if c.engine == self._engine and c.name in places]
         return sorted(picked, key=lambda column: places[column.name])
 
 
@@ -107,9 +107,9 @@ async def _statistics(call: Call) -> _Statistics:
     return _Statistics(call, *await call.reader.relation(*names), call.texts("colNames"))
 
 
-def _summaries(known: Sequence[AnalyzedColumn]) -> list[bytes]:
+def _summaries(columns: Sequence[AnalyzedColumn]) -> list[bytes]:
     """Return structs that are already encoded."""
-    return [column.summary for column in known]
+    return [column.summary for column in columns]
 
 
 @reads("get_table_statistics_req")
@@ -120,9 +120,9 @@ async def get_table_statistics_req(call: Call) -> Struct:
 
 @reads("get_partitions_statistics_req")
 async def get_partitions_statistics_req(call: Call) -> Struct:
-    known = await (await _statistics(call)).of_partitions(call.texts("partNames"))
-    work.spend(sum(map(len, known.values())) // COLUMNS_PER_UNIT)
-    return {"partStats": {name: _summaries(of_columns) for name, of_columns in known.items()}}
+    parts = await (await _statistics(call)).of_partitions(call.texts("partNames"))
+    work.spend(sum(map(len, parts.values())) // COLUMNS_PER_UNIT)
+    return {"partStats": {name: _summaries(of_columns) for name, of_columns in parts.items()}}
 
 
 @reads("get_aggr_stats_for")

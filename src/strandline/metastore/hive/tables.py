@@ -71,8 +71,8 @@ async def get_table_req(call: Call) -> Struct:
     scope, relation = await call.reader.relation(call.text("dbName"), call.text("tblName"))
     struct = await call.reader.struct(scope, relation)
     if call.args.get("getColumnStats"):
-        known = await statistics_of_table(call, scope, relation)
-        struct = {**struct, "colStats": known}
+        statistics = await statistics_of_table(call, scope, relation)
+        struct = {**struct, "colStats": statistics}
     return {"table": struct}
 
 
@@ -177,9 +177,9 @@ async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struc
     distinct_names = dict.fromkeys(name.lower() for name in names)
     await off_loop_for(len(distinct_names) * _UNITS_PER_TABLE)
     relations = [call.reader.find_relation(scope, name) for name in work.spending(distinct_names)]
-    known = [known for known in relations if known is not None and call.reader.may_read(*known)]
-    work.spend(len(known) * _UNITS_PER_TABLE)
-    return [await call.reader.struct(*relation) for relation in known]
+    pairs = [pair for pair in relations if pair is not None and call.reader.may_read(*pair)]
+    work.spend(len(pairs) * _UNITS_PER_TABLE)
+    return [await call.reader.struct(*relation) for relation in pairs]
 
 
 @reads("get_fields", "get_fields_with_environment_context")

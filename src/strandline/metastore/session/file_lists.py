@@ -101,14 +101,14 @@ def _data_batches(files: Sequence[DataFile]) -> Iterator[list[pa.Array]]:
     parts = files.columns() if isinstance(files, StoredDataFiles) else [FileColumns.of(files)]
     for part in parts:
         children = [part.column_ids, part.lowers, part.uppers, part.nulls]
-        known = pa.Array.from_buffers(_STATISTICS, len(part.nulls), [None], children=children)
+        statistics = pa.Array.from_buffers(_STATISTICS, len(part.nulls), [None], children=children)
         yield [
             part.file_ids,
             part.paths,
             part.rows,
             part.bytes,
             part.partitions,
-            lists(DATA_FILES.field("statistics").type, part.statistics.to_pylist(), known),
+            lists(DATA_FILES.field("statistics").type, part.statistics.to_pylist(), statistics),
             part.schema_versions,
         ]
 

@@ -69,11 +69,11 @@ class WantedRange:
     nulls: bool = True
     others: bool = True
 
-    def may_hold(self, known: ColumnStatistics, *, rows: int) -> bool:
+    def may_hold(self, statistics: ColumnStatistics, *, rows: int) -> bool:
         """Whether a file with ``rows`` rows and these statistics may contain a wanted value."""
-        if self.nulls and known.nulls != 0:
+        if self.nulls and statistics.nulls != 0:
             return True
-        return self.others and known.nulls != rows and self._overlaps(known)
+        return self.others and statistics.nulls != rows and self._overlaps(statistics)
 
     def _overlaps(self, statistics: ColumnStatistics) -> bool:
         if not self._overlaps_bounds(statistics):
@@ -108,9 +108,9 @@ class WantedRange:
 def may_match(file: DataFile, ranges: Mapping[int, WantedRange]) -> bool:
     """Whether a row of ``file`` may match all of ``ranges``, which are by column id."""
     return all(
-        ranges[known.column_id].may_hold(known, rows=file.rows)
-        for known in file.statistics
-        if known.column_id in ranges
+        ranges[statistics.column_id].may_hold(statistics, rows=file.rows)
+        for statistics in file.statistics
+        if statistics.column_id in ranges
     )
 
 

@@ -287,8 +287,8 @@ def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
             )
         by_hand.add(file.file_id)
     # If all ids are in the transaction's own range, only its own files can have the same id.
-    known = staging.paths_of_files(own=not by_hand)
-    taken_ids = [file_id for file_id, path in paths.items() if known.get(file_id, path) != path]
+    taken = staging.paths_of_files(own=not by_hand)
+    taken_ids = [file_id for file_id, path in paths.items() if taken.get(file_id, path) != path]
     if taken_ids:
         raise InvalidInput(
             f"another data file of the table already has the id {taken_ids[0]}; number the files "
@@ -319,10 +319,10 @@ def _check_deletes(
     if not deleted_rows:
         return []
     rows = {file.file_id: file.rows for file in add if isinstance(file, DataFile)}
-    known = _by_file_id(row for row in touched if row.kind is RowKind.DATA_FILE)
-    if deleted_rows.keys() - rows.keys() - known.keys():
-        known = _by_file_id(staging.visible(RowKind.DATA_FILE).values())
-    rows |= {file_id: row.as_(DataFile).rows for file_id, row in known.items()}
+    data_files = _by_file_id(row for row in touched if row.kind is RowKind.DATA_FILE)
+    if deleted_rows.keys() - rows.keys() - data_files.keys():
+        data_files = _by_file_id(staging.visible(RowKind.DATA_FILE).values())
+    rows |= {file_id: row.as_(DataFile).rows for file_id, row in data_files.items()}
     foreign = deleted_rows.keys() - rows.keys()
     if foreign:
         raise WriteConflict(
@@ -342,7 +342,7 @@ def _check_deletes(
             raise InvalidInput(
                 f"{count} rows of data file {file_id} would be deleted, but it has {rows[file_id]}"
             )
-    return [known[file_id] for file_id in deleted_rows if file_id in known]
+    return [data_files[file_id] for file_id in deleted_rows if file_id in data_files]
 
 
 def _by_file_id(rows: Iterable[Row]) -> dict[int, Row]:

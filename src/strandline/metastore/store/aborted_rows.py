@@ -109,7 +109,7 @@ def _remove_rows(
     of_writes = f"table_id = ? AND write_id IN {marks(write_ids)}"
     ids = (table_id, *write_ids)
     for name in ("store_row", "store_removal"):
-        some = f"SELECT row_id FROM {name} WHERE {of_writes} LIMIT ?"
-        statement = f"DELETE FROM {name} WHERE {of_writes} AND row_id IN ({some})"
+        some_ids = f"SELECT row_id FROM {name} WHERE {of_writes} LIMIT ?"
+        statement = f"DELETE FROM {name} WHERE {of_writes} AND row_id IN ({some_ids})"
         removed += change(connection, statement, (*ids, *ids, max_rows - removed))
     return removed

@@ -489,8 +489,8 @@ class Cleaner:
         """
         count = 0
         for name in ("store_removal", "store_row"):
-            some = f"SELECT row_id FROM {name} WHERE table_id = ? LIMIT {MAX_ROWS}"
-            statement = f"DELETE FROM {name} WHERE table_id = ? AND row_id IN ({some})"
+            some_ids = f"SELECT row_id FROM {name} WHERE table_id = ? LIMIT {MAX_ROWS}"
+            statement = f"DELETE FROM {name} WHERE table_id = ? AND row_id IN ({some_ids})"
             while deleted := self._change(statement, (table_id, table_id)):
                 count += deleted if name == "store_row" else 0
         places = ("table_location",) if with_place else ()

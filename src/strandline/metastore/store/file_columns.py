@@ -69,7 +69,7 @@ class FileColumns:
 
     @classmethod
     def of(cls, files: Sequence[DataFile]) -> FileColumns:
-        known = list(chain.from_iterable(file.statistics for file in files))
+        statistics = list(chain.from_iterable(file.statistics for file in files))
         return cls(
             file_ids=numbers([file.file_id for file in files]),
             paths=texts([file.path for file in files]),
@@ -77,10 +77,10 @@ class FileColumns:
             bytes=numbers([file.bytes for file in files]),
             partitions=binaries([encode_partition(file.partition) for file in files]),
             statistics=numbers([len(file.statistics) for file in files]),
-            column_ids=numbers([of.column_id for of in known]),
-            lowers=texts([of.lower for of in known]),
-            uppers=texts([of.upper for of in known]),
-            nulls=numbers([of.nulls for of in known]),
+            column_ids=numbers([of.column_id for of in statistics]),
+            lowers=texts([of.lower for of in statistics]),
+            uppers=texts([of.upper for of in statistics]),
+            nulls=numbers([of.nulls for of in statistics]),
             schema_versions=numbers([file.schema_version for file in files]),
         )
 

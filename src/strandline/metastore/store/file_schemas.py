@@ -40,13 +40,13 @@ def with_schema_versions(
     ``root`` is the table's folder. Raises `CorruptData` if a file cannot be read, or has columns
     that the table never had.
     """
-    known = []
+    versioned_files = []
     for file in files:
         if not file.schema_version:
             work.spend(_FOOTER)
             file = replace(file, schema_version=_version(root / file.path, table))
-        known.append(file)
-    return known
+        versioned_files.append(file)
+    return versioned_files
 
 
 def _version(path: Path, table: TableDescriptor) -> int:
