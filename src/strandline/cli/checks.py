@@ -58,11 +58,11 @@ def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
 
     address = address_of(store)
     clock = HybridClock()
-    with ExitStack() as opened, closing(_database(address)) as database:
+    with ExitStack() as stack, closing(_database(address)) as database:
         refuse_older_parts(database, todo=_OLDER)
         with reading_catalog_log(LogPlace(database, address, clock)) as log:
             has_mark = address.folder is None and not address.is_one_database
-            mark = opened.enter_context(mark_of(address, clock)) if has_mark else None
+            mark = stack.enter_context(mark_of(address, clock)) if has_mark else None
             yield Verification(
                 database,
                 durable_state(log).open_read_only,

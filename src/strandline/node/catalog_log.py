@@ -150,7 +150,7 @@ OpenLog = Callable[[LogPlace, ExitStack], OpenedLog]
 
 
 def _metastorage_of(
-    place: LogPlace, opened: ExitStack, version_key: str
+    place: LogPlace, stack: ExitStack, version_key: str
 ) -> tuple[Metastorage, UpperWithin | None]:
     """Return the store's metastorage and the reader of the log's upper, or None for etcd.
 
@@ -160,27 +160,27 @@ def _metastorage_of(
         metastorage = open_metastorage(
             place.address.catalog, place.clock, read_only=place.database.read_only
         )
-        opened.callback(metastorage.close)
+        stack.callback(metastorage.close)
         return metastorage, None
     store = SqlMetastorage(place.database, place.clock)
-    opened.callback(store.close)
+    stack.callback(store.close)
     within = UpperWithin(upper_within(store.get_on, version_key), store.get_query(version_key))
     return store, within
 
 
-def _open_metastorage_log(place: LogPlace, opened: ExitStack) -> OpenedLog:
-    store, within = _metastorage_of(place, opened, CATALOG_VERSION)
+def _open_metastorage_log(place: LogPlace, stack: ExitStack) -> OpenedLog:
+    store, within = _metastorage_of(place, stack, CATALOG_VERSION)
     return OpenedLog(MetastorageLog(store), within, store)
 
 
-def _open_stash(place: LogPlace, opened: ExitStack) -> OpenedLog:
+def _open_stash(place: LogPlace, stack: ExitStack) -> OpenedLog:
     log = StashLog(place.database, place.clock)
-    opened.callback(log.close)
+    stack.callback(log.close)
     return OpenedLog(log, UpperWithin(stash_log.upper_within, stash_log.UPPER_QUERY))
 
 
-def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
-    store, within = _metastorage_of(place, opened, persist_log.VERSION)
+def _open_persist(place: LogPlace, stack: ExitStack) -> OpenedLog:
+    store, within = _metastorage_of(place, stack, persist_log.VERSION)
     log = persist_log.open_persist_log(
         store,
         folder=place.address.folder,
@@ -194,13 +194,13 @@ def _open_persist(place: LogPlace, opened: ExitStack) -> OpenedLog:
 def _in_database_only(opening: OpenLog) -> OpenLog:
     """Wrap ``opening`` to refuse a store whose address puts its catalog outside the database."""
 
-    def open_checked(place: LogPlace, opened: ExitStack) -> OpenedLog:
+    def open_checked(place: LogPlace, stack: ExitStack) -> OpenedLog:
         if not place.address.is_one_database:
             raise InvalidInput(
                 f"a log in SQL keeps the catalog in {place.database.name}, but the store is "
                 f"{place.address.name}; name the store by the address of that database"
             )
-        return opening(place, opened)
+        return opening(place, stack)
 
     return open_checked
 
@@ -208,8 +208,8 @@ def _in_database_only(opening: OpenLog) -> OpenLog:
 def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenLog:
     """Return the opener of a shadow of two logs; the first decides."""
 
-    def open_shadow(place: LogPlace, opened: ExitStack) -> OpenedLog:
-        deciding, following = first(place, opened), second(place, opened)
+    def open_shadow(place: LogPlace, stack: ExitStack) -> OpenedLog:
+        deciding, following = first(place, stack), second(place, stack)
         log = ShadowLog(deciding.log, following.log, names=names)
         return OpenedLog(log, deciding.upper_within, deciding.metastorage)
 
@@ -228,7 +228,7 @@ _BESIDE: dict[str, OpenLog] = {**LOGS, "stash": _open_stash}
 _PAIR = "shadow:FIRST+SECOND"
 
 
-def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> OpenedLog:
+def open_catalog_log(place: LogPlace, stack: ExitStack, *, wanted: str) -> OpenedLog:
     """Open the log of a store, and remember it if the store is new.
 
     ``wanted`` is the name of the log, or empty for the one that the store remembers. Raises
@@ -238,7 +238,7 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
     present = remembered_log(place)
     if present is None or (wanted not in ("", present.name) and _is_empty(place, present.name)):
         chosen = wanted or DEFAULT
-        new_log = open_log(chosen, place, opened)  # if it raises, no row is written
+        new_log = open_log(chosen, place, stack)  # if it raises, no row is written
         new = RememberedLog(chosen, place.catalog_address)
         present = remember(place, new, instead_of=present, if_new=True)
         _compare_address(place, present)
@@ -251,7 +251,7 @@ def open_catalog_log(place: LogPlace, opened: ExitStack, *, wanted: str) -> Open
             "`strandline durable migrate` moves a catalog to another log"
         )
     finish_move(place, present)
-    opened_log = open_log(present.name, place, opened)
+    opened_log = open_log(present.name, place, stack)
     return replace(opened_log, require_log=_requires(present.name, place))
 
 
@@ -340,8 +340,8 @@ def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
 def reading_catalog_log(place: LogPlace) -> Iterator[UpdateLog]:
     """Open the log of an existing store as it is, without finishing a move."""
     present = remembered_log(place)
-    with ExitStack() as opened:
-        yield open_log(DEFAULT if present is None else present.name, place, opened).log
+    with ExitStack() as stack:
+        yield open_log(DEFAULT if present is None else present.name, place, stack).log
 
 
 def remembered_log(place: LogPlace) -> RememberedLog | None:
@@ -392,8 +392,8 @@ def _compare_address(place: LogPlace, present: RememberedLog) -> None:
 
 
 def _is_empty(place: LogPlace, name: str) -> bool:
-    with ExitStack() as opened:
-        return open_log(name, place, opened).log.token() is None
+    with ExitStack() as stack:
+        return open_log(name, place, stack).log.token() is None
 
 
 def remember(
@@ -450,10 +450,10 @@ def finish_move(place: LogPlace, present: RememberedLog) -> RememberedLog:
     if not present.former:
         return present
     name = deciding_part(present.name)
-    with ExitStack() as opened:
-        log = open_log(name, place, opened).log
+    with ExitStack() as stack:
+        log = open_log(name, place, stack).log
         if present.former in LOGS:
-            original = open_log(present.former, _in_database(place), opened).log
+            original = open_log(present.former, _in_database(place), stack).log
             with suppress(Superseded):  # another process has finished the move
                 LogCopy(original, log, names=(present.former, name), token=FILLING).level()
         unseal(
@@ -495,7 +495,7 @@ def _opening(name: str) -> OpenLog | None:
     return LOGS.get(name)
 
 
-def open_log(name: str, place: LogPlace, opened: ExitStack) -> OpenedLog:
+def open_log(name: str, place: LogPlace, stack: ExitStack) -> OpenedLog:
     """Open the remembered log ``name``. Raises `CorruptData` if it is unknown."""
     opening = _opening(name)
     if opening is None:
@@ -503,4 +503,4 @@ def open_log(name: str, place: LogPlace, opened: ExitStack) -> OpenedLog:
             f"{place.database.name} says that its catalog is kept in the log {name!r}, which this "
             f"program does not know; it knows {', '.join(LOGS)}. Use the release that wrote it"
         )
-    return opening(place, opened)
+    return opening(place, stack)

@@ -109,8 +109,8 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
         raise InvalidInput(f"the catalog of {source.address.name} is kept in the log {present}")
     address = target.catalog_address
     new = RememberedLog(to or (present.name if address == present.address else DEFAULT), address)
-    with ExitStack() as opened:
-        move = _Move(source, target, present, new, opened)
+    with ExitStack() as stack:
+        move = _Move(source, target, present, new, stack)
         frontier = move.make()
     return MovedCatalog(finish_move(target, move.switched), frontier)
 
@@ -133,11 +133,11 @@ class _Move:
         target: LogPlace,
         present: RememberedLog,
         new: RememberedLog,
-        opened: ExitStack,
+        stack: ExitStack,
     ) -> None:
         self._database = source.database
         self._present = present
-        original = open_log(deciding_part(present.name), source, opened)
+        original = open_log(deciding_part(present.name), source, stack)
         log = self._log = original.log
         self._takes_part = original.upper_within is not None
         self._state = ReadOnlyState(log)
@@ -157,7 +157,7 @@ class _Move:
         for number, part in enumerate(parts_of(new.name)):
             if _place_of(part, target) == _place_of(deciding_part(present.name), source):
                 continue
-            copy = open_log(part, target, opened).log
+            copy = open_log(part, target, stack).log
             names = (
                 str(replace(present, name=deciding_part(present.name))),
                 str(replace(new, name=part)),

@@ -107,12 +107,12 @@ def open_store(
     """
     address = store_address(store, settings)
     clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         if address.folder is not None:
-            opened_store = _open_folder(address, settings, clock, opened, check=check)
+            opened_store = _open_folder(address, settings, clock, stack, check=check)
         else:
-            opened_store = _open_servers(address, settings, clock, opened)
-        opened_store._opened.push(opened.pop_all())
+            opened_store = _open_servers(address, settings, clock, stack)
+        opened_store._opened.push(stack.pop_all())
     return opened_store
 
 
@@ -120,7 +120,7 @@ def _open_folder(
     address: StoreAddress,
     settings: Settings,
     clock: HybridClock,
-    opened: ExitStack,
+    stack: ExitStack,
     *,
     check: bool,
 ) -> OpenedStore:
@@ -135,8 +135,8 @@ def _open_folder(
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be created: {error.strerror}") from error
     database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)
-    opened.callback(database.close)
-    opened_log = _log_of(address, database, settings, clock, opened)
+    stack.callback(database.close)
+    opened_log = _log_of(address, database, settings, clock, stack)
     return OpenedStore(
         address=address,
         database=database,
@@ -165,7 +165,7 @@ def _open_folder(
 
 
 def _open_servers(
-    address: StoreAddress, settings: Settings, clock: HybridClock, opened: ExitStack
+    address: StoreAddress, settings: Settings, clock: HybridClock, stack: ExitStack
 ) -> OpenedStore:
     if settings.delay_ms == 0 and not address.is_one_database:
         raise InvalidInput(
@@ -175,16 +175,16 @@ def _open_servers(
     mark, mark_time = None, None
     if not address.is_one_database:
         metastorage = open_metastorage(address.catalog, clock)
-        opened.callback(metastorage.close)
+        stack.callback(metastorage.close)
         mark = DatabaseMark(metastorage, address.name)
         mark_time = mark.marked_time()
     database = open_database(address.objects)
-    opened.callback(database.close)
+    stack.callback(database.close)
     refuse_foreign_parts(database)
     refuse_copied(database, address=address.name)
     if mark is not None and mark_time:
         mark.compare(mark_time, database)
-    opened_log = _log_of(address, database, settings, clock, opened)
+    opened_log = _log_of(address, database, settings, clock, stack)
     place = place_of_warehouse(database, settings.warehouse)
     place.refuse_foreign(is_new=lambda: opened_log.log.token() is None)
     return OpenedStore(
@@ -218,7 +218,7 @@ def _log_of(
     database: Database,
     settings: Settings,
     clock: HybridClock,
-    opened: ExitStack,
+    stack: ExitStack,
 ) -> OpenedLog:
     """Open the catalog's log, after moving the clock past every time in the database."""
     with database.read() as connection:
@@ -226,7 +226,7 @@ def _log_of(
     place = LogPlace(
         database, address, clock, blobs=settings.catalog_blobs, warehouse=settings.warehouse
     )
-    return open_catalog_log(place, opened, wanted=settings.catalog_log)
+    return open_catalog_log(place, stack, wanted=settings.catalog_log)
 
 
 def _uri(folder: Path) -> str:

@@ -85,9 +85,9 @@ class GuardedWrites:
         Raises what the guard or ``body`` raise, and then nothing has happened. After `Behind` it
         tries again for ``timeout`` seconds, then raises `DeadlineExceeded`.
         """
-        with ExitStack() as opened:
+        with ExitStack() as stack:
             return self.enter(
-                opened,
+                stack,
                 body,
                 timeout=timeout,
                 first=first,
@@ -97,7 +97,7 @@ class GuardedWrites:
 
     def enter(
         self,
-        opened: ExitStack,
+        stack: ExitStack,
         body: Callable[[Connection], T],
         *,
         timeout: float,
@@ -120,7 +120,7 @@ class GuardedWrites:
                     )
                     self._guard(connection)
                     result = body(connection)
-                    opened.push(attempt.pop_all())
+                    stack.push(attempt.pop_all())
                 return result
             except Behind as behind:
                 self._on_behind()

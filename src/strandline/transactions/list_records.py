@@ -179,8 +179,8 @@ def write_ids_by(connection: Connection, table_id: int, txns: ValidTxnList) -> V
         return ValidWriteIdList.derive(None, txns=txns, writes=lowest, next_write_id=following)
     hwm = upper[0][1]
     writes = {*upper, *run(connection, _OF_LATER_TXNS, (txns.hwm, table_id, hwm))}
-    for listed, txn_ids in in_lists(txns.exceptions):
-        writes.update(run(connection, f"{_OF_TXNS} {listed}", (table_id, *txn_ids)))
+    for in_list, txn_ids in in_lists(txns.exceptions):
+        writes.update(run(connection, f"{_OF_TXNS} {in_list}", (table_id, *txn_ids)))
     return ValidWriteIdList.derive(None, txns=txns, writes=writes, next_write_id=following)
 
 

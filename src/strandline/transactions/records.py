@@ -114,8 +114,8 @@ def find(connection: Connection, txn_id: int) -> Transaction:
 def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Transaction]:
     """The transactions that exist among ``txn_ids``, by id."""
     rows: list[Row] = []
-    for listed, ids in in_lists(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
-        rows += run(connection, f"{_ALL} WHERE txn_id IN {listed}", ids)
+    for in_list, ids in in_lists(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
+        rows += run(connection, f"{_ALL} WHERE txn_id IN {in_list}", ids)
     return {row[0]: _transaction(row) for row in rows}
 
 
@@ -260,8 +260,8 @@ def allocate_one_queries(txn_id: int, table_id: int) -> tuple[Query, Query]:
 def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
     """The write ids of these transactions for the table, by transaction id."""
     write_ids: dict[int, int] = {}
-    for listed, ids in in_lists(txn_ids):
-        write_ids |= dict(run(connection, f"{_OWN_WRITE_IDS} {listed}", (table_id, *ids)))
+    for in_list, ids in in_lists(txn_ids):
+        write_ids |= dict(run(connection, f"{_OWN_WRITE_IDS} {in_list}", (table_id, *ids)))
     return write_ids
 
 
@@ -362,8 +362,8 @@ def heartbeat(
     Raises what `require_owner` raises.
     """
     states: dict[int, TransactionState] = {}
-    for listed, ids in in_lists(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
-        rows = run(connection, f"{_STATES} {listed}", ids)
+    for in_list, ids in in_lists(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
+        rows = run(connection, f"{_STATES} {in_list}", ids)
         for txn_id, _, user in rows:
             require_owner(txn_id, user, owner=owner)
         states |= {txn_id: TransactionState(state) for txn_id, state, _ in rows}

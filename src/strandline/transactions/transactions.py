@@ -231,9 +231,9 @@ class Transactions(TransactionEnds):
         ``owner``, `TransactionFinished`, `ObjectNotFound`, and `UnsupportedOperation` for a table
         that is not transactional and for a read-only transaction.
         """
-        with ExitStack() as opened:
+        with ExitStack() as stack:
             yield self._writes.enter(
-                opened,
+                stack,
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
                 first=lambda: self._step_queries(txn_id, table_id, first),
@@ -321,7 +321,7 @@ class Transactions(TransactionEnds):
         between. And at the commit, when the block cannot be run again, this process may not know
         the catalog of any time: it may not have looked at the log while the block ran.
         """
-        with ExitStack() as opened:
+        with ExitStack() as stack:
 
             def start(connection: Connection) -> Step:
                 now = take_time(connection, self._clock)
@@ -336,7 +336,7 @@ class Transactions(TransactionEnds):
                 (begun,) = records.added(run(connection, *begin_query))
                 return self._step(connection, begun, table_id, None, now=begun.begin_time)
 
-            step = self._writes.enter(opened, start, timeout=PATIENCE)
+            step = self._writes.enter(stack, start, timeout=PATIENCE)
             yield step
             ended = self._commit_open_on(
                 step.connection,

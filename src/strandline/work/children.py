@@ -99,17 +99,17 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
             send_packet(connection, {"announces": True}, content)
             connection.recv(len(NOTED))
 
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         service: Service | None = None
         with suppress(Exception):  # the first task tries again and reports the error
-            service = opened.enter_context(open_service(announce))
+            service = stack.enter_context(open_service(announce))
         before = _memory_bytes()
         while (task := receive_packet(connection)) is not None:
             fields, content = task
             data = content.read()
             content.close()
             try:
-                service = service or opened.enter_context(open_service(announce))
+                service = service or stack.enter_context(open_service(announce))
                 only_reads = fields["only_reads"]
                 with _Watched(connection, _exit if only_reads else service.stop_waiting):
                     reply_fields, answer = service.answer(fields, data)

@@ -67,13 +67,13 @@ class CleanedFiles:
     @contextmanager
     def own_folder(self, place: Place | None) -> Iterator[int | None]:
         """The descriptor of a table's folder, or None if it is not an own place or is missing."""
-        with ExitStack() as opened:
+        with ExitStack() as stack:
             root = None
             if place is not None and self._folders.reaches(place):
                 try:
                     self._folders.verify(place)
                     root = open_folder(self._folders.path(place))
-                    opened.callback(os.close, root)
+                    stack.callback(os.close, root)
                 except (FolderRefused, OSError) as error:
                     logger.debug("the folder %s is not cleaned: %s", place.text, error)
             yield root

@@ -69,13 +69,13 @@ def open_folder(path: str | Path, *, below: int | None = None) -> int:
 @contextmanager
 def _within(root: int, folder: str) -> Iterator[int]:
     """Open a folder below ``root`` without following links. Raises `OSError`."""
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         descriptor = root
         for part in filter(None, folder.split("/")):
             if part == "..":
                 raise PermissionError(f"{folder!r} leads out of the folder of its table")
             descriptor = open_folder(part, below=descriptor)
-            opened.callback(os.close, descriptor)
+            stack.callback(os.close, descriptor)
         yield descriptor
 
 

@@ -157,8 +157,8 @@ def return_(connection: Connection, table_id: int, move: PartitionMove, row_id: 
 
 def forget_rows(connection: Connection, table_id: int, row_ids: Iterable[int]) -> None:
     """Delete the moves of partitions whose rows were deleted, with all older rows of the table."""
-    for listed, ids in in_lists(row_ids):
-        of_rows = f"DELETE FROM partition_move WHERE table_id = ? AND up_to_row IN {listed}"
+    for in_list, ids in in_lists(row_ids):
+        of_rows = f"DELETE FROM partition_move WHERE table_id = ? AND up_to_row IN {in_list}"
         change(connection, of_rows, (table_id, *ids))
 
 

@@ -129,8 +129,8 @@ def unnamed(
     others = Counter(dict.fromkeys(names, 0))
     if are_stored:
         others.subtract(names)
-    for listed, some_names in in_lists(others):
-        query = f"{_NAMED} AND stored.name IN {listed}"
+    for in_list, some_names in in_lists(others):
+        query = f"{_NAMED} AND stored.name IN {in_list}"
         for (name,) in run(connection, query, (table_id, *some_names)):
             others[name] += 1
     return [name for name, count in others.items() if count == 0]

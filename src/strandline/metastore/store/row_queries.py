@@ -200,8 +200,8 @@ def require_kept(connection: Connection, table_id: int, write_ids: ValidWriteIdL
     of_table: tuple[Parameter, ...] = (table_id, up_to)
     above = value(connection, f"{unseen} > ? LIMIT 1", (*of_table, write_ids.hwm))
     within = (
-        value(connection, f"{unseen} IN {listed} LIMIT 1", (*of_table, *exceptions))
-        for listed, exceptions in in_lists(write_ids.exceptions)
+        value(connection, f"{unseen} IN {in_list} LIMIT 1", (*of_table, *exceptions))
+        for in_list, exceptions in in_lists(write_ids.exceptions)
     )
     if above is not None or any(hidden is not None for hidden in within):
         raise VersionNotFound(
@@ -238,8 +238,8 @@ def _narrowed(
     if names is None:
         yield statement, parameters
         return
-    for listed, some_names in in_lists(dict.fromkeys(_storable(names))):
-        yield f"{statement} AND store_row.name IN {listed}", (*parameters, *some_names)
+    for in_list, some_names in in_lists(dict.fromkeys(_storable(names))):
+        yield f"{statement} AND store_row.name IN {in_list}", (*parameters, *some_names)
 
 
 def _storable(names: Iterable[str]) -> Iterator[str]:
@@ -283,10 +283,10 @@ def commit_times(
 ) -> dict[int, Timestamp]:
     """The commit times of those of these write ids of a table that have one."""
     times: dict[int, Timestamp] = {}
-    for listed, some_write_ids in in_lists(write_ids):
+    for in_list, some_write_ids in in_lists(write_ids):
         statement = (
             "SELECT write_id, commit_time FROM txn_write_id WHERE table_id = ? AND write_id IN"
-            f" {listed} AND commit_time IS NOT NULL"
+            f" {in_list} AND commit_time IS NOT NULL"
         )
         times |= dict(run(connection, statement, (table_id, *some_write_ids)))
     return times
@@ -297,8 +297,8 @@ def rows_with_removers(
 ) -> dict[int, tuple[Row, list[int]]]:
     """The rows that exist among ``row_ids``, each with the write ids that removed it."""
     rows = {row.row_id: (row, list[int]()) for row in rows_by_id(connection, row_ids).values()}
-    for listed, ids in in_lists(rows):
-        removers = f"SELECT row_id, write_id FROM store_removal WHERE row_id IN {listed}"
+    for in_list, ids in in_lists(rows):
+        removers = f"SELECT row_id, write_id FROM store_removal WHERE row_id IN {in_list}"
         for row_id, write_id in run(connection, removers, ids):
             rows[row_id][1].append(write_id)
     return rows
@@ -307,8 +307,8 @@ def rows_with_removers(
 def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Row]:
     """The rows that exist among ``row_ids``, visible or not."""
     rows: dict[int, Row] = {}
-    for listed, ids in in_lists(row_id for row_id in row_ids if 0 < row_id <= LAST_ID):
-        statement = f"SELECT {ROW_COLUMNS} FROM store_row WHERE row_id IN {listed}"
+    for in_list, ids in in_lists(row_id for row_id in row_ids if 0 < row_id <= LAST_ID):
+        statement = f"SELECT {ROW_COLUMNS} FROM store_row WHERE row_id IN {in_list}"
         rows |= {row.row_id: row for row in map(row_from, run(connection, statement, ids))}
     return rows
 
@@ -352,9 +352,9 @@ def add_removals(
 
 
 def delete_rows(connection: Connection, row_ids: Collection[int]) -> None:
-    for listed, ids in in_lists(row_ids):
+    for in_list, ids in in_lists(row_ids):
         for name in ("store_removal", "store_row"):
-            change(connection, f"DELETE FROM {name} WHERE row_id IN {listed}", ids)
+            change(connection, f"DELETE FROM {name} WHERE row_id IN {in_list}", ids)
 
 
 def count_of_write(connection: Connection, table_id: int, write_id: int, limit: int) -> int:

@@ -47,7 +47,7 @@ def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int
 def places_queries(table_ids: Iterable[int]) -> list[Query]:
     """The queries for the places of these managed tables; `by_id` reads their rows."""
     known_ids = (table_id for table_id in table_ids if 0 < table_id <= LAST_ID)
-    return [(f"{_OF} {listed}", ids) for listed, ids in in_lists(known_ids)]
+    return [(f"{_OF} {in_list}", ids) for in_list, ids in in_lists(known_ids)]
 
 
 def by_id(rows: Iterable[Row]) -> dict[int, Place]:
@@ -66,7 +66,7 @@ def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, 
 
 def tables_at_queries(places: Collection[Place]) -> list[Query]:
     """The queries for the tables at these places; `by_place` reads their rows."""
-    return [(f"{_AT} {listed}", texts) for listed, texts in in_lists(p.text for p in places)]
+    return [(f"{_AT} {in_list}", texts) for in_list, texts in in_lists(p.text for p in places)]
 
 
 def by_place(rows: Iterable[Row]) -> dict[Place, set[int]]:
