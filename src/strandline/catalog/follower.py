@@ -174,7 +174,7 @@ class CatalogFollower(CatalogApplier):
                 known_until = self._horizon.known
                 if called_at <= known_until:
                     # On a slow machine the look may take longer than the delay. The catalog of
-                    # ``known`` still contains every change that had returned when this call began.
+                    # ``known_until`` still has every change that had returned when this call began.
                     return self._history.at_time(min(known_until, self._clock.current()))
         raise NotFresh(
             f"this node read the log {LOOKS} times and could not prove that its catalog is "

@@ -76,7 +76,7 @@ class OpenedStore:
     examine: Callable[[], None]
     checks: Callable[[str], Sequence[tuple[str, Check]]]
     mark: DatabaseMark | None
-    _opened: ExitStack
+    _stack: ExitStack
 
     def give_up(self) -> None:
         """`Database.give_up` for the database and for etcd."""
@@ -88,7 +88,7 @@ class OpenedStore:
 
     def close(self) -> None:
         """Close everything that `open_store` opened. Idempotent."""
-        self._opened.close()
+        self._stack.close()
 
 
 def open_store(
@@ -112,7 +112,7 @@ def open_store(
             opened_store = _open_folder(address, settings, clock, stack, check=check)
         else:
             opened_store = _open_servers(address, settings, clock, stack)
-        opened_store._opened.push(stack.pop_all())
+        opened_store._stack.push(stack.pop_all())
     return opened_store
 
 
@@ -160,7 +160,7 @@ def _open_folder(
             ("database sound", database.check_damage),
         ),
         mark=None,
-        _opened=ExitStack(),
+        _stack=ExitStack(),
     )
 
 
@@ -209,7 +209,7 @@ def _open_servers(
         examine=lambda: None,
         checks=lambda environment: (("warehouse in its place", lambda: place.check(environment)),),
         mark=mark,
-        _opened=ExitStack(),
+        _stack=ExitStack(),
     )
 
 

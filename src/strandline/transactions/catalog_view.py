@@ -105,7 +105,7 @@ class GuardedWrites:
         notifies: bool = True,
         is_provisional: bool = False,
     ) -> T:
-        """Like `run`, but the write transaction stays open until ``opened`` ends it."""
+        """Like `run`, but the write transaction stays open until ``stack`` is closed."""
         deadline = time.monotonic() + timeout
         while True:
             try:
