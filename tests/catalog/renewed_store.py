@@ -6,13 +6,14 @@ Opening a store for one test costs three times as much as the test itself.
 from __future__ import annotations
 
 import atexit
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from strandline.catalog import CatalogManager
-from strandline.durable import MetastorageLog, durable_state
+from strandline.durable import DurableCatalogState, MetastorageLog, durable_state
 from strandline.metastorage import Delete, Put
 from strandline.metastorage.store import prefix_end
 from tests.conftest import ManualWall, new_member_of
@@ -34,9 +35,10 @@ class RenewedStore:
         self._member = new_member_of(Path(folder.name) / "strandline.db", self._wall)
         atexit.register(self._member.close)
         self._member.open()
-        with self._running() as manager:
+        with self._running(self._joined()) as manager:
             prepare(manager)
         self._contents = self._member.store.range("", _END)
+        self._state = self._joined()
 
     @contextmanager
     def manager(self) -> Iterator[CatalogManager]:
@@ -46,12 +48,17 @@ class RenewedStore:
         others = [entry.key for entry in store.range("", _END) if entry.key not in known]
         puts = [Put(content.key, content.value) for content in self._contents]
         store.invoke([], [*map(Delete, others), *puts])
-        with self._running() as manager:
+        # Not joined anew: to read the same log again and again would cost a third of the tests.
+        state = copy.copy(self._state)
+        state.log, state.recovered = MetastorageLog(store), [*self._state.recovered]
+        with self._running(state) as manager:
             yield manager
 
+    def _joined(self) -> DurableCatalogState:
+        return durable_state(MetastorageLog(self._member.store)).join(member="m0")
+
     @contextmanager
-    def _running(self) -> Iterator[CatalogManager]:
-        state = durable_state(MetastorageLog(self._member.store)).join(member="m0")
+    def _running(self, state: DurableCatalogState) -> Iterator[CatalogManager]:
         manager = CatalogManager(state, self._member.clock, elapsed=self._wall)
         try:
             yield manager
