@@ -19,6 +19,8 @@ from tests.sql.processes import Process
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s#]+)")
 ANCHOR = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)#([^)\s]+)\)")
+LONG_PAGES = ("move-the-catalog", "pyiceberg", "run-a-node")
+"""Pages without Spark that start many processes. What they show has tests of its own."""
 PAGE_SECONDS = 900
 SPARK_OPTIONS = (
     # The examples run each piece of code only a few times: optimizing it does not pay.
@@ -32,9 +34,10 @@ def page_parameters(*, run: bool = False) -> list[object]:
     """The pages. If their examples are ``run``, those with Spark have its marker, and are slow."""
     parameters: list[object] = []
     for page in PAGES:
-        marks = []
-        if run and "<!-- run: spark" in page.read_text(encoding="utf-8"):
-            marks = [pytest.mark.spark, pytest.mark.slow]
+        has_spark = "<!-- run: spark" in page.read_text(encoding="utf-8")
+        marks = [pytest.mark.spark] * (run and has_spark)
+        if run and (has_spark or page.stem in LONG_PAGES):
+            marks.append(pytest.mark.slow)
         parameters.append(pytest.param(page, marks=marks, id=str(page.relative_to(ROOT))))
     return parameters
 
