@@ -49,7 +49,7 @@ LOGS = ["metastorage", "stash", "persist", "shadow"]
 KINDS = [*LOGS, "postgresql"]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*LOGS, pytest.param("postgresql", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A store with its catalog in each kind of log."""
     kind, log = ("folder", request.param) if request.param in LOGS else (request.param, "")

@@ -121,7 +121,9 @@ def test_reading_and_a_trial_change_no_row_and_no_blob(
 SERVERS = ("metastorage on postgresql", "stash on postgresql", "persist on postgresql")
 
 
-@pytest.mark.parametrize("name", [*SERVERS, "metastorage on etcd"])
+@pytest.mark.parametrize(
+    "name", [*SERVERS, pytest.param("metastorage on etcd", marks=pytest.mark.slow)]
+)
 def test_reading_and_a_trial_change_no_row_on_a_server(name: str, tmp_path: Path) -> None:
     kind = LOGS[name]
     address = kind.create(tmp_path)

@@ -110,6 +110,7 @@ def test_a_waiter_survives_a_restart_of_the_server_and_is_woken_by_a_later_chang
         assert waiting.result()
 
 
+@pytest.mark.slow
 def test_a_change_made_before_the_waiter_has_reconnected_is_not_missed(
     place: Place, server: Server
 ) -> None:

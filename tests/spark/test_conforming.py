@@ -108,6 +108,7 @@ def test_columns_are_matched_by_name_and_missing_ones_are_null(tables: Tables) -
     ]
 
 
+@pytest.mark.slow
 def test_length_and_null_constraints_are_checked_at_every_level(spark: SparkSession) -> None:
     def array(element: DataType, *, contains_null: bool = True) -> ArrayType:
         return ArrayType(element, contains_null)

@@ -59,6 +59,7 @@ def test_deleted_rows_are_removed_by_a_join_that_files_without_deletes_can_skip(
     assert ids(tables.read("shop.t")) == sorted(expected - {12, 25} - set(range(10)))
 
 
+@pytest.mark.slow
 def test_columns_may_have_the_names_that_delete_files_use(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT, bitmap INT, bitmap_file INT, file_id INT, position INT")
     tables.append("shop.t", numbers(tables, 1, 2, 3).coalesce(1))
@@ -217,6 +218,7 @@ def test_a_table_folder_read_as_plain_parquet_shows_no_rows(tables: Tables) -> N
     tables.spark.sql("DROP TABLE over_it")
 
 
+@pytest.mark.slow
 def test_data_files_in_the_layout_of_0_2_0_are_read(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3).coalesce(1))

@@ -136,6 +136,7 @@ def test_a_session_that_cuts_timestamps_to_milliseconds_is_refused(tables: Table
         tables.append("shop.days", numbers(tables, 1))
 
 
+@pytest.mark.slow
 def test_a_condition_finds_the_rows_that_an_older_release_wrote_in_the_julian_calendar(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +193,7 @@ def test_rows_of_a_session_that_was_not_configured_are_appended(tables: Tables) 
     assert ids(tables.read("shop.t")) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_session_that_reads_parquet_through_the_second_api_gets_the_same_rows(
     tables: Tables,
 ) -> None:

@@ -76,7 +76,7 @@ def test_rows_are_appended_deleted_and_counted(tables: Tables) -> None:
     "condition",
     [
         "id IN (63, 64, 700)",
-        "id < 0",
+        pytest.param("id < 0", marks=pytest.mark.slow),
         pytest.param("id % 63 = 0", marks=pytest.mark.slow),
         pytest.param("id > 99", marks=pytest.mark.slow),
     ],

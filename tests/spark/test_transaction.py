@@ -115,6 +115,7 @@ def test_removing_a_whole_file_conflicts_with_deleting_from_it(tables: Tables) -
     assert ids(tables.read("shop.t")) == []
 
 
+@pytest.mark.slow
 def test_appends_never_conflict(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
@@ -125,6 +126,7 @@ def test_appends_never_conflict(tables: Tables) -> None:
     assert ids(tables.read("shop.t")) == [2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_file_without_rows_left_is_removed(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, *range(6)).coalesce(1))
@@ -186,6 +188,7 @@ def test_a_table_renamed_during_a_transaction_keeps_the_rows_written_before(tabl
     assert ids(tables.read("shop.u")) == [1, 2]
 
 
+@pytest.mark.slow
 def test_writes_follow_a_renamed_table_and_not_its_name(tables: Tables) -> None:
     """Another table may have got the name, and the folder that the table had at first."""
     tables.create("shop.t", "id BIGINT")

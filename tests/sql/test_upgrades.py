@@ -230,7 +230,18 @@ def shape(url: str) -> object:
     return tables, versions
 
 
-@pytest.mark.parametrize("release", RELEASES)
+FIRST, *BETWEEN, LAST = RELEASES
+
+
+@pytest.mark.parametrize(
+    ("release", "url"),
+    [
+        *((release, "sqlite") for release in RELEASES),
+        *((release, "postgresql") for release in (FIRST, LAST)),
+        *(pytest.param(release, "postgresql", marks=pytest.mark.slow) for release in BETWEEN),
+    ],
+    indirect=["url"],
+)
 def test_upgraded_tables_of_an_older_release_equal_those_of_a_new_store(
     release: str, url: str, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from tests.metastore.hive.statements.recorded import (
     recorded_answers,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def differing(others: dict[int, Answer]) -> list[Part]:
