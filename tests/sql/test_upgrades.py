@@ -10,6 +10,7 @@ from threading import Barrier
 
 import pytest
 from sqlalchemy import Column, Connection, MetaData, inspect, text
+from sqlalchemy.engine.interfaces import ReflectedIndex
 from sqlalchemy.schema import DropTable
 
 from strandline.durable import stash_tables
@@ -197,6 +198,12 @@ def open_all_parts(url: str) -> None:
     database.close()
 
 
+def condition_of(index: ReflectedIndex) -> str:
+    """The condition of an index that has only some rows; empty for others."""
+    options = index.get("dialect_options", {})
+    return "".join(str(value) for name, value in options.items() if name.endswith("_where"))
+
+
 def shape(url: str) -> object:
     """The tables with their columns and indexes, and the versions of the parts.
 
@@ -218,7 +225,7 @@ def shape(url: str) -> object:
                 },
                 tuple(inspector.get_pk_constraint(table)["constrained_columns"]),
                 {
-                    (index["name"], tuple(index["column_names"]))
+                    (index["name"], tuple(index["column_names"]), condition_of(index))
                     for index in inspector.get_indexes(table)
                 },
             )
