@@ -172,11 +172,8 @@ class Settings:
             raise InvalidInput(
                 f"thrift_port and http_port are both {self.http_port}; give each its own port"
             )
-        for name in self.allowed_hosts:
-            if not name.strip():
-                raise InvalidInput(
-                    "allowed_hosts contains an empty name; list host names or addresses"
-                )
+        if not all(name.strip() for name in self.allowed_hosts):
+            raise InvalidInput("allowed_hosts contains an empty name; list host names or addresses")
         for root in self.location_roots:
             if not root.startswith("/"):
                 raise InvalidInput(

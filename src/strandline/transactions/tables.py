@@ -29,7 +29,6 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    event,
 )
 
 from strandline.sql.schema_versions import ROW_NUMBER, add_indexes, whole_row
@@ -73,6 +72,12 @@ TXN_RESERVED = Table(
     Column("txn_id", BigInteger, nullable=False),
 )
 
+# The write ids of open and aborted transactions: few among all that were ever assigned. An `Index`
+# with a condition for PostgreSQL would import all of its drivers, also for a store in a folder.
+_PENDING = DDL(  # type: ignore[no-untyped-call]  # SQLAlchemy's
+    "CREATE INDEX IF NOT EXISTS txn_write_id_pending ON txn_write_id (txn_id)"
+    " WHERE commit_time IS NULL"
+)
 TXN_WRITE_ID = Table(
     "txn_write_id",
     METADATA,
@@ -82,14 +87,8 @@ TXN_WRITE_ID = Table(
     Column("commit_time", BigInteger),
     Index("txn_write_id_by_txn", "txn_id", "table_id", unique=True),
     Index("txn_write_id_by_commit_time", "table_id", "commit_time"),
+    listeners=[("after_create", _PENDING)],
 )
-# The write ids of open and aborted transactions: few among all that were ever assigned. An `Index`
-# with a condition for PostgreSQL would import all of its drivers, also for a store in a folder.
-_PENDING = DDL(  # type: ignore[no-untyped-call]  # SQLAlchemy's
-    "CREATE INDEX IF NOT EXISTS txn_write_id_pending ON txn_write_id (txn_id)"
-    " WHERE commit_time IS NULL"
-)
-event.listen(TXN_WRITE_ID, "after_create", _PENDING)
 
 NEXT_WRITE_ID = Table(
     "next_write_id",
