@@ -76,6 +76,14 @@ def _started(body: Callable[..., None], *arguments: object) -> ForkServerProcess
     return process
 
 
+def _is_stopped(thread: Path) -> bool:
+    """Whether a thread has stopped, by its ``stat`` file, or has ended since it was listed."""
+    try:
+        return thread.read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 class Process:
     """A process that calls ``target``, ``module:function``, as ``function(say, hear, *arguments)``.
 
@@ -119,10 +127,7 @@ class Process:
         self.signal(signal.SIGSTOP)
         end = time.monotonic() + _SECONDS
         # Only a parent can wait for a stop, and the parent is the fork server.
-        while any(
-            file.read_text().rpartition(")")[2].split()[0] != "T"
-            for file in Path(f"/proc/{self.pid}/task").glob("*/stat")
-        ):
+        while not all(map(_is_stopped, Path(f"/proc/{self.pid}/task").glob("*/stat"))):
             assert time.monotonic() < end
             time.sleep(0.001)
 
