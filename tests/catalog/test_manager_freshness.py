@@ -251,7 +251,7 @@ def test_if_a_look_ahead_fails_the_next_reader_gets_the_error(
     started.passes((DELAY - SKEW) // 2)
     for _ in range(3):
         assert started.manager.known_present() is not None, "the last look is still valid"
-    failed = "look at the log ahead of its readers failed: the store is away"
+    failed = "reading the log ahead of its readers failed: the store is away"
     wait_for(lambda: failed in caplog.text)
     started.passes(DELAY)
     with pytest.raises(Unavailable, match="the store is away"):
