@@ -366,9 +366,8 @@ class _Step:
         verb, arguments = self._named(back)
         with self.planning.entry(verb, **arguments) as transaction:
             for change in changes:
-                value = self._restored_value(
-                    change
-                )  # anew: an entry may change an object more than once
+                # Computed again, because an entry may change an object more than once.
+                value = self._restored_value(change)
                 if value == self._present_value(change):
                     continue
                 if value is None:
