@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -44,9 +43,7 @@ class NodeProcess:
     @property
     def pid(self) -> int:
         """The process id. Raises `Unavailable` before the first start."""
-        if self._process is None:
-            raise Unavailable("the node is not running")
-        return self._process.pid
+        return self._latest().pid
 
     def start(self, *, fault: str = "") -> None:
         """Start the node and wait until it is ready. ``fault`` is a point at which it dies."""
@@ -79,8 +76,9 @@ class NodeProcess:
 
     def kill(self) -> None:
         """Kill the node with SIGKILL, so that it neither cleans up nor flushes anything."""
-        os.kill(self.pid, signal.SIGKILL)
-        self.wait()
+        process = self._latest()  # read once, as in `stop`
+        process.kill()
+        _ended(process)
 
     def wait(self) -> int:
         """Wait for the end of the process and return its exit status (negative: the signal)."""
@@ -108,6 +106,11 @@ class NodeProcess:
         """Let the node run on after this process has ended."""
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
+
+    def _latest(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise Unavailable("the node is not running")
+        return self._process
 
     def _tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
