@@ -201,11 +201,11 @@ class PersistLog(UpdateLog):
             return batch, ()
         history = [row for row in rows if row.kind not in LASTING]
         lasting = [row for row in rows if row.kind in LASTING]
-        put = self.shard.upload
+        upload = self.shard.upload
         appended = (
-            (Batch(lower, upper, len(lasting), parts=put(lasting, state)),) if lasting else ()
+            (Batch(lower, upper, len(lasting), parts=upload(lasting, state)),) if lasting else ()
         )
-        return Batch(lower, upper, len(history), parts=put(history, state)), appended
+        return Batch(lower, upper, len(history), parts=upload(history, state)), appended
 
     def time_of(self, update: Update) -> Timestamp | None:
         self.shard.refresh()  # a log that was set back may have the revision that was seen before
