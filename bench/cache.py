@@ -231,7 +231,10 @@ def two_nodes(kind: str) -> Iterator[list[NodeProcess]]:
 
 
 def written_and_read(writing: str, reading: str) -> tuple[list[float], int]:
-    """Return the milliseconds of the answers to ten writers, and how many lacked a write."""
+    """Return the milliseconds of the answers to ten writers, and how many lacked a write.
+
+    The time starts when all writers have written once.
+    """
     command = [sys.executable, "-m", "bench.peers.list_writer", writing, reading, "bench.writes"]
     writers = [
         subprocess.Popen(
@@ -239,7 +242,11 @@ def written_and_read(writing: str, reading: str) -> tuple[list[float], int]:
         )
         for key in range(WRITERS)
     ]
+    for writer in writers:  # one that ended leaves an empty line, which is no JSON
+        assert writer.stdout is not None
+        json.loads(writer.stdout.readline())
+    for writer in writers:
+        print(file=writer.stdin, flush=True)
     time.sleep(LIST_SECONDS)
     answers = [json.loads(writer.communicate()[0]) for writer in writers]
-    warm = [times[len(times) // 4 :] for times, _ in answers]
-    return sorted(time for times in warm for time in times), sum(lacking for _, lacking in answers)
+    return sorted(time for times, _ in answers for time in times), sum(n for _, n in answers)
