@@ -84,7 +84,12 @@ class AnswersWithoutAsking(CachedStore):
     """The cache answers although it lacks writes that the reader's list has."""
 
     def _shown(
-        self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
+        self,
+        replica: Replica,
+        kind: RowKind,
+        write_ids: ValidWriteIdList | None,
+        *,
+        by_partition: bool = False,
     ) -> VisibleRows | None:
         return replica.visible(kind, write_ids or replica.committed)
 
@@ -93,7 +98,12 @@ class ComparesMarks(CachedStore):
     """The cache answers if its high-water mark is not below the reader's."""
 
     def _shown(
-        self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
+        self,
+        replica: Replica,
+        kind: RowKind,
+        write_ids: ValidWriteIdList | None,
+        *,
+        by_partition: bool = False,
     ) -> VisibleRows | None:
         reader = write_ids or replica.committed
         return replica.visible(kind, reader) if replica.committed.hwm >= reader.hwm else None
@@ -103,7 +113,12 @@ class AnswersAtItsOwnList(CachedStore):
     """The cache filters by its own list instead of the reader's."""
 
     def _shown(
-        self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
+        self,
+        replica: Replica,
+        kind: RowKind,
+        write_ids: ValidWriteIdList | None,
+        *,
+        by_partition: bool = False,
     ) -> VisibleRows | None:
         if super()._shown(replica, kind, write_ids) is None:
             return None

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
+from strandline import work
 from strandline.metastore.cache import replicas
-from strandline.metastore.cache.replicas import Replica, VisibleRows
+from strandline.metastore.cache.replicas import Answers, Replica, Shown, VisibleRows
 from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
 from strandline.metastore.store.table_contents import TableContents
+from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
 
 TABLE = 1
@@ -170,3 +176,76 @@ def test_an_older_list_costs_only_the_writes_after_it(
     monkeypatch.delattr(replicas.Replica, "_show")
     shown = replica.visible(RowKind.DATA_FILE, replica.committed.up_to(190))
     assert [file.row_id for file in shown] == list(range(1, 191))
+
+
+def test_answers_of_one_kind_do_not_displace_those_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = shown_with_files(199)
+    for hwm in range(10, 100):
+        replica.visible(RowKind.DELETE_FILE, replica.committed.up_to(hwm))
+    monkeypatch.delattr(replicas.Replica, "_show")
+    assert len(replica.visible(RowKind.DATA_FILE, replica.committed.up_to(198))) == 198
+
+
+READERS = 8
+
+
+class Queue:
+    """A lock that notes each thread that asks for it."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.asked.release()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_readers_that_come_together_make_one_answer_from_all_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = shown_with_files(400)
+    replica = replace(replica, answers=Answers())
+    queue, made, decoded = Queue(), list[ValidWriteIdList](), list[Row]()
+    monkeypatch.setattr(replica.answers, "making", queue)
+    show = Replica._show
+
+    def show_when_all_have_come(self: Replica, kind: RowKind, reader: ValidWriteIdList) -> Shown:
+        for _ in range(READERS):
+            assert queue.asked.acquire(timeout=60)
+        made.append(reader)
+        return show(self, kind, reader)
+
+    def partitioned(rows: Iterable[Row]) -> dict[Partition, list[Row]]:
+        files = list(rows)
+        decoded.extend(files)
+        return {(): files} if files else {}
+
+    monkeypatch.setattr(Replica, "_show", show_when_all_have_come)
+    monkeypatch.setattr(replicas, "_partitioned", partitioned)
+
+    def read(hwm: int) -> int:
+        reader = replica.committed.up_to(hwm)
+        answer = replica.visible(RowKind.DATA_FILE, reader, by_partition=True)
+        assert [file.row_id for file in answer] == list(range(1, hwm + 1))
+        return len(answer.by_partition[()])
+
+    with ThreadPoolExecutor(READERS) as threads:
+        hwms = range(400 - READERS, 400)
+        assert list(threads.map(read, hwms)) == list(hwms)
+    assert len(made) == 1
+    assert len(decoded) < 400 + READERS * READERS
+
+
+def test_a_small_replica_is_read_while_another_reader_makes_an_answer() -> None:
+    replica = shown_with_files(work.AT_ONCE)
+    replica = replace(replica, answers=Answers())
+    with replica.answers.making:
+        known = replica.known_visible(RowKind.DATA_FILE, replica.committed)
+    assert known is not None
+    assert len(known) == work.AT_ONCE

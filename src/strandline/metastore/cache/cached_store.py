@@ -214,7 +214,7 @@ class CachedStore(ObjectStore):
     ) -> list[Row]:
         if partitions is None:
             return self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
-        answer = self._answer(table_id, RowKind.DATA_FILE, write_ids)
+        answer = self._answer(table_id, RowKind.DATA_FILE, write_ids, by_partition=True)
         if answer is None:
             return self.sql_store.data_files(table_id, write_ids=write_ids, partitions=partitions)
         by_partition = answer.by_partition
@@ -289,6 +289,8 @@ class CachedStore(ObjectStore):
         kind: RowKind,
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
+        *,
+        by_partition: bool = False,
     ) -> VisibleRows | None:
         """The visible rows of all names or at least of ``names``; None if the store must answer."""
         if kind is RowKind.STATISTICS:
@@ -300,11 +302,11 @@ class CachedStore(ObjectStore):
         if replica is None:
             self._misses["not_held"] += 1
             return None
-        shown = self._shown(replica, kind, write_ids)
+        shown = self._shown(replica, kind, write_ids, by_partition=by_partition)
         if shown is None and replica.rows > work.AT_ONCE and self.log_applier.look():
             # Reading so many rows takes longer than applying the commits that the reader has seen.
             replica = self._replicas.get(table_id) or replica
-            shown = self._shown(replica, kind, write_ids)
+            shown = self._shown(replica, kind, write_ids, by_partition=by_partition)
         answer = _if_complete(replica, shown, names)
         if shown is None:
             self._misses["other_list"] += 1
@@ -322,10 +324,17 @@ class CachedStore(ObjectStore):
         return replica
 
     def _shown(
-        self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
+        self,
+        replica: Replica,
+        kind: RowKind,
+        write_ids: ValidWriteIdList | None,
+        *,
+        by_partition: bool = False,
     ) -> VisibleRows | None:
         reader = replica.committed if write_ids is None else write_ids
-        return replica.visible(kind, reader) if replica.can_tell(reader) else None
+        if not replica.can_tell(reader):
+            return None
+        return replica.visible(kind, reader, by_partition=by_partition)
 
     def _load(self, table_id: int) -> bool:
         """Load a table from the store into memory; return False if that is not possible now."""

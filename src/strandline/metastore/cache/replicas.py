@@ -18,6 +18,9 @@ rows of those write ids are present (a transaction stages before it commits), an
 change them: neither rows nor removals are added under a committed write id. So the answer for L is
 the same in every later replica, and is remembered (`Answers`) under the writes of L. The answer for
 another list is derived from a remembered one and the writes that only one of the two lists sees.
+
+Readers often come together with lists that differ a little: on a new node, or after a pause. One of
+them makes its answer from all writes, and the others wait for it and derive theirs.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
+from typing import TypeGuard
 
 from immutables import Map
 
@@ -47,7 +52,8 @@ REPLICA_BYTES = 2_000
 MAX_DIFFERENT = 1_000
 """An answer is derived from another one if their lists differ by at most this many writes."""
 
-AnswerKey = tuple[RowKind, int, tuple[int, ...]]
+AnswerKey = tuple[int, tuple[int, ...]]
+"""The high-water mark and the exceptions of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,11 @@ class VisibleRows:
 
     def get(self, name: str) -> Row | None:
         return self._by_name.get(name)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether `by_partition` is known already."""
+        return self._by_partition is not None
 
     @property
     def by_partition(self) -> Mapping[Partition, Sequence[Row]]:
@@ -214,32 +225,40 @@ class Shown:
 
 
 class Answers:
-    """The last few answers of a replica and of those made from it. Safe for threads."""
+    """The last few answers of each kind, of a replica and of those made from it.
+
+    Safe for threads. A kind does not displace another: a reader of files needs two of them.
+    """
 
     LIMIT = 4
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: OrderedDict[AnswerKey, Shown] = OrderedDict()
+        self._answers: defaultdict[RowKind, OrderedDict[AnswerKey, Shown]]
+        self._answers = defaultdict(OrderedDict)
+        self.making = threading.Lock()
+        """For the reader that makes an answer from all writes, or decodes all of its rows."""
 
-    def get(self, key: AnswerKey) -> Shown | None:
+    def get(self, kind: RowKind, key: AnswerKey) -> Shown | None:
         with self._lock:
-            answer = self._answers.get(key)
+            answer = self._answers[kind].get(key)
             if answer is not None:
-                self._answers.move_to_end(key)
+                self._answers[kind].move_to_end(key)
             return answer
 
     def of_kind(self, kind: RowKind) -> list[Shown]:
         """The remembered answers of a kind, the most recently used first."""
         with self._lock:
-            return [shown for key, shown in reversed(self._answers.items()) if key[0] is kind]
+            return list(reversed(self._answers[kind].values()))
 
-    def put(self, key: AnswerKey, answer: Shown) -> None:
+    def put(self, kind: RowKind, key: AnswerKey, answer: Shown) -> None:
         """Remember an answer, and forget the least recently used one if there are too many."""
         with self._lock:
-            self._answers[key] = answer
-            if len(self._answers) > self.LIMIT:
-                self._answers.popitem(last=False)
+            answers = self._answers[kind]
+            answers[key] = answer
+            answers.move_to_end(key)
+            if len(answers) > self.LIMIT:
+                answers.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,22 +359,39 @@ class Replica:
         is_kept = self.left_out is None or write_ids.covers(self.left_out.write_ids)
         return is_kept and self.committed.covers(write_ids)
 
-    def visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows:
+    def visible(
+        self, kind: RowKind, write_ids: ValidWriteIdList, *, by_partition: bool = False
+    ) -> VisibleRows:
         """The rows of a kind that a list sees, by name, in the order of names.
 
-        `can_tell` must be true for the list.
+        `can_tell` must be true for the list. ``by_partition`` says that the caller will use
+        `VisibleRows.by_partition`.
         """
-        least, key = _answer_key(kind, write_ids)
-        answer = self.answers.get(key)
-        if answer is None:
-            answer = self._shown_by_another(kind, least) or self._show(kind, least)
-            self.answers.put(key, answer)
+        least, key = _answer_key(write_ids)
+        answer = self.answers.get(kind, key)
+        if _serves(answer, by_partition):
+            return answer.rows
+        answer = self._shown_by_another(kind, least)
+        if not _serves(answer, by_partition):
+            # The event loop reads small replicas, and must not wait.
+            is_small = self.rows <= work.AT_ONCE
+            with nullcontext() if is_small else self.answers.making:
+                answer = (  # of a reader that had the lock before, if any
+                    self.answers.get(kind, key)
+                    or self._shown_by_another(kind, least)
+                    or self._show(kind, least)
+                )
+                if by_partition:
+                    _ = answer.rows.by_partition
+                self.answers.put(kind, key, answer)
+        else:
+            self.answers.put(kind, key, answer)
         return answer.rows
 
     def known_visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows | None:
         """`visible` if the answer is remembered or the replica is small, else None."""
-        least, key = _answer_key(kind, write_ids)
-        answer = self.answers.get(key)
+        least, key = _answer_key(write_ids)
+        answer = self.answers.get(kind, key)
         if answer is None and self.rows <= work.AT_ONCE:
             return self.visible(kind, least)
         return None if answer is None else answer.rows
@@ -449,9 +485,13 @@ def _rows_in(rows: Iterable[Row], zone_partitions: frozenset[int] | None) -> Ite
             row.compare()  # else a row with a damaged bucket would be missing without an error
 
 
-def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteIdList, AnswerKey]:
+def _serves(answer: Shown | None, by_partition: bool) -> TypeGuard[Shown]:
+    return answer is not None and (answer.rows.is_partitioned or not by_partition)
+
+
+def _answer_key(write_ids: ValidWriteIdList) -> tuple[ValidWriteIdList, AnswerKey]:
     least = write_ids.canonical()
-    return least, (kind, least.hwm, least.exceptions)
+    return least, (least.hwm, least.exceptions)
 
 
 _by_id, _by_name = attrgetter("row_id"), attrgetter("name")
