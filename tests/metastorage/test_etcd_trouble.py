@@ -176,6 +176,24 @@ def test_a_member_that_hangs_delays_a_call_only_once(
     assert asked == [other, own, own]
 
 
+def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write may still be carried out, so it is not repeated at another member."""
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        hung_member = f"127.0.0.1:{hung.getsockname()[1]}"
+        own = f"127.0.0.1:{place.server.port}"
+        store = place.node(url=place.url.replace(own, f"{own},{hung_member}"), patience=3600)
+        put(store, "a", b"1")  # the next write needs no read, which would find the other member
+        store._gateway._preferred = 1
+        monkeypatch.setattr(gateway, "WRITE_SECONDS", 0.1)
+        with pytest.raises(UnknownOutcome, match=f"to etcd {hung_member} but not acknowledged"):
+            store.invoke([], [Put("a", b"2")])
+        monkeypatch.undo()  # a busy server may need longer
+        put(store, "a", b"3")
+        assert store.revision() == 2
+
+
 def test_a_call_that_no_member_answers_leaves_no_objects_that_refer_to_each_other() -> None:
     with closing(ReservedPort()) as port:
         etcd = EtcdGateway([f"127.0.0.1:{port.number}"], timeout=60)

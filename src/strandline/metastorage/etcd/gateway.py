@@ -157,6 +157,8 @@ MAKE_ROOM = "Compact and defragment it, or raise its --quota-backend-bytes, and 
 """What to do about a full etcd."""
 TRY_SECONDS = 2.0
 """How long a call waits for a member that may hang before it asks another one."""
+WRITE_SECONDS = 10.0
+"""How long a write waits for one of several members. By default, etcd answers within 7 seconds."""
 _IDLE_WATCH_SECONDS = 10.0
 _CLOSING_SECONDS = 5.0
 # The gateway is used without TLS; httpx would otherwise load all certificate authorities.
@@ -190,8 +192,9 @@ class EtcdGateway:
     """Calls to one etcd cluster. Safe for threads, but not for use after a fork.
 
     ``endpoints`` are ``host:port``. A call without an answer fails after ``timeout`` seconds, with
-    `DeadlineExceeded`, or with `UnknownOutcome` if it may have changed something; ``open_outcomes``
-    counts the writes that may still be on their way.
+    `DeadlineExceeded`, or with `UnknownOutcome` if it may have changed something: after
+    `WRITE_SECONDS` if another endpoint can be asked. ``open_outcomes`` counts the writes that may
+    still be on their way.
     """
 
     def __init__(self, endpoints: Sequence[str], *, timeout: float) -> None:
@@ -326,6 +329,7 @@ class EtcdGateway:
     def _call(self, path: str, body: Json, *, repeatable: bool) -> Json:
         content = json.dumps(body)
         attempts = len(self.endpoints) + 1
+        longest_write = WRITE_SECONDS if len(self.endpoints) > 1 else self.timeout
         began = time.monotonic()
         # Without the errors, whose frames refer to this dictionary: they would stay in memory.
         failures: dict[str, tuple[str, bool]] = {}
@@ -341,7 +345,7 @@ class EtcdGateway:
                         content,
                         repeatable=repeatable,
                         connect=share,
-                        answer=share if repeatable else patience,
+                        answer=share if repeatable else min(patience, longest_write),
                     )
                 except FullOutcome:
                     raise
