@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 from zlib import crc32
@@ -390,9 +391,10 @@ def test_reads_heartbeats_and_calls_on_existing_holds_are_repeated(scene: Scene,
 def test_calls_to_a_node_that_is_away_raise_unavailable(scene: Scene) -> None:
     with scene.impatient() as session:
         scene.proxy.stop_listening()
-        for call in (session.history, session.begin):
+        create = partial(session.execute, CreateSchema(name="away"))
+        for call in (session.history, session.begin, create):
             with pytest.raises(
-                Unavailable, match="is it running, and is this its HTTP address"
+                Unavailable, match=f"within {SHORT} s .*is it running, and is this its HTTP address"
             ) as caught:
                 call()
             assert caught.type is Unavailable
