@@ -88,8 +88,8 @@ class HttpSession(Session):
 
     ``secret`` authenticates the user to a node that requires it. ``timeout`` is how many seconds a
     call may wait for the node, including everything that is done to settle it. An answer whose
-    bytes keep coming may take longer. Once the node has got DDL, the ``timeout`` of that call
-    counts. Errors are those of `Session`.
+    bytes keep coming may take longer. Once the node has received DDL, only the ``timeout`` of
+    that call counts. Errors are those of `Session`.
     Calls also raise `Unavailable` if the node does not answer in time, and `ProtocolError` if
     something other than a node answers. Also a context manager that closes the session.
     """
@@ -319,7 +319,7 @@ class HttpSession(Session):
         patience: float | None = None,
     ) -> T:
         """Send a call that must not reach the node twice; ``patience`` is for its answer."""
-        attempts = self._attempts(call.__name__, look=look)
+        attempts = self._attempts(call.__name__, look=look, longest=patience)
         while True:
             try:
                 seconds = attempts.left() if patience is None else patience
@@ -367,11 +367,18 @@ class HttpSession(Session):
             if failure is not None:
                 raise failure
 
-    def _attempts(self, what: str, *, look: str = "", always_unknown: bool = False) -> _Attempts:
+    def _attempts(
+        self,
+        what: str,
+        *,
+        look: str = "",
+        longest: float | None = None,
+        always_unknown: bool = False,
+    ) -> _Attempts:
         return _Attempts(
             f"{self.url} did not answer {what}",
             look=look,
-            seconds=self._timeout,
+            seconds=self._timeout if longest is None else min(self._timeout, longest),
             closed=self._closed,
             always_unknown=always_unknown,
         )
