@@ -1,0 +1,57 @@
+"""A client of Spark Connect that uses plain and transactional tables.
+
+A process has sessions of one kind only, so `test_connect` runs this module as a program. It starts
+a Spark Connect server of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from strandline.metastore.session import HttpSession
+from strandline.spark import Tables, configure
+
+
+def main(thrift_uri: str, http_uri: str, warehouse: str) -> None:
+    builder = (
+        SparkSession.Builder()
+        .master("local[2]")
+        .config("spark.api.mode", "connect")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", warehouse)
+        .config("spark.hadoop.hive.metastore.uris", thrift_uri)
+        .enableHiveSupport()
+    )
+    spark = configure(builder).getOrCreate()
+    assert isinstance(spark, ConnectSession)
+
+    spark.sql("CREATE SCHEMA shop")
+    spark.sql("CREATE TABLE shop.plain (id BIGINT) USING parquet")
+    spark.range(3).write.insertInto("shop.plain")
+    assert sorted(row.id for row in spark.table("shop.plain").collect()) == [0, 1, 2]
+
+    with HttpSession(http_uri, user="ann") as session:
+        tables = Tables(spark, session)
+        tables.create("shop.orders", "id BIGINT, price INT", partitioned_by=["bucket(2, id)"])
+        tables.append("shop.orders", spark.range(10).select("id", functions.lit(5).alias("price")))
+        first = session.status().version
+        tables.delete("shop.orders", "id < 4")
+        with tables.transaction() as transaction:
+            old = transaction.read("shop.orders", where="id = 4")
+            transaction.delete("shop.orders", functions.col("id") == 4)
+            transaction.append("shop.orders", old.withColumn("price", functions.lit(6)))
+        tables.alter("shop.orders", rename={"price": "cost"})
+        rows = sorted((row.id, row.cost) for row in tables.read("shop.orders").collect())
+        assert rows == [(4, 6), (5, 5), (6, 5), (7, 5), (8, 5), (9, 5)], rows
+        assert rows == sorted((row.id, row.cost) for row in spark.table("shop.orders").collect())
+        past = spark.sql(f"SELECT * FROM `shop@{first}`.orders")
+        assert past.columns == ["id", "price"]
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
