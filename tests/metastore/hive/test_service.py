@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
-from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.config import Settings
 from strandline.errors import Overloaded
 from strandline.metastore.hive import HiveMetastoreService
@@ -29,8 +29,10 @@ from strandline.metastore.thrift import (
 )
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import answer_error
+from strandline.metastore.thrift.messages import CALL, encode_message
 from strandline.metastore.workers import Workers
 from strandline.model.types import INT
+from strandline.node import Node
 from strandline.work import AT_ONCE
 from tests.metastore.hive.hive_node import (
     WAIT,
@@ -395,6 +397,94 @@ def test_a_call_is_never_started_if_its_client_disconnects_before_it_has_a_threa
         assert workers.statistics().given_up == 1
 
     asyncio.run(main())
+
+
+class Reading:
+    """A handler that reads in a thread, where it waits until it is released, and counts its calls.
+
+    Its answer is the number of the call.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.go_on = threading.Event()
+
+    async def __call__(self, call: Call) -> list[str]:
+        self.calls += 1
+        number = str(self.calls)
+        await off_loop()
+        assert self.go_on.wait(WAIT)
+        return [number]
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+    """A handler that replaces the one of ``get_tables`` in a test."""
+    handler = Reading()
+    monkeypatch.setitem(METHODS, "get_tables", replace(METHODS["get_tables"], handler=handler))
+    yield handler
+    handler.go_on.set()
+
+
+class ReadingClient:
+    """A client of ``service`` that has sent the one request of `Reading`."""
+
+    def __init__(self, service: HiveMetastoreService, *, user: str = "ann") -> None:
+        args = {"db_name": "d1", "pattern": "*"}
+        self.connection = ConnectionInfo(1, "test")
+        self.connection.user = user
+        message = encode_message(CALL, "get_tables", 0, HIVE_CODEC.encode_args("get_tables", args))
+        self.connection.begin(message)
+        self._asking = asyncio.ensure_future(service.handle(self.connection, "get_tables", args))
+
+    async def answer(self) -> list[str]:
+        encoded = await self._asking
+        names: list[str] = decode_result("get_tables", encoded.result)
+        return names
+
+
+def test_the_same_request_of_a_user_is_read_once_at_a_time_until_the_next_commit(
+    tmp_path: Path, reading: Reading
+) -> None:
+    async def main(node: Node) -> None:
+        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+        same = [ReadingClient(service) for _ in range(10)]
+        other_user = ReadingClient(service, user="bob")
+        await asyncio.to_thread(node.session(user="ann").execute, CreateSchema(name="d2"))
+        later = [ReadingClient(service) for _ in range(10)]
+        reading.go_on.set()
+        assert [await client.answer() for client in same] == 10 * [["1"]]
+        assert await other_user.answer() == ["2"]
+        assert [await client.answer() for client in later] == 10 * [["3"]]
+        assert await ReadingClient(service).answer() == ["4"]
+
+    with Node.open(tmp_path / "store", background=False) as node:
+        asyncio.run(main(node))
+
+
+def test_a_client_that_leaves_does_not_take_the_answer_from_those_that_wait_for_the_same(
+    tmp_path: Path, reading: Reading, blocked: Blocked
+) -> None:
+    async def main(node: Node) -> None:
+        service = HiveMetastoreService(
+            node.metastore, notifications=node.notifications, workers=Workers(threads=1)
+        )
+        before = asyncio.ensure_future(
+            service.handle(ConnectionInfo(2, "test"), "drop_function", {})
+        )
+        alone = ReadingClient(service)
+        alone.connection.on_leave()
+        first, second = ReadingClient(service), ReadingClient(service)
+        first.connection.on_leave()
+        blocked.go_on.set()
+        reading.go_on.set()
+        await before
+        assert await second.answer() == ["2"]
+        with pytest.raises(asyncio.CancelledError):
+            await alone.answer()
+
+    with Node.open(tmp_path / "store", background=False) as node:
+        asyncio.run(main(node))
 
 
 def test_the_dispatcher_knows_which_methods_only_read(

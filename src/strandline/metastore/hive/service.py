@@ -29,7 +29,8 @@ A method that does not exist here is answered as unknown: clients probe what a s
 A kept answer belongs to the bytes of its request and to a *mark* (`Metastore.mark`). The mark stays
 the same only while answers about the present do, and reading it costs microseconds. Any commit
 makes every kept answer useless, and the next request for each makes it again. That is the price of
-not tracking what an answer depends on.
+not tracking what an answer depends on. Then many clients may send one request at the same time. If
+the first one leaves the loop, those with the same user and mark wait for its answer.
 """
 
 from __future__ import annotations
@@ -174,6 +175,10 @@ class _Answer:
     may_be_kept: bool
 
 
+_Question = tuple[bytes, Hashable, str]
+"""A request, its mark and its user, which together determine the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class HiveServiceStatistics:
     """``at_once`` requests were answered on the event loop, ``waited`` ended in a worker thread.
@@ -208,6 +213,7 @@ class HiveMetastoreService:
         self._workers = workers or Workers()
         self._children = children
         self._kept_answers = KeptAnswers(max_bytes=kept_bytes)
+        self._reads: dict[_Question, tuple[PooledCall, ConnectionInfo]] = {}  # in progress
         self._at_once = self._waited = self._changes = self._delegated = 0
         delegate = None if children is None else self.delegate
         self.dispatcher = Dispatcher(
@@ -262,32 +268,21 @@ class HiveMetastoreService:
         return Request(args, user, self._metastore)
 
     def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
-        key = connection.request
-        mark = self._metastore.mark()
-
-        def go_on(reading: Coroutine[Any, Any, _Answer]) -> _Answer | bytes:
-            """In a thread: finish, or give the encoded arguments if the request costs too much."""
-            try:
-                with work.budget(None if self._children is None else work.IN_THREAD):
-                    return finish(reading)
-            except work.TooLong:
-                return HIVE_CODEC.encode_args(method.name, request.args)
-
-        if connection.is_large:
-            read = self._workers.submit(
-                lambda: go_on(self._encoded(method, request)),
-                user=request.user,
-                kind=CallKind.LARGE,
-            )
-        else:
-            answer = self._workers.begin(
-                self._encoded(method, request), user=request.user, go_on=go_on
-            )
+        key, mark = connection.request, self._metastore.mark()
+        question = key, mark, request.user
+        read, first = self._reads.get(question, (None, connection))
+        if read is None or read.result.cancelled():
+            answer = self._begin(connection, method, request)
             if not isinstance(answer, PooledCall):
                 self._at_once += 1
                 return self._keep(key, mark, answer)
             read = answer
-        connection.on_leave = read.withdraw
+            connection.on_leave = read.withdraw
+            if key and mark is not None:
+                self._reads[question] = read, connection
+                read.result.add_done_callback(lambda _: self._reads.pop(question, None))
+        else:
+            first.on_leave = bool  # its answer is also for this client
 
         async def waited() -> Encoded | Answer:
             self._waited += 1
@@ -298,6 +293,25 @@ class HiveMetastoreService:
             return self._keep(key, mark, answer)
 
         return waited()
+
+    def _begin(
+        self, connection: ConnectionInfo, method: Method, request: Request
+    ) -> _Answer | PooledCall:
+        """Begin a read. The result of a call is an answer, or the encoded arguments if too long."""
+
+        def go_on(reading: Coroutine[Any, Any, _Answer]) -> _Answer | bytes:
+            try:
+                with work.budget(None if self._children is None else work.IN_THREAD):
+                    return finish(reading)
+            except work.TooLong:
+                return HIVE_CODEC.encode_args(method.name, request.args)
+
+        user = request.user
+        if connection.is_large:
+            return self._workers.submit(
+                lambda: go_on(self._encoded(method, request)), user=user, kind=CallKind.LARGE
+            )
+        return self._workers.begin(self._encoded(method, request), user=user, go_on=go_on)
 
     # -- in a child process
 
