@@ -62,6 +62,15 @@ def test_require_checks_a_count_against_the_budget_without_spending_it() -> None
 def test_items_within_the_budget_are_yielded_unchanged(count: int) -> None:
     with budget(100):
         assert list(spending(range(count))) == list(range(count))
+    with budget(100):
+        assert list(spending(iter(range(count)))) == list(range(count))
+
+
+def test_no_item_is_yielded_if_their_number_is_known_to_exceed_the_budget() -> None:
+    with budget(100):
+        items = spending(range(101))
+        with pytest.raises(TooLong):
+            next(items)
 
 
 @pytest.mark.parametrize("count", [101, 150, 100_000])

@@ -37,7 +37,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -113,8 +113,12 @@ def refuse_budget() -> None:
 
 
 def spending(items: Iterable[T]) -> Iterator[T]:
-    """Iterate over the items; each costs a unit. Raises `TooLong` when they exceed the budget."""
-    if _BUDGET.get() is None:
+    """Iterate over the items; each costs a unit. Raises `TooLong` when they exceed the budget.
+
+    If their number is known, it is charged before the first item.
+    """
+    if isinstance(items, Sized):
+        spend(len(items))
         yield from items
         return
     count = 0

@@ -87,7 +87,7 @@ def data_commits(
             (TXN.c.commit_time > last_time) | (TXN.c.txn_id > last_id),
         )
     ).all():
-        yield from _changing(connection, page, table_ids)
+        yield from _changing(connection, iter(page), table_ids)  # callers may stop early
         last_id, last_time, _ = page[-1]
 
 
