@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pytest
 
+from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.cache import replica_set
 from strandline.metastore.cache.replica_set import Change, ReplicaSet
@@ -157,6 +160,37 @@ def test_a_packed_replica_that_was_evicted_while_it_was_unpacked_stays_evicted(
         assert replicas.get(TABLE) is None
         assert held(replicas) == []
     assert replicas.statistics().poisoned == 0
+
+
+def test_readers_that_need_a_large_packed_replica_at_once_unpack_it_once(
+    replicas: ReplicaSet,
+) -> None:
+    looked, go_on = threading.Semaphore(0), threading.Event()
+    unpacked: list[Replica] = []
+
+    class Slow:
+        table_id, size = TABLE, 100
+
+        @property
+        def rows(self) -> int:
+            looked.release()
+            return work.AT_ONCE + 1
+
+        def unpacked(self) -> Replica:
+            assert go_on.wait(60)
+            unpacked.append(loaded())
+            return unpacked[-1]
+
+    replicas.restore(5, [Slow()])
+    while looked.acquire(blocking=False):
+        pass
+    with ThreadPoolExecutor() as pool:
+        readers = [pool.submit(replicas.get, TABLE) for _ in range(3)]
+        for _ in readers:
+            assert looked.acquire(timeout=60)
+        go_on.set()
+    assert all(reader.result() is unpacked[0] for reader in readers)
+    assert len(unpacked) == 1
 
 
 def test_an_event_for_a_replica_that_was_restored_packed_meanwhile_evicts_it(

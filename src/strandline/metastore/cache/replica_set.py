@@ -11,7 +11,8 @@ applied to them. So no event is lost or applied twice, in whatever order they ar
 A change that fails evicts its table, even one that is loading, since its state is unknown.
 
 A replica that was read from disk is *packed* until it is used: a read or an event that needs it
-unpacks it, outside of the lock. Like any other, it reflects the log up to its own event.
+unpacks it, outside of the lock. Others that need it wait, because many clients come together when a
+node starts. Like any other, it reflects the log up to its own event.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.cache.replicas import Replica
 
@@ -91,6 +94,7 @@ class ReplicaSet:
         self.applied_event = applied_event
         self._replicas: OrderedDict[int, HeldReplica] = OrderedDict()
         self._loading: dict[int, Load] = {}
+        self._unpacking: dict[int, threading.Lock] = {}
         self._oversized: OrderedDict[int, None] = OrderedDict()
         self._rows = self._size = 0
         self._loads = self._evictions = self._poisoned = 0
@@ -223,6 +227,27 @@ class ReplicaSet:
             )
 
     def _unpack(self, packed: Packed) -> Replica | None:
+        """`_unpacked`, or the result of another thread that has just unpacked the replica."""
+        # The event loop unpacks small replicas, and must not wait.
+        is_small = packed.rows <= work.AT_ONCE
+        with nullcontext() if is_small else self._turn(packed.table_id):
+            with self._lock:
+                current = self._replicas.get(packed.table_id)
+            return current if isinstance(current, Replica) else self._unpacked(packed)
+
+    @contextmanager
+    def _turn(self, table_id: int) -> Iterator[None]:
+        """Let one thread at a time unpack the replica of a table."""
+        with self._lock:
+            turn = self._unpacking.setdefault(table_id, threading.Lock())
+        try:
+            with turn:
+                yield
+        finally:
+            with self._lock:
+                self._unpacking.pop(table_id, None)
+
+    def _unpacked(self, packed: Packed) -> Replica | None:
         """Unpack a replica of this set; None if it cannot be read, or was evicted meanwhile."""
         try:
             replica = packed.unpacked()
