@@ -277,6 +277,17 @@ def test_a_hidden_name_changes_if_a_file_without_a_version_gets_another_one(
     assert len(names(hidden_before)) == 2
 
 
+def test_a_file_without_a_version_and_without_rows_does_not_prevent_a_read(
+    session: Session, stub: Any
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
+    newer = dml.append(session, "d1.orders", {"id": 2, "what": "y"}, versioned=False)
+    dml.delete(session, "d1.orders", newer, [0])
+    (hidden_table,) = hidden(stub)
+    assert len(names(hidden_table)) == 1
+
+
 def test_a_file_with_the_path_of_a_dropped_one_has_its_own_columns(
     hive: HiveNode, session: Session, stub: Any
 ) -> None:

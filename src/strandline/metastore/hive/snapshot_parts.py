@@ -87,7 +87,7 @@ _GLOB = re.compile(r"([\[\]{}*?,\\])")
 class HiddenName:
     """The parsed name of a hidden table. ``of`` is "data" or "deletes".
 
-    ``schema_version`` is the newest version of the schema that a file of the snapshot has.
+    ``schema_version`` is the newest one that a file of the snapshot has, with or without live rows.
     """
 
     table: str
@@ -210,7 +210,7 @@ class TableSnapshot:
 
     @cached_property
     def _newest_version(self) -> int:
-        return max((part.schema_version for part in self.data if part.files), default=0)
+        return max((file.schema_version for file in self.files.data_files), default=0)
 
     def columns_of(self, version: int) -> tuple[ColumnDescriptor, ...]:
         """Return the columns of a version of the table's schema.
