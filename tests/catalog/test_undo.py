@@ -325,6 +325,17 @@ def test_a_dropped_schema_must_be_restored_before_its_tables(manager: CatalogMan
     assert visible(manager.present()) == visible(before)
 
 
+def test_a_table_that_was_dropped_with_its_schema_is_not_restored_alone(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, DropSchema(name="s", cascade=True))
+    reason = f"schema s, which table t belongs to, was dropped in version {version} by ann"
+    with pytest.raises(ObjectNotFound, match=reason):
+        undrop(manager, "s.t")
+    assert undrop(manager, "s", kind="schema").catalog.table("s", "t") is not None
+
+
 def test_a_table_cannot_be_restored_while_its_zone_is_dropped(manager: CatalogManager) -> None:
     run(manager, CreateZone(name="fast"))
     run(manager, create_table("s.t", zone="fast"))

@@ -270,7 +270,7 @@ class Undo:
         self, catalog: Catalog, value: Any, kind: str, object_id: int
     ) -> ObjectNotFound:  # value: a descriptor of any kind
         key = id_key(object_id)
-        for update in reversed(self.later):
+        for update in reversed((self.update, *self.later)):
             for change in update.changes():
                 if (change.kind, change.key) == (kind, key) and change.new is None:
                     dropped_name = named_then(catalog, value_of(kind, change.old), self.later)
