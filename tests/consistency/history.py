@@ -27,6 +27,11 @@ def is_delete_file(name: str) -> bool:
     return name.endswith(DELETE_FILE)
 
 
+def data_file_number(name: str) -> str:
+    """The number of a data file, or of the data file that a delete file deletes rows of."""
+    return name.removesuffix(DELETE_FILE).rpartition("-of-")[2].partition("-")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """A call and its answer; which fields count depends on the ``call``.

@@ -124,6 +124,16 @@ def test_a_commit_in_progress_may_or_may_not_be_seen() -> None:
         assert check(story.operations) == []
 
 
+def test_a_delete_file_may_be_gone_once_its_data_file_is_removed() -> None:
+    story = two_commits()
+    story.write(3, 3, "3-of-b-deletes.parquet", "c", touched=("b",), time=40)
+    story.files(valid(3), "b", "c", "3-of-b-deletes.parquet")
+    story.write(4, 4, removed=("b",), time=50)
+    story.files(valid(4), "c", "3-of-b-deletes.parquet")
+    story.files(valid(4), "c")
+    assert check(story.operations) == []
+
+
 def settled_commit(story: Story) -> None:
     """The outcome of a commit was lost, and learned later."""
     story.begin(3, time=36)
@@ -179,6 +189,11 @@ def commit_in_the_past(story: Story) -> None:
 
 def lost_write(story: Story) -> None:
     story.files(valid(2))
+
+
+def lost_delete_file(story: Story) -> None:
+    story.write(3, 3, "3-of-b-deletes.parquet", touched=("b",), time=40)
+    story.files(valid(3), "b")
 
 
 def removed_file(story: Story) -> None:
@@ -312,6 +327,7 @@ BAD: dict[Callable[[Story], None], str] = {
     a_write_vanishes: "non-monotonic read",
     commit_in_the_past: "commit times go back",
     lost_write: "lost write",
+    lost_delete_file: "lost write",
     removed_file: "removed file",
     early_write: "early write",
     aborted_write: "aborted write",
