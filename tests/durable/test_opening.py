@@ -30,7 +30,7 @@ from strandline.errors import (
 from strandline.model.descriptors import Setting
 from strandline.node.catalog_dump import dump_pieces
 from tests.conftest import NOTHING, LogMember
-from tests.durable.logs import LOGS
+from tests.durable.logs import IN_SQLITE, LOGS, LONG
 
 
 def put_setting(name: str, value: str = "x") -> Callable[[CatalogTransaction], None]:
@@ -112,6 +112,11 @@ def stored_on_server(address: str) -> dict[str, object]:
     return {}
 
 
+@pytest.mark.parametrize(
+    "new_member",
+    [*IN_SQLITE, *(pytest.param(name, marks=pytest.mark.soak) for name in LONG)],
+    indirect=True,
+)
 def test_reading_and_a_trial_change_no_row_and_no_blob(
     new_member: Callable[[], LogMember], tmp_path: Path
 ) -> None:
