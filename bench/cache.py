@@ -8,17 +8,22 @@ node has returned the names of all partitions and has read no table from the sto
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 from bench.large import CALM_SECONDS, Prober, Store, p99
+from bench.peers.metastore_calls import Connection, prepared
 from bench.registry import Measured, benchmark
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.cli.demo.node_process import NodeProcess
@@ -38,6 +43,7 @@ LISTED = 500_000
 P99_MS, LISTED_SECONDS = 3.0, 20.0
 WRITES, WRITERS, FILES_OF_A_WRITER = 10_000, 10, 10
 LIST_P99_MS, LIST_SECONDS = 5.0, 10.0
+TOGETHER, ROUNDS = 20, 20
 CACHE_BYTES = 1 << 30
 COLUMNS = (ColumnDefinition("k", INT), ColumnDefinition("p", STRING))
 
@@ -196,6 +202,54 @@ def read_with_a_list() -> list[Measured]:
             Measured(lacking, label=f"answers that lacked a write, {kind}", target=0, unit=""),
         ]
     return rows
+
+
+@benchmark(
+    group="cache",
+    name=f"{TOGETHER} clients list 1,000 partitions together after a commit, processor time",
+    unit="ms",
+    better="lower",
+)
+def list_together() -> Measured:
+    """Of the node, with its child processes. The reference is one client."""
+    with ExitStack() as opened:
+        name = opened.enter_context(tempfile.TemporaryDirectory(prefix="strandline-bench-"))
+        with Node.open(name) as node:
+            session = node.session(user="bench")
+            definition = TableDefinition(name="t", columns=COLUMNS, partition_columns=("p",))
+            session.execute(CreateTable(schema="default", definition=definition))
+            add_partitions(node.store, session.table("default.t").descriptor.id, 1_000)
+        served = NodeProcess(name)
+        served.start()
+        opened.callback(served.stop)
+        port = int(served.thrift_uri.rpartition(":")[2])
+        clients = [Connection(port) for _ in range(TOGETHER)]
+        together, alone = (
+            statistics.median(time_of_lists(served, chosen) for _ in range(ROUNDS))
+            for chosen in (clients, clients[:1])
+        )
+    return Measured(together, reference=alone)
+
+
+def time_of_lists(served: NodeProcess, clients: Sequence[Connection]) -> float:
+    """Commit, and have each client list the partitions of ``default.t``.
+
+    Return the milliseconds of processor time of the node.
+    """
+    clients[0].call("create_database", database={"name": f"s{time.monotonic_ns()}"})
+    request = prepared("get_partitions", db_name="default", tbl_name="t", max_parts=-1)
+    began = processor_seconds(served.pid)
+    with ThreadPoolExecutor(len(clients)) as threads:
+        answers = list(threads.map(lambda client: client.answer(request), clients))
+    assert len(set(answers)) == 1
+    return (processor_seconds(served.pid) - began) * 1000
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process and its children."""
+    process = psutil.Process(pid)
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
 
 
 @contextmanager
