@@ -212,7 +212,7 @@ def test_readers_that_come_together_make_one_answer_from_all_writes(
     replica = shown_with_files(400)
     replica = replace(replica, answers=Answers())
     queue, made, decoded = Queue(), list[ValidWriteIdList](), list[Row]()
-    monkeypatch.setattr(replica.answers, "making", queue)
+    monkeypatch.setattr(replica.answers, "making", lambda kind: queue)
     show = Replica._show
 
     def show_when_all_have_come(self: Replica, kind: RowKind, reader: ValidWriteIdList) -> Shown:
@@ -242,10 +242,15 @@ def test_readers_that_come_together_make_one_answer_from_all_writes(
     assert len(decoded) < 400 + READERS * READERS
 
 
-def test_a_small_replica_is_read_while_another_reader_makes_an_answer() -> None:
-    replica = shown_with_files(work.AT_ONCE)
-    replica = replace(replica, answers=Answers())
-    with replica.answers.making:
-        known = replica.known_visible(RowKind.DATA_FILE, replica.committed)
-    assert known is not None
-    assert len(known) == work.AT_ONCE
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [(work.AT_ONCE, RowKind.DATA_FILE), (work.AT_ONCE + 1, RowKind.TABLE_PARAMETERS)],
+    ids=["of a small replica", "of another kind"],
+)
+def test_an_answer_does_not_wait_for_a_reader_that_makes_one_of_data_files(
+    rows: int, kind: RowKind
+) -> None:
+    replica = replace(shown_with_files(rows), answers=Answers())
+    with ThreadPoolExecutor(1) as threads, replica.answers.making(RowKind.DATA_FILE):
+        answer = threads.submit(replica.visible, kind, replica.committed).result(timeout=60)
+    assert len(answer) == (rows if kind is RowKind.DATA_FILE else 0)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
@@ -236,8 +236,12 @@ class Answers:
         self._lock = threading.Lock()
         self._answers: defaultdict[RowKind, OrderedDict[AnswerKey, Shown]]
         self._answers = defaultdict(OrderedDict)
-        self.making = threading.Lock()
-        """For the reader that makes an answer from all writes, or decodes all of its rows."""
+        self._making: dict[RowKind, threading.Lock] = {}
+
+    def making(self, kind: RowKind) -> AbstractContextManager[object]:
+        """The lock of the reader that makes an answer from all writes, or decodes its rows."""
+        with self._lock:
+            return self._making.setdefault(kind, threading.Lock())
 
     def get(self, kind: RowKind, key: AnswerKey) -> Shown | None:
         with self._lock:
@@ -372,19 +376,18 @@ class Replica:
         if _serves(answer, by_partition):
             return answer.rows
         answer = self._shown_by_another(kind, least)
-        if not _serves(answer, by_partition):
-            # The event loop reads small replicas, and must not wait.
-            is_small = self.rows <= work.AT_ONCE
-            with nullcontext() if is_small else self.answers.making:
-                answer = (  # of a reader that had the lock before, if any
-                    self.answers.get(kind, key)
-                    or self._shown_by_another(kind, least)
-                    or self._show(kind, least)
-                )
-                if by_partition:
-                    _ = answer.rows.by_partition
-                self.answers.put(kind, key, answer)
-        else:
+        if _serves(answer, by_partition):
+            self.answers.put(kind, key, answer)
+            return answer.rows
+        is_small = self.rows <= work.AT_ONCE  # the event loop reads these, and must not wait
+        with nullcontext() if is_small else self.answers.making(kind):
+            answer = (  # the first two: of a reader that had the lock before
+                self.answers.get(kind, key)
+                or self._shown_by_another(kind, least)
+                or self._show(kind, least)
+            )
+            if by_partition:
+                _ = answer.rows.by_partition
             self.answers.put(kind, key, answer)
         return answer.rows
 
