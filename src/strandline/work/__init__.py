@@ -121,6 +121,9 @@ def spending(items: Iterable[T]) -> Iterator[T]:
         spend(len(items))
         yield from items
         return
+    if _BUDGET.get() is None:
+        yield from items
+        return
     count = 0
     for count, item in enumerate(items, start=1):
         if not count % _STEP:

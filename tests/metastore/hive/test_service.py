@@ -472,16 +472,18 @@ def test_a_client_that_leaves_does_not_take_the_answer_from_those_that_wait_for_
         before = asyncio.ensure_future(
             service.handle(ConnectionInfo(2, "test"), "drop_function", {})
         )
-        alone = ReadingClient(service)
-        alone.connection.on_leave()
+        gone = [ReadingClient(service) for _ in range(2)]
+        for client in gone:
+            client.connection.on_leave()
         first, second = ReadingClient(service), ReadingClient(service)
         first.connection.on_leave()
         blocked.go_on.set()
         reading.go_on.set()
         await before
         assert await second.answer() == ["2"]
-        with pytest.raises(asyncio.CancelledError):
-            await alone.answer()
+        for client in gone:
+            with pytest.raises(asyncio.CancelledError):
+                await client.answer()
 
     with Node.open(tmp_path / "store", background=False) as node:
         asyncio.run(main(node))

@@ -387,7 +387,7 @@ class Replica:
                 or self._show(kind, least)
             )
             if by_partition:
-                _ = answer.rows.by_partition
+                _ = answer.rows.by_partition  # made here, it is part of the answers derived next
             self.answers.put(kind, key, answer)
         return answer.rows
 

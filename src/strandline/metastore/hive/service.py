@@ -179,6 +179,20 @@ _Question = tuple[bytes, Hashable, str]
 """A request, its mark and its user, which together determine the answer."""
 
 
+@dataclass(slots=True)
+class _Read:
+    """A read in a worker thread, and the number of its clients that have not left."""
+
+    call: PooledCall
+    clients: int = 0
+
+    def leave(self) -> None:
+        """Note that a client has left; withdraw the call if it was the last one."""
+        self.clients -= 1
+        if not self.clients:
+            self.call.withdraw()
+
+
 @dataclass(frozen=True, slots=True)
 class HiveServiceStatistics:
     """``at_once`` requests were answered on the event loop, ``waited`` ended in a worker thread.
@@ -213,7 +227,7 @@ class HiveMetastoreService:
         self._workers = workers or Workers()
         self._children = children
         self._kept_answers = KeptAnswers(max_bytes=kept_bytes)
-        self._reads: dict[_Question, tuple[PooledCall, ConnectionInfo]] = {}  # in progress
+        self._reads: dict[_Question, _Read] = {}  # in progress
         self._at_once = self._waited = self._changes = self._delegated = 0
         delegate = None if children is None else self.delegate
         self.dispatcher = Dispatcher(
@@ -270,23 +284,23 @@ class HiveMetastoreService:
     def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
         key, mark = connection.request, self._metastore.mark()
         question = key, mark, request.user
-        read, first = self._reads.get(question, (None, connection))
-        if read is None or read.result.cancelled():
-            answer = self._begin(connection, method, request)
-            if not isinstance(answer, PooledCall):
+        read = self._reads.get(question)
+        if read is None or read.call.result.cancelled():
+            begun = self._begin(connection, method, request)
+            if not isinstance(begun, PooledCall):
                 self._at_once += 1
-                return self._keep(key, mark, answer)
-            read = answer
-            connection.on_leave = read.withdraw
+                return self._keep(key, mark, begun)
+            read = _Read(begun)
             if key and mark is not None:
-                self._reads[question] = read, connection
-                read.result.add_done_callback(lambda _: self._reads.pop(question, None))
-        else:
-            first.on_leave = bool  # its answer is also for this client
+                self._reads[question] = read
+                begun.result.add_done_callback(lambda _: self._reads.pop(question, None))
+        read.clients += 1
+        connection.on_leave = read.leave
+        result = read.call.result
 
         async def waited() -> Encoded | Answer:
             self._waited += 1
-            answer: _Answer | bytes = await read.result
+            answer: _Answer | bytes = await result
             if isinstance(answer, bytes):
                 delegated, may_be_kept = await self._delegate_to_child(connection, method, answer)
                 return self._keep_delegated(key, mark, delegated) if may_be_kept else delegated

@@ -87,7 +87,8 @@ _GLOB = re.compile(r"([\[\]{}*?,\\])")
 class HiddenName:
     """The parsed name of a hidden table. ``of`` is "data" or "deletes".
 
-    ``schema_version`` is the newest one that a file of the snapshot has, with or without live rows.
+    ``schema_version`` is the newest version of the schema that a file of the snapshot has, with or
+    without live rows.
     """
 
     table: str
