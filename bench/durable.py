@@ -71,6 +71,7 @@ KINDS: dict[str, LogKind] = {
 }
 """The logs, configured as in a node. The tests take snapshots and roll up far more often."""
 FEW, MANY = 100, 100_000
+VERSIONS, APPENDED_TOGETHER = 20_000, 100
 BATCH = 10_000
 CALLS, WARM_UP = 300, 30
 SECONDS = 3.0
@@ -103,10 +104,10 @@ class Writer:
         )
         self.latest: AppliedUpdate = self.state.take_recovered()[-1]
 
-    def insert(self, name: str) -> None:
-        """Insert a table in one transaction."""
+    def insert(self, *names: str) -> None:
+        """Insert tables in one transaction."""
         transaction = self.state.transaction(self.latest, author="bench")
-        insert(transaction, name)
+        insert(transaction, *names)
         self.latest = self.state.commit_transaction(transaction)
 
 
@@ -144,6 +145,22 @@ def fill(log: UpdateLog, count: int) -> None:
         for made in updates:
             log.append(made.version, state.token, [made])
         state.compact(log.frontier().upper - 1)
+
+
+def alter(log: UpdateLog, count: int) -> None:
+    """Open a catalog of `FEW` tables, and append ``count`` versions that alter one of them each."""
+    writer = Writer(log)
+    writer.insert(*(f"table_{n}" for n in range(FEW)))
+    tables = [stored.value for stored in writer.latest.contents.objects("table")]
+    for start in range(0, count, APPENDED_TOGETHER):
+        base: Position = writer.latest
+        transactions = []
+        for n in range(start, start + APPENDED_TOGETHER):
+            transaction = writer.state.transaction(base, author="bench")
+            with transaction.entry("set_table_properties", {"properties": ["load"]}):
+                transaction.put(replace(tables[n % FEW], properties=(("load", str(n)),)))
+            transactions.append(base := transaction)
+        writer.latest = writer.state.commit_transactions(transactions)[-1]
 
 
 @contextmanager
@@ -188,7 +205,8 @@ def measured(name: str) -> OfLog:
             with kind.open(address, HybridClock()) as log:
                 fill(log, count)
             if count == MANY:
-                opened = opened_by_another(name, address)
+                # A dump reads memory only, so one log is enough.
+                opened = opened_by_another(name, address, dumps=name == IN_A_FOLDER)
             logs.append(stack.enter_context(kind.open(address, HybridClock())))
         few, many = insert_medians(logs)
     return OfLog(few, many, opened)
@@ -206,10 +224,11 @@ def insert_medians(logs: list[UpdateLog]) -> list[float]:
     return [statistics.median(times[WARM_UP:]) * 1000 for times in spent]
 
 
-def opened_by_another(name: str, address: str) -> Opened:
-    """Open and dump the log in a new process."""
+def opened_by_another(name: str, address: str, *, dumps: bool) -> Opened:
+    """Open the log in a new process, and dump it if ``dumps``."""
+    code = f"from bench import durable; durable.open_and_dump({dumps=})"
     answer = subprocess.run(
-        [sys.executable, "-c", "from bench import durable; durable.open_and_dump()", name, address],
+        [sys.executable, "-c", code, name, address],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -217,14 +236,14 @@ def opened_by_another(name: str, address: str) -> Opened:
     return Opened(**json.loads(answer.stdout))
 
 
-def open_and_dump() -> None:
+def open_and_dump(*, dumps: bool) -> None:
     """Run in the new process of `opened_by_another`."""
     name, address = sys.argv[1:]
     with KINDS[name].open(address, HybridClock()) as log, tempfile.TemporaryFile("w+") as file:
         before, spent = resident_now(), stopwatch()
         state = durable_state(log).join(member="other")
         opened = Opened(spent(), largest_resident() - before)
-        if name == IN_A_FOLDER:  # a dump reads memory only, so one log is enough
+        if dumps:
             before, spent = resident_now(), stopwatch()
             file.writelines(dump_pieces(state))
             opened = replace(opened, dump_seconds=spent(), dump_memory=largest_resident() - before)
@@ -275,6 +294,25 @@ def open_many() -> list[Measured]:
         wall, processor = measured(name).opened.open_seconds
         target = 3.0 if name.startswith("metastorage") else None
         rows.append(Measured(wall, reference=processor, label=name, target=target))
+    return rows
+
+
+@benchmark(group="durable", name=f"open of {VERSIONS:,} versions", unit="s", better="lower")
+def open_long_history() -> list[Measured]:
+    """A history that was never trimmed, in a new process, and the memory that this takes.
+
+    The reference is the processor time of that process.
+    """
+    rows = []
+    for name, kind in KINDS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            address = kind.create(Path(folder))
+            with kind.open(address, HybridClock()) as log:
+                alter(log, VERSIONS)
+            opened = opened_by_another(name, address, dumps=False)
+        wall, processor = opened.open_seconds
+        rows.append(Measured(wall, reference=processor, label=name))
+        rows.append(Measured(opened.open_memory, unit="MiB", label=f"{name}, memory"))
     return rows
 
 

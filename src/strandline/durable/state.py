@@ -54,6 +54,7 @@ from strandline.errors import (
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
 from strandline.wire.registry import decode
+from strandline.work import keeping_garbage
 
 FENCE = "catalog"
 ENVIRONMENT = "environment"
@@ -119,8 +120,9 @@ class ReadOnlyState:
         while True:
             recovered = [self.start()]
             try:
-                while applied := self.updates_after(recovered[-1]):
-                    recovered += applied
+                with keeping_garbage:  # a long history lives on, and is visited again and again
+                    while applied := self.updates_after(recovered[-1]):
+                        recovered += applied
             except TrimmedAway:  # between the read of the snapshot and that of the log
                 continue
             return recovered
