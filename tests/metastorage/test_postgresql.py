@@ -243,7 +243,8 @@ def test_a_write_waits_until_its_deadline_for_a_lock_of_another_process(
 
 def test_every_connection_has_the_settings_that_writes_rely_on(url: str) -> None:
     """Even if the server is configured otherwise."""
-    database = open_url(f"{url}%20-csynchronous_commit%3Doff")
+    others = ("synchronous_commit=off", "statement_timeout=1h", "lock_timeout=1h")
+    database = open_url(url + quote("".join(f" -c{other}" for other in others)))
     for transaction in (database.read, database.write):
         with transaction() as connection:
             settings = {
@@ -255,9 +256,11 @@ def test_every_connection_has_the_settings_that_writes_rely_on(url: str) -> None
                     "tcp_keepalives_idle",
                     "tcp_keepalives_interval",
                     "tcp_keepalives_count",
+                    "statement_timeout",
                 )
             }
-        assert list(settings.values()) == ["on", "10s", "20000", "10", "5", "2"]
+        assert list(settings.values()) == ["on", "10s", "20000", "10", "5", "2", "0"]
+    assert database.rows("SHOW lock_timeout") == [("0",)]
     with database.write_unsynced() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "off"
     with database.write() as connection:

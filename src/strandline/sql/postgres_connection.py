@@ -4,9 +4,10 @@ Every connection has these settings: autocommit, so that this package opens each
 and chooses its isolation; texts in UTF-8, whatever the role, the database or the environment sets
 for clients; no standby (``target_session_attrs``), since a standby answers with old data; commits
 that wait for the disk, even if the server's default is not to; a time-out that ends transactions
-whose client went silent, since they hold the one write lock; and time-outs of TCP, on both sides,
-for a machine that is gone. Without these, a server that sends an answer to such a machine waits for
-about 15 minutes, and keeps an idle connection for two hours.
+whose client went silent, since they hold the one write lock, and no other time-out of statements
+and sessions; and time-outs of TCP, on both sides, for a machine that is gone. Without these, a
+server that sends an answer to such a machine waits for about 15 minutes, and keeps an idle
+connection for two hours.
 
 A call that gets no answer ends at the connection's ``deadline``. The time-outs of the server and of
 the kernel are not enough for that: a stopped server keeps none, and its kernel continues to
@@ -59,6 +60,8 @@ GONE_MS = 20_000
 """A connection ends if the other side accepts no data for this time. Shorter than `PATIENCE`."""
 _ALIVE = {"idle": 10, "interval": 5, "count": 2}
 """TCP keepalive: seconds before the first probe, between probes, and their number."""
+_ENDLESS = ("statement_timeout", "lock_timeout", "idle_session_timeout", "transaction_timeout")
+"""Time-outs that a role or a database may have for other programs. Our calls have a deadline."""
 _LOOK_SECONDS = 0.1
 _LONGEST_VALUES = 4096
 _NEEDS_QUOTING = re.compile(r"['\\\0]")
@@ -78,6 +81,11 @@ _SETTINGS = (
     f" set_config('tcp_user_timeout', '{GONE_MS}', false)"
     + "".join(
         f", set_config('tcp_keepalives_{name}', '{value}', false)" for name, value in _ALIVE.items()
+    )
+    + "".join(  # a release of PostgreSQL may not have it
+        f", CASE WHEN current_setting('{name}', true) <> '' THEN set_config('{name}', '0', false)"
+        " END"
+        for name in _ENDLESS
     )
 )
 _CALLERS_CLASSES = ("22", "23")
