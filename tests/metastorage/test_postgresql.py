@@ -412,6 +412,15 @@ def test_an_unknown_option_or_schema_in_an_address_is_invalid_input() -> None:
         open_metastorage(postgresql.running().url(schema="none"), HybridClock())
 
 
+def test_a_role_that_may_not_create_tables_is_told_what_it_needs(url: str) -> None:
+    schema = url.rpartition("%3D")[2]
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE r{schema} LOGIN".encode())
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO r{schema}".encode())
+    with pytest.raises(Unavailable, match=rf"for schema {schema}\).* Let it own the tables"):
+        open_url(url.replace(f"//{postgresql.USER}@", f"//r{schema}@"))
+
+
 def test_a_missing_driver_gives_a_message_that_says_what_to_install() -> None:
     program = """
 import sys

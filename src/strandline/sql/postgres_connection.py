@@ -96,6 +96,7 @@ _LATE_STATES = ("55P03", "57014")
 _CORRUPT_STATES = ("XX001", "XX002")
 _LOST_TABLE_STATES = ("42P01", "42703")
 _NO_SCHEMA = "3F000"
+_NO_RIGHT = "42501"
 _TOO_LARGE_STATES = ("54000", "54001")
 _NO_SUCH_CHARACTER = "22P05"
 
@@ -390,6 +391,11 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         )
     if state == _NO_SCHEMA:
         return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")
+    if state == _NO_RIGHT:
+        return Unavailable(
+            f"the role of this node may not use {name} ({reason}); nothing was changed. Let it own"
+            " the tables and their schema"
+        )
     if state in _TOO_LARGE_STATES:
         return InvalidInput(f"a value is larger than {name} can hold ({reason})")
     # By the driver: a NUL in a text. By the server: a character that its encoding lacks.
