@@ -464,6 +464,17 @@ def test_a_write_sees_the_write_it_waited_for_under_any_default_isolation(
         place.close()
 
 
+def test_a_server_that_becomes_read_only_takes_no_more_writes(database: PostgresDatabase) -> None:
+    """As before a migration, or when a cluster manager demotes it."""
+    database.rows("SET default_transaction_read_only = on")
+    with pytest.raises(Unavailable, match="in a read-only transaction"), database.write():
+        pass
+    assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
+    database.rows("SET default_transaction_read_only = off")
+    with database.write() as connection:
+        assert run(connection, "SELECT time FROM strandline_clock") == [(0,)]
+
+
 def hears(store: Metastorage) -> bool:
     """Whether a connection listens for notifications."""
     return listener(store)._listens

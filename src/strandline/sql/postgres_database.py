@@ -71,9 +71,10 @@ _SCHEMA_LOCK = 0x7374_7261_6E64
 UPGRADE_LOCK_SECONDS = 5.0
 """How long an upgrade waits for a table; all later calls that need the table wait behind it."""
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# Explicit, since the server's default may be stricter: with a snapshot from before the lock, a
-# write would not read the rows that it changes.
-_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+# The isolation is explicit, since the server's default may be stricter: with a snapshot from before
+# the lock, a write would not read the rows that it changes. Whether it may write is the server's
+# default, which turns to read-only before a migration or when a standby has taken over.
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _MAY_READ_IDENTITY = "SELECT has_function_privilege('pg_control_system()', 'execute')"
 # PostgreSQL keeps both numbers when it restarts, and a standby has those of its primary.
