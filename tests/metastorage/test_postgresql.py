@@ -23,6 +23,7 @@ from strandline.errors import (
     InvalidInput,
     Unavailable,
     UnknownOutcome,
+    UnsupportedOperation,
 )
 from strandline.metastorage import (
     MAX_VALUE_BYTES,
@@ -39,6 +40,7 @@ from strandline.sql.postgres_listener import PostgresListener
 from tests.metastorage.conftest import impatient
 from tests.servers import postgresql
 from tests.servers.loopback import Cut, Proxy
+from tests.servers.pooler import Pooler
 from tests.sql.statements import recorded
 
 
@@ -266,6 +268,19 @@ def test_every_connection_has_the_settings_that_writes_rely_on(url: str) -> None
     with database.write() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
     database.close()
+
+
+def test_a_pooler_is_refused_unless_each_connection_has_a_session_of_its_own(url: str) -> None:
+    port = postgresql.running().port
+
+    def opened(pooler: Pooler) -> PostgresDatabase:
+        return open_url(url.replace(f":{port}/", f":{pooler.port}/"))
+
+    refused = pytest.raises(UnsupportedOperation, match="pool_mode = session")
+    with Pooler(port, shares_sessions=True) as pooler, refused:
+        opened(pooler)
+    with Pooler(port, shares_sessions=False) as pooler, closing(opened(pooler)) as database:
+        assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
 
 
 def test_a_write_whose_session_timed_out_cannot_commit(database: PostgresDatabase) -> None:

@@ -335,6 +335,13 @@ def connect(address: str, *, patience: float) -> Connection:
     return connection
 
 
+def backend(connection: Connection) -> int:
+    """The number of the server's process that answers on the connection."""
+    row = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    assert row is not None  # it is an expression
+    return int(row[0])
+
+
 def _written(value: Parameter) -> str:
     """A value as it is written into a statement."""
     if type(value) is int:

@@ -35,7 +35,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from itertools import takewhile
 from typing import cast
@@ -45,7 +45,13 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
-from strandline.errors import DeadlineExceeded, StrandlineError, Unavailable, UnknownOutcome
+from strandline.errors import (
+    DeadlineExceeded,
+    StrandlineError,
+    Unavailable,
+    UnknownOutcome,
+    UnsupportedOperation,
+)
 from strandline.sql import postgres_connection as driver
 from strandline.sql import schema_versions
 from strandline.sql.database import GIVE_UP_SECONDS, PATIENCE, Database
@@ -90,6 +96,7 @@ _NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", "COMMIT"
 def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
     database = PostgresDatabase(url, patience=patience, read_only=read_only)
     try:
+        database.refuse_shared_sessions()
         database.ensure_base_schema()
     except BaseException:
         database.close()
@@ -158,6 +165,26 @@ class PostgresDatabase(Database):
             pooled, rows = self._first(formatted(statement), parameters)
             pooled.close()
             return rows
+
+    def refuse_shared_sessions(self) -> None:
+        """Raise `UnsupportedOperation` if a pooler lets its clients share sessions of the server.
+
+        Their settings, prepared statements and notifications would be mixed up. A pooler begins a
+        connection with a number that is not that of the server's process. If it lets clients share
+        sessions, one process answers on two connections, or several on one of them.
+        """
+        with self._in_use("reads"), closing(self._engine.raw_connection()) as one:
+            if driver.backend(_raw(one)) == _raw(one).info.backend_pid:
+                return
+            with closing(self._engine.raw_connection()) as other:
+                backends = [driver.backend(_raw(asked)) for asked in (one, one, other) * 3]
+        first, last = backends[1:3]
+        if first == last or backends != [first, first, last] * 3:
+            raise UnsupportedOperation(
+                f"{self.name} is a connection pooler that lets clients share sessions of the"
+                " server; set it to session pooling (PgBouncer: pool_mode = session), or use the"
+                " address of the server itself"
+            )
 
     def find_damage(self) -> list[str]:
         """Returns nothing: checking the pages is the server's job."""
