@@ -89,6 +89,10 @@ _IDENTITY = (
     " JOIN pg_database d ON d.datname = current_database()"
 )
 _LOCK_NOT_AVAILABLE = "55P03"
+_HELD = (
+    "another process held the write lock all the time; try again, or look into pg_stat_activity"
+    " (the event SyncRep is a wait for a standby)"
+)
 CHANNEL = "strandline"
 _NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", "COMMIT"
 
@@ -402,7 +406,7 @@ class PostgresDatabase(Database):
             if isinstance(error, driver.NoAnswer):
                 raise
             self._count("lost_turns")
-            raise self._late(began, "another process") from None
+            raise self._late(began, "another process", holder=_HELD) from None
         raw = _raw(connection.connection)
         _keep_read_ahead(raw, ahead)
         raw.waiting = []
