@@ -393,8 +393,8 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         )
     if state in _LOST_TABLE_STATES:
         return CorruptData(
-            f"tables that were created in {name} are missing ({reason}); restore a backup of "
-            "the database"
+            f"tables that were created in {name} are missing ({reason}); correct its search_path"
+            " if that was changed, or restore a backup of the database"
         )
     if state == _NO_SCHEMA:
         return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")
