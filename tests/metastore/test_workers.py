@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, NoReturn
 
 import pytest
@@ -14,6 +15,7 @@ from strandline.errors import Overloaded
 from strandline.metastore import workers
 from strandline.metastore.off_loop import finish, off_loop, result_of
 from strandline.metastore.workers import CallKind, ClientLeft, PooledCall, Workers
+from strandline.work import give_way
 
 WAIT = 60.0
 READ, WRITE, LARGE, DDL = CallKind
@@ -249,6 +251,89 @@ def test_a_waiting_call_is_given_up_when_its_client_leaves() -> None:
         assert (statistics.given_up, statistics.calls) == (1, 1)
         await end(first)
         assert not waiting.begun.is_set()
+
+    asyncio.run(main())
+
+
+class GivesWay:
+    """Work that gives way until ``made`` is done, each time, if it can."""
+
+    def __init__(self) -> None:
+        self.made: Future[None] = Future()
+        self.runs = 0
+
+    def __call__(self, still_wanted: Callable[[], None] = lambda: None) -> str:
+        self.runs += 1
+        give_way(self.made)
+        return "done"
+
+
+def test_a_call_gives_way_once_and_keeps_its_place_without_a_thread() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        work = GivesWay()
+        call = workers.submit(work, user="ann", again=work)
+        await until(lambda: work.runs == 1 and workers.statistics().running == 0)
+        assert workers.statistics().calls == 1
+        await end(submit(workers, "ann", READ))
+        assert work.runs == 1
+        await asyncio.to_thread(work.made.set_result, None)
+        assert await call.result == "done"
+        assert (work.runs, workers.statistics().calls) == (2, 0)
+
+    asyncio.run(main())
+
+
+def test_a_call_that_gave_way_is_given_up_when_its_client_leaves() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        work, left = GivesWay(), asyncio.Event()
+
+        async def until_left() -> None:
+            await left.wait()
+
+        task = asyncio.ensure_future(
+            workers.run(work, user="ann", kind=READ, until_left=until_left, gives_way=True)
+        )
+        await until(lambda: work.runs == 1 and workers.statistics().running == 0)
+        left.set()
+        with pytest.raises(ClientLeft):
+            await task
+        statistics = workers.statistics()
+        assert (statistics.given_up, statistics.calls) == (1, 0)
+        work.made.set_result(None)
+        await end(submit(workers, "ann", READ))
+        assert work.runs == 1
+
+    asyncio.run(main())
+
+
+def test_a_call_whose_client_left_while_it_ran_does_not_begin_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        waiting, made = Work(), Future[None]()
+
+        def work() -> str:
+            waiting()
+            give_way(made)
+            return "done"
+
+        call = workers.submit(work, user="ann", again=work)
+        await until(waiting.begun.is_set)
+        call.result.cancel()
+        waiting.end.set()
+        await until(lambda: workers.statistics().calls == 0)
+
+    asyncio.run(main())
+    assert not caplog.records
+
+
+def test_a_call_that_cannot_begin_again_does_not_give_way() -> None:
+    async def main() -> None:
+        work = GivesWay()
+        assert await Workers().submit(work, user="ann").result == "done"
 
     asyncio.run(main())
 

@@ -32,6 +32,9 @@ for something. Threads that compute concurrently finish no earlier than one afte
 each switch between them is another one that the event loop waits for. DDL and writes do not count:
 they wait for the disk, and those that wait together share a sync.
 
+A call that only reads may have to give way (`work.give_way`). It leaves its thread, keeps its
+place, and begins again later, but only once: what it waits for may fail each time.
+
 What must stay true: a call that finds no place is refused at once with `Overloaded`, and has no
 effect. A call whose client leaves before it gets a thread never begins. A call that has begun runs
 to its end and keeps its place until then, even if its client has left: a thread cannot be stopped
@@ -49,6 +52,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -60,6 +64,7 @@ from typing import Any, TypeVar, cast
 from strandline.config import DEFAULT_CALL_THREADS, DEFAULT_MAX_CALLS
 from strandline.errors import Overloaded, StrandlineError, forget_frames
 from strandline.metastore.off_loop import Waits, finish
+from strandline.work import GIVES_WAY, NotYet
 from strandline.work.time_slices import shorten_time_slices
 
 logger = logging.getLogger(__name__)
@@ -155,7 +160,10 @@ class _Shares:
 
 @dataclass(eq=False, slots=True)
 class PooledCall:
-    """A call that has a place. ``result`` is done when the call has ended or was withdrawn."""
+    """A call that has a place. ``result`` is done when the call has ended or was withdrawn.
+
+    ``again`` does the work of a call that begins again. A call without it does not give way.
+    """
 
     number: int
     user: str
@@ -164,6 +172,7 @@ class PooledCall:
     context: Context
     result: asyncio.Future[Any]
     workers: Workers = field(repr=False)
+    again: Callable[[], Any] | None = None
 
     def withdraw(self) -> bool:
         """Withdraw the call; return False, and do nothing, if it has begun."""
@@ -184,6 +193,7 @@ class Workers:
         self._places = _Shares(max_calls)
         self._threads = _Shares(max(1, threads))
         self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
+        self._gave_way: set[PooledCall] = set()  # until they wait for a thread again
         self._computing: dict[PooledCall, float] = {}  # the end of each, in order
         self._next_start: asyncio.TimerHandle | None = None
         self._ended_waits: deque[asyncio.Future[None]] = deque()
@@ -195,17 +205,25 @@ class Workers:
         self._require(self._places.shortage("", CallKind.READ))
 
     def submit(
-        self, work: Callable[[], Any], *, user: str, kind: CallKind = CallKind.READ
+        self,
+        work: Callable[[], Any],
+        *,
+        user: str,
+        kind: CallKind = CallKind.READ,
+        again: Callable[[], Any] | None = None,
     ) -> PooledCall:
-        """Run ``work`` in a thread as soon as one is free. Raises `Overloaded`."""
+        """Run ``work`` in a thread as soon as one is free, and ``again`` if the call gives way.
+
+        Raises `Overloaded`.
+        """
         self._require(self._places.shortage(user, kind))
         self._places.take(user, kind)
         self._number += 1
         result = asyncio.get_running_loop().create_future()
-        call = PooledCall(self._number, user, kind, work, copy_context(), result, self)
+        call = PooledCall(self._number, user, kind, work, copy_context(), result, self, again)
+        call.context.run(GIVES_WAY.set, again is not None)
         result.add_done_callback(lambda future: future.cancelled() and call.withdraw())
-        self._waiting.setdefault((user, kind), deque()).append(call)
-        self._start_waiting()
+        self._enter_queue(call)
         return call
 
     def begin(
@@ -214,11 +232,12 @@ class Workers:
         *,
         user: str,
         go_on: Callable[[Coroutine[Any, Any, T]], Any] = finish,  # Any: the result of the call
+        again: Callable[[], Any] | None = None,
     ) -> T | PooledCall:
         """Run ``request`` here up to its first `off_loop`; ``go_on`` runs the rest in a thread.
 
-        Returns the result of the request, or a call with the result of ``go_on``. Raises
-        `Overloaded`.
+        ``again`` runs all of it in a thread, if the call gives way. Returns the result of the
+        request, or a call with the result of ``go_on``. Raises `Overloaded`.
         """
         try:
             request.send(None)
@@ -226,7 +245,7 @@ class Workers:
             result: T = end.value
             return result
         try:
-            return self.submit(lambda: go_on(request), user=user)
+            return self.submit(lambda: go_on(request), user=user, again=again)
         except Overloaded:
             request.close()
             raise
@@ -274,8 +293,11 @@ class Workers:
         user: str,
         kind: CallKind,
         until_left: Callable[[], Awaitable[None]],
+        gives_way: bool = False,
     ) -> T:
         """Run ``work`` in a thread and return its result; it gets a function to call between steps.
+
+        If the call ``gives_way``, ``work`` may be called twice.
 
         ``until_left`` must end when the client has left. Then `ClientLeft` is raised: at once if
         the call still waits for a thread, else by that function. Raises `Overloaded`.
@@ -298,7 +320,8 @@ class Workers:
                 client_left = True
                 withdrawn = call.withdraw()
 
-        call = self.submit(lambda: work(still_wanted), user=user, kind=kind)
+        run = partial(work, still_wanted)
+        call = self.submit(run, user=user, kind=kind, again=run if gives_way else None)
         # Most calls end before their client could leave.
         watching = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, watch)
         try:
@@ -408,6 +431,10 @@ class Workers:
             del self._computing[first]
         return None
 
+    def _enter_queue(self, call: PooledCall) -> None:
+        self._waiting.setdefault((call.user, call.kind), deque()).append(call)
+        self._start_waiting()
+
     def _leave_queue(self, call: PooledCall) -> None:
         calls = self._waiting[call.user, call.kind]
         calls.remove(call)
@@ -415,9 +442,12 @@ class Workers:
             del self._waiting[call.user, call.kind]
 
     def _withdraw(self, call: PooledCall) -> bool:
-        if call not in self._waiting.get((call.user, call.kind), ()):
+        if call in self._gave_way:
+            self._gave_way.remove(call)
+        elif call in self._waiting.get((call.user, call.kind), ()):
+            self._leave_queue(call)
+        else:
             return False
-        self._leave_queue(call)
         self._places.give_back(call.user, call.kind)
         self._given_up += 1
         call.result.cancel()
@@ -443,11 +473,16 @@ class Workers:
 
     def _ended(self, call: PooledCall, value: object, error: BaseException | None) -> None:
         self._threads.give_back(call.user, call.kind)
-        self._places.give_back(call.user, call.kind)
         self._computing.pop(call, None)
+        if isinstance(error, NotYet) and call.again is not None and not call.result.done():
+            self._begin_again(call, call.again, error.made)
+            forget_frames(error)
+            self._start_waiting()
+            return
+        self._places.give_back(call.user, call.kind)
         self._start_waiting()
         if call.result.done():
-            if error is not None and not isinstance(error, StrandlineError | ClientLeft):
+            if error is not None and not isinstance(error, StrandlineError | ClientLeft | NotYet):
                 logger.error("a call failed after its client had left", exc_info=error)
             if error is not None:
                 forget_frames(error)
@@ -455,3 +490,19 @@ class Workers:
             call.result.set_exception(error)
         else:
             call.result.set_result(value)
+
+    def _begin_again(self, call: PooledCall, again: Callable[[], Any], made: Future[None]) -> None:
+        """Let a call wait for a thread again once ``made`` is done."""
+        call.work, call.again = again, None
+        call.context.run(GIVES_WAY.set, False)
+        self._gave_way.add(call)
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def enter_queue(_: object) -> None:
+            if call in self._gave_way:
+                self._gave_way.remove(call)
+                self._enter_queue(call)
+
+        ended.add_done_callback(enter_queue)
+        made.add_done_callback(lambda _: self._complete(loop, ended))

@@ -26,6 +26,10 @@ What must stay true: code whose cost a client controls charges the budget before
 The units that a thread of the node processes for a client are bounded by `IN_THREAD`, or by the
 size of the change that the client made in the request.
 
+Many readers may come together for what is made once for all of them, such as a table in memory.
+Without it, each of their answers costs as much as making it. So the others give way (`give_way`):
+they leave their threads, and begin again once it is made.
+
 Rejected: one computing thread at a time, with a short switch interval (each garbage collection and
 each call into C still stopped the loop for 40 to 300 ms, and the memory stayed); slices on the
 event loop for everything (each handler would have to be written twice); a process for each request
@@ -38,6 +42,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -66,6 +71,14 @@ class TooLong(Exception):
     """The request costs more than its place allows. Not an error: another place processes it."""
 
 
+class NotYet(Exception):
+    """The call gives way until ``made`` is done. Not an error: it begins again then."""
+
+    def __init__(self, made: Future[None]) -> None:
+        super().__init__()
+        self.made = made
+
+
 class _Budget:
     __slots__ = ("units_left",)
 
@@ -74,6 +87,8 @@ class _Budget:
 
 
 _BUDGET: ContextVar[_Budget | None] = ContextVar("strandline.work.budget", default=None)
+GIVES_WAY: ContextVar[bool] = ContextVar("strandline.work.gives_way", default=False)
+"""Whether the present call can begin again, so that `give_way` may abandon it."""
 
 
 @contextmanager
@@ -110,6 +125,12 @@ def refuse_budget() -> None:
     """Raise `TooLong` if there is a budget: for work on the whole store, of unknown cost."""
     if _BUDGET.get() is not None:
         raise TooLong
+
+
+def give_way(made: Future[None]) -> None:
+    """Abandon the call until ``made`` is done: raise `NotYet`. Does nothing if it must go on."""
+    if GIVES_WAY.get():
+        raise NotYet(made)
 
 
 def spending(items: Iterable[T]) -> Iterator[T]:

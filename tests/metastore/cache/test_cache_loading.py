@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
 
 import pytest
 from sqlalchemy import delete, update
 
 from strandline.errors import Unavailable
+from strandline.metastore.cache import cached_store
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import BATCH
 from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.table_contents import TableContents
 from strandline.metastore.store.tables import NOTIFICATION_LOG
+from strandline.work import GIVES_WAY, NotYet
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, stage
 
 # -- loading while events arrive
@@ -85,14 +90,50 @@ def test_a_reader_does_not_wait_for_a_table_that_another_reader_loads(dml: Dml) 
     assert cache.statistics().misses_by_cause["not_held"] == 1
 
 
+def away() -> None:
+    raise Unavailable("the store is away")
+
+
+@pytest.mark.parametrize("outcome", ["loaded", "failed", "too large"])
+def test_a_call_that_can_begin_again_gives_way_until_the_load_of_its_table_has_ended(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    store = dml.store_of(Interrupted)
+    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    dml.append("a")
+    write_ids = dml.transactions.write_ids(FLIGHTS)
+    loads: list[Future[None]] = []
+
+    def second_reader() -> None:
+        GIVES_WAY.set(True)
+        with pytest.raises(NotYet) as given_up:
+            files(cache, write_ids=write_ids)
+        loads.append(given_up.value.made)
+        # These need few rows, which the store reads sooner than all of the table.
+        few = cache.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=write_ids, names=["a"])
+        assert [row.name for row in few] == ["a"]
+
+    def meanwhile() -> None:
+        copy_context().run(second_reader)
+        assert not loads[0].done()
+
+    store.before = meanwhile
+    if outcome == "failed":
+        store.after = away
+        with pytest.raises(Unavailable):
+            files(cache, write_ids=write_ids)
+    else:
+        if outcome == "too large":
+            monkeypatch.setattr(cached_store, "MAX_ROWS", 0)
+        assert files(cache, write_ids=write_ids) == ["a"]
+    assert len(loads) == 1
+    assert loads[0].done()
+
+
 def test_a_table_can_be_loaded_after_a_failed_load(dml: Dml) -> None:
     store = dml.store_of(Interrupted)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("a")
-
-    def away() -> None:
-        raise Unavailable("the store is away")
-
     store.before = away
     with pytest.raises(Unavailable):
         files(cache, write_ids=dml.transactions.write_ids(FLIGHTS))

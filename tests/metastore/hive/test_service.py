@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
+from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.config import Settings
 from strandline.errors import Overloaded
@@ -33,7 +34,6 @@ from strandline.metastore.thrift.messages import CALL, encode_message
 from strandline.metastore.workers import Workers
 from strandline.model.types import INT
 from strandline.node import Node
-from strandline.work import AT_ONCE
 from tests.metastore.hive.hive_node import (
     WAIT,
     HiveNode,
@@ -429,12 +429,15 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
 class ReadingClient:
     """A client of ``service`` that has sent the one request of `Reading`."""
 
-    def __init__(self, service: HiveMetastoreService, *, user: str = "ann") -> None:
+    def __init__(
+        self, service: HiveMetastoreService, *, user: str = "ann", is_large: bool = False
+    ) -> None:
         args = {"db_name": "d1", "pattern": "*"}
         self.connection = ConnectionInfo(1, "test")
         self.connection.user = user
         message = encode_message(CALL, "get_tables", 0, HIVE_CODEC.encode_args("get_tables", args))
         self.connection.begin(message)
+        self.connection.is_large = is_large
         self._asking = asyncio.ensure_future(service.handle(self.connection, "get_tables", args))
 
     async def answer(self) -> list[str]:
@@ -489,6 +492,37 @@ def test_a_client_that_leaves_does_not_take_the_answer_from_those_that_wait_for_
         asyncio.run(main(node))
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_read_begins_again_after_what_it_gave_way_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    made = Future[None]()
+    runs: list[str] = []
+
+    async def handler(call: Call) -> list[str]:
+        await off_loop()
+        runs.append(call.user)
+        work.give_way(made)
+        return runs
+
+    monkeypatch.setitem(METHODS, "get_tables", replace(METHODS["get_tables"], handler=handler))
+
+    async def main(node: Node) -> None:
+        workers = Workers()
+        service = HiveMetastoreService(
+            node.metastore, notifications=node.notifications, workers=workers
+        )
+        clients = [ReadingClient(service, is_large=is_large) for _ in range(2)]
+        while not (runs and workers.statistics().running == 0):
+            await asyncio.sleep(0)
+        clients[0].connection.on_leave()
+        made.set_result(None)
+        assert await clients[1].answer() == ["ann", "ann"]
+
+    with Node.open(tmp_path / "store", background=False) as node:
+        asyncio.run(main(node))
+
+
 def test_the_dispatcher_knows_which_methods_only_read(
     hive: HiveNode,
 ) -> None:
@@ -509,7 +543,7 @@ def test_many_partitions_are_shown_exactly_as_each_one_is_alone(hive: HiveNode, 
     others[0].outputFormat = "another"
     added = [
         Partition([f"{n:03d}"], "d1", "many", sd=others[n] if n < len(others) else storage())
-        for n in range(AT_ONCE + 1)
+        for n in range(work.AT_ONCE + 1)
     ]
     assert stub.add_partitions(added) == len(added)
     shown = stub.get_partitions("d1", "many", -1)

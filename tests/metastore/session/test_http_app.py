@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from strandline import __version__
+from strandline import __version__, work
 from strandline.catalog.commands import CreateSchema
 from strandline.clock import MIN_TIMESTAMP
 from strandline.errors import Overloaded, ProtocolError
@@ -25,6 +25,7 @@ from strandline.metastore.session.bodies import MAX_BODY_BYTES, Bodies, LongAnsw
 from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.session.http_messages import Message, Receive, Scope, Send
+from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.workers import Workers
 from strandline.node import Node
 from strandline.work.child_pool import Data, Reply
@@ -383,6 +384,31 @@ def test_requests_beyond_max_calls_are_refused(node: Node) -> None:
         assert "nothing was done" in message
         assert client.post("begin", json={}).headers["retry-after"] == "1"
         assert client.get("statistics").json()["workers"]["refused"] == 2
+
+
+def test_a_call_that_reads_begins_again_after_what_it_gave_way_to(
+    node: Node, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Future[None]()
+    made.set_result(None)
+    runs: list[str] = []
+    begin = node.transactions.begin
+
+    def tables(session: LocalSession, schema: str, at: object = None) -> list[str]:
+        runs.append(schema)
+        work.give_way(made)
+        return runs
+
+    def begin_and_give_way(**arguments: Any) -> object:
+        runs.append("begin")
+        work.give_way(made)
+        return begin(**arguments)
+
+    monkeypatch.setattr(LocalSession, "tables", tables)
+    monkeypatch.setattr(node.transactions, "begin", begin_and_give_way)
+    assert client.post("tables", json={"schema": "s"}).json() == ["s", "s"]
+    assert client.post("begin", json={}).status_code == 200
+    assert runs == ["s", "s", "begin"]
 
 
 class SlowChildren:

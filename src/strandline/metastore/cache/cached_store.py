@@ -11,7 +11,9 @@ has the list of write ids that it took at its start. Memory answers it exactly i
 committed in the reader's list is committed in the cache. The rows are filtered by the *reader's*
 list, so old and new snapshots both get their exact answer. Otherwise the store answers, at the
 reader's list; for a large table, the log is first applied once more, which takes less time than
-reading the table. So the lag of the cache affects how fast an answer is, never what it contains.
+reading the table. A reader that finds its table being loaded gives way (`strandline.work`), unless
+it needs only some names. So the lag of the cache affects how fast an answer is, never what it
+contains.
 
 The contents of the cache can outlive the process: the next one may `restore` a `snapshot`
 (`state_file`).
@@ -298,7 +300,7 @@ class CachedStore(ObjectStore):
         if write_ids is None and not self.log_applier.is_level():
             self._misses["behind"] += 1
             return None
-        replica = self._loaded(table_id)
+        replica = self._loaded(table_id, is_cheap=names is not None)
         if replica is None:
             self._misses["not_held"] += 1
             return None
@@ -316,12 +318,19 @@ class CachedStore(ObjectStore):
             self._hits += 1
         return answer
 
-    def _loaded(self, table_id: int) -> Replica | None:
-        """The replica of a table, loaded if necessary; None if memory cannot hold it."""
+    def _loaded(self, table_id: int, *, is_cheap: bool) -> Replica | None:
+        """The replica of a table, loaded if necessary; None if the store must answer.
+
+        Gives way to a load in progress, unless the answer of the store ``is_cheap``.
+        """
         replica = self._replicas.get(table_id)
-        if replica is None and self._load(table_id):
-            replica = self._replicas.get(table_id)
-        return replica
+        if replica is not None:
+            return replica
+        if not self._load(table_id) and not is_cheap:
+            load = self._replicas.loading(table_id)
+            if load is not None:
+                work.give_way(load.ended)
+        return self._replicas.get(table_id)
 
     def _shown(
         self,

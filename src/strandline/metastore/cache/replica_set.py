@@ -21,6 +21,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -58,11 +59,15 @@ Change = Callable[[Replica], Replica]
 
 @dataclass(slots=True)
 class Load:
-    """A load in progress of a table; the result is dropped if it is ``is_void``."""
+    """A load in progress of a table; the result is dropped if it is ``is_void``.
+
+    ``ended`` is done when the load has ended, with or without a result.
+    """
 
     table_id: int
     changes: list[tuple[int, Change]] = field(default_factory=list)
     is_void: bool = False
+    ended: Future[None] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +135,14 @@ class ReplicaSet:
             load = self._loading[table_id] = Load(table_id)
             return load
 
+    def loading(self, table_id: int) -> Load | None:
+        """The load in progress of a table, if any."""
+        with self._lock:
+            return self._loading.get(table_id)
+
     def finish_load(self, load: Load, replica: Replica | None) -> None:
         """End a load with the loaded replica, or with None if the load failed."""
-        with self._lock:
-            del self._loading[load.table_id]
+        with self._ending(load):
             if replica is None or load.is_void:
                 return
             try:
@@ -150,9 +159,18 @@ class ReplicaSet:
 
     def refuse_load(self, load: Load) -> None:
         """End a load of a table that is too large to be held; it is not loaded again."""
-        with self._lock:
-            del self._loading[load.table_id]
+        with self._ending(load):
             self._note_oversized(load.table_id)
+
+    @contextmanager
+    def _ending(self, load: Load) -> Iterator[None]:
+        """Hold the lock at the end of a load, then let those begin again that gave way to it."""
+        try:
+            with self._lock:
+                del self._loading[load.table_id]
+                yield
+        finally:
+            load.ended.set_result(None)
 
     # -- following the log
 

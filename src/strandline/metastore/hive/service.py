@@ -320,12 +320,14 @@ class HiveMetastoreService:
             except work.TooLong:
                 return HIVE_CODEC.encode_args(method.name, request.args)
 
+        def run() -> _Answer | bytes:
+            return go_on(self._encoded(method, request))
+
         user = request.user
         if connection.is_large:
-            return self._workers.submit(
-                lambda: go_on(self._encoded(method, request)), user=user, kind=CallKind.LARGE
-            )
-        return self._workers.begin(self._encoded(method, request), user=user, go_on=go_on)
+            return self._workers.submit(run, user=user, kind=CallKind.LARGE, again=run)
+        reading = self._encoded(method, request)
+        return self._workers.begin(reading, user=user, go_on=go_on, again=run)
 
     # -- in a child process
 

@@ -268,7 +268,11 @@ class HttpApplication:
 
             try:
                 return await self._workers.run(
-                    answer, user=asking.user, kind=kind, until_left=until_left
+                    answer,
+                    user=asking.user,
+                    kind=kind,
+                    until_left=until_left,
+                    gives_way=call.only_reads,
                 )
             except work.TooLong as too_long:
                 forget_frames(too_long)
