@@ -39,6 +39,7 @@ from hive_metastore.ttypes import (
 )
 from thrift.Thrift import TType
 
+from strandline import work
 from strandline.catalog import Command
 from strandline.catalog.commands import (
     AddConstraints,
@@ -199,6 +200,18 @@ def test_changes_of_partitions_are_reported_as_partition_events(stub: Any, since
     assert [json.loads(text)["1"]["lst"][2] for text in (before, after)] == ["a", "z"]
     assert dropped["partitions"] == [{"p": "b"}]
     assert name_in(dropped["tableObjJson"]) == "t1"
+
+
+def test_an_event_costs_as_many_units_as_it_has_rows(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    before = hive.node.notifications.head()
+    stub.add_partitions([Partition([f"{n}"], "d1", "t1", sd=storage()) for n in range(10)])
+    added, _ = hive.node.notifications.read(before, limit=10)
+    with work.budget(9), pytest.raises(work.TooLong):
+        list(rendering.HiveEvents(hive.node.metastore).render([added]))
+    with work.budget(10):
+        (rendered,) = rendering.HiveEvents(hive.node.metastore).render([added])
+    assert len(json.loads(rendered["message"])["partitions"]) == 10
 
 
 def test_changes_of_partitions_whose_rows_were_cleaned_are_reported_as_alters(

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple, TypeVar
 
+from strandline import work
 from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.verbs import Action, verb_named
@@ -155,13 +156,14 @@ class HiveEvents:
         """Yield a ``NotificationEvent`` struct for each event.
 
         The rows and places of `PAGE` events are read at once. If several consecutive events share a
-        definition, its text is written once.
+        definition, its text is written once. Charges the rows to the budget, but not the events.
         """
         for first in range(0, len(events), PAGE):
             page = events[first : first + PAGE]
             bodies = [_body(event) for event in page]
-            store = self._metastore.store.sql_store
-            self._rows = store.rows_by_id(_row_ids(bodies))
+            store, row_ids = self._metastore.store.sql_store, _row_ids(bodies)
+            work.spend(len(row_ids))
+            self._rows = store.rows_by_id(row_ids)
             self._places.by_id = store.places_by_id(_table_ids(page, bodies))
             yield from map(self._render, page, bodies)
 
