@@ -14,7 +14,7 @@ import pytest
 from strandline.errors import Overloaded
 from strandline.metastore import workers
 from strandline.metastore.off_loop import finish, off_loop, result_of
-from strandline.metastore.workers import CallKind, ClientLeft, PooledCall, Workers
+from strandline.metastore.workers import MAX_AGAIN, CallKind, ClientLeft, PooledCall, Workers
 from strandline.work import give_way
 
 WAIT = 60.0
@@ -268,7 +268,7 @@ class GivesWay:
         return "done"
 
 
-def test_a_call_gives_way_once_and_keeps_its_place_without_a_thread() -> None:
+def test_a_call_that_gives_way_keeps_its_place_without_a_thread() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
         work = GivesWay()
@@ -279,7 +279,17 @@ def test_a_call_gives_way_once_and_keeps_its_place_without_a_thread() -> None:
         assert work.runs == 1
         await asyncio.to_thread(work.made.set_result, None)
         assert await call.result == "done"
-        assert (work.runs, workers.statistics().calls) == (2, 0)
+        assert workers.statistics().calls == 0
+
+    asyncio.run(main())
+
+
+def test_a_call_gives_way_only_a_few_times() -> None:
+    async def main() -> None:
+        work = GivesWay()
+        work.made.set_result(None)
+        assert await Workers().submit(work, user="ann", again=work).result == "done"
+        assert work.runs == 1 + MAX_AGAIN
 
     asyncio.run(main())
 

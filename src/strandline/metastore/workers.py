@@ -33,7 +33,7 @@ each switch between them is another one that the event loop waits for. DDL and w
 they wait for the disk, and those that wait together share a sync.
 
 A call that only reads may have to give way (`work.give_way`). It leaves its thread, keeps its
-place, and begins again later, but only once: what it waits for may fail each time.
+place, and begins again later, but at most `MAX_AGAIN` times: what it waits for may fail each time.
 
 What must stay true: a call that finds no place is refused at once with `Overloaded`, and has no
 effect. A call whose client leaves before it gets a thread never begins. A call that has begun runs
@@ -80,6 +80,9 @@ With these limits, sixteen clients that read without pause get more than twice a
 a node with two cores as with all of their calls in threads at once; 15 % more if each call waits
 for a server.
 """
+MAX_AGAIN = 3
+"""How often a call may begin again. A read of a table's files waits for three things: the table in
+memory, the answer for its data files, and the one for its delete files."""
 UNWATCHED_SECONDS = 0.02
 """How long a call may take before its client is watched."""
 
@@ -162,7 +165,8 @@ class _Shares:
 class PooledCall:
     """A call that has a place. ``result`` is done when the call has ended or was withdrawn.
 
-    ``again`` does the work of a call that begins again. A call without it does not give way.
+    ``again`` does the work of a call that begins again, as it still may ``begins_left`` times. A
+    call without it does not give way.
     """
 
     number: int
@@ -173,6 +177,7 @@ class PooledCall:
     result: asyncio.Future[Any]
     workers: Workers = field(repr=False)
     again: Callable[[], Any] | None = None
+    begins_left: int = MAX_AGAIN
 
     def withdraw(self) -> bool:
         """Withdraw the call; return False, and do nothing, if it has begun."""
@@ -297,7 +302,7 @@ class Workers:
     ) -> T:
         """Run ``work`` in a thread and return its result; it gets a function to call between steps.
 
-        If the call ``gives_way``, ``work`` may be called twice.
+        If the call ``gives_way``, ``work`` may be called several times.
 
         ``until_left`` must end when the client has left. Then `ClientLeft` is raised: at once if
         the call still waits for a thread, else by that function. Raises `Overloaded`.
@@ -493,8 +498,9 @@ class Workers:
 
     def _begin_again(self, call: PooledCall, again: Callable[[], Any], made: Future[None]) -> None:
         """Let a call wait for a thread again once ``made`` is done."""
-        call.work, call.again = again, None
-        call.context.run(GIVES_WAY.set, False)
+        call.work = again
+        call.begins_left -= 1
+        call.context.run(GIVES_WAY.set, call.begins_left > 0)
         self._gave_way.add(call)
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 
 import pytest
@@ -191,6 +192,37 @@ def test_readers_that_need_a_large_packed_replica_at_once_unpack_it_once(
         go_on.set()
     assert all(reader.result() is unpacked[0] for reader in readers)
     assert len(unpacked) == 1
+
+
+def test_a_call_gives_way_to_a_thread_that_unpacks_its_table_unless_it_applies_an_event(
+    replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas.restore(5, [Packed(loaded(), rows=work.AT_ONCE + 1)])
+    turns, came = replicas._unpacking, threading.Event()
+    first = turns._first
+
+    def come(key: int, made: Future[None]) -> Future[None]:
+        other = first(key, made)
+        came.set()
+        return other
+
+    def apply() -> None:
+        work.GIVES_WAY.set(True)
+        replicas.apply(6, [(TABLE, at_event(6))])
+
+    def read() -> None:
+        work.GIVES_WAY.set(True)
+        with pytest.raises(work.NotYet):
+            replicas.get(TABLE)
+
+    with ThreadPoolExecutor(1) as pool:
+        with turns.turn(TABLE):
+            copy_context().run(read)
+            monkeypatch.setattr(turns, "_first", come)
+            applying = pool.submit(copy_context().run, apply)
+            assert came.wait(60)
+        applying.result(60)
+    assert replicas.get(TABLE) == loaded(event_id=6)
 
 
 def test_an_event_for_a_replica_that_was_restored_packed_meanwhile_evicts_it(

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 
 import pytest
@@ -240,6 +241,18 @@ def test_readers_that_come_together_make_one_answer_from_all_writes(
         assert list(threads.map(read, hwms)) == list(hwms)
     assert len(made) == 1
     assert len(decoded) < 400 + READERS * READERS
+
+
+def test_a_call_gives_way_to_a_reader_that_makes_an_answer_of_the_same_kind() -> None:
+    replica = replace(shown_with_files(work.AT_ONCE + 1), answers=Answers())
+
+    def read() -> None:
+        work.GIVES_WAY.set(True)
+        with pytest.raises(work.NotYet):
+            replica.visible(RowKind.DATA_FILE, replica.committed)
+
+    with replica.answers.making(RowKind.DATA_FILE):
+        copy_context().run(read)
 
 
 @pytest.mark.parametrize(

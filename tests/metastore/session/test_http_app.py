@@ -396,7 +396,8 @@ def test_a_call_that_reads_begins_again_after_what_it_gave_way_to(
 
     def tables(session: LocalSession, schema: str, at: object = None) -> list[str]:
         runs.append(schema)
-        work.give_way(made)
+        if len(runs) == 1:
+            work.give_way(made)
         return runs
 
     def begin_and_give_way(**arguments: Any) -> object:

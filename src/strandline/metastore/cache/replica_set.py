@@ -11,8 +11,9 @@ applied to them. So no event is lost or applied twice, in whatever order they ar
 A change that fails evicts its table, even one that is loading, since its state is unknown.
 
 A replica that was read from disk is *packed* until it is used: a read or an event that needs it
-unpacks it, outside of the lock. Others that need it wait, because many clients come together when a
-node starts. Like any other, it reflects the log up to its own event.
+unpacks it, outside of the lock. Others that need it give way (`strandline.work.turns`), because
+many clients come together when a node starts. Like any other, it reflects the log up to its own
+event.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Protocol, TypeAlias
 from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.cache.replicas import Replica
+from strandline.work.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class ReplicaSet:
         self.applied_event = applied_event
         self._replicas: OrderedDict[int, HeldReplica] = OrderedDict()
         self._loading: dict[int, Load] = {}
-        self._unpacking: dict[int, threading.Lock] = {}
+        self._unpacking: Turns[int] = Turns()
         self._oversized: OrderedDict[int, None] = OrderedDict()
         self._rows = self._size = 0
         self._loads = self._evictions = self._poisoned = 0
@@ -113,7 +115,9 @@ class ReplicaSet:
             self._replicas.move_to_end(table_id)
         if isinstance(replica, Replica):
             return replica
-        return self._unpack(replica) if max_rows is None or replica.rows <= max_rows else None
+        if max_rows is not None and replica.rows > max_rows:
+            return None
+        return self._unpack(replica, gives_way=True)
 
     def follows(self, table_id: int) -> bool:
         """Whether the table is held or being loaded, so that its events must be applied."""
@@ -180,7 +184,7 @@ class ReplicaSet:
             changed = [self._replicas.get(table_id) for table_id, _ in changes]
         for replica in changed:
             if replica is not None and not isinstance(replica, Replica):
-                self._unpack(replica)
+                self._unpack(replica, gives_way=False)
         with self._lock:
             next_replicas: list[Replica] = []
             for table_id, change in changes:
@@ -244,26 +248,15 @@ class ReplicaSet:
                 poisoned=self._poisoned,
             )
 
-    def _unpack(self, packed: Packed) -> Replica | None:
+    def _unpack(self, packed: Packed, *, gives_way: bool) -> Replica | None:
         """`_unpacked`, or the result of another thread that has just unpacked the replica."""
         # The event loop unpacks small replicas, and must not wait.
         is_small = packed.rows <= work.AT_ONCE
-        with nullcontext() if is_small else self._turn(packed.table_id):
+        turn = self._unpacking.turn(packed.table_id, gives_way=gives_way)
+        with nullcontext() if is_small else turn:
             with self._lock:
                 current = self._replicas.get(packed.table_id)
             return current if isinstance(current, Replica) else self._unpacked(packed)
-
-    @contextmanager
-    def _turn(self, table_id: int) -> Iterator[None]:
-        """Let one thread at a time unpack the replica of a table."""
-        with self._lock:
-            turn = self._unpacking.setdefault(table_id, threading.Lock())
-        try:
-            with turn:
-                yield
-        finally:
-            with self._lock:
-                self._unpacking.pop(table_id, None)
 
     def _unpacked(self, packed: Packed) -> Replica | None:
         """Unpack a replica of this set; None if it cannot be read, or was evicted meanwhile."""

@@ -20,7 +20,8 @@ the same in every later replica, and is remembered (`Answers`) under the writes 
 another list is derived from a remembered one and the writes that only one of the two lists sees.
 
 Readers often come together with lists that differ a little: on a new node, or after a pause. One of
-them makes its answer from all writes, and the others wait for it and derive theirs.
+them makes its answer from all writes. The others give way (`strandline.work.turns`), and derive
+theirs.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, Row, RowKind
 from strandline.metastore.store.table_contents import LeftOut, TableContents
 from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
+from strandline.work.turns import Turns
 
 ROW_BYTES = 700
 """The memory of a row without its name and body: row, decoded content, entries in answers."""
@@ -236,12 +238,11 @@ class Answers:
         self._lock = threading.Lock()
         self._answers: defaultdict[RowKind, OrderedDict[AnswerKey, Shown]]
         self._answers = defaultdict(OrderedDict)
-        self._making: dict[RowKind, threading.Lock] = {}
+        self._making: Turns[RowKind] = Turns()
 
     def making(self, kind: RowKind) -> AbstractContextManager[object]:
-        """The lock of the reader that makes an answer from all writes, or decodes its rows."""
-        with self._lock:
-            return self._making.setdefault(kind, threading.Lock())
+        """The turn of the reader that makes an answer from all writes, or decodes its rows."""
+        return self._making.turn(kind)
 
     def get(self, kind: RowKind, key: AnswerKey) -> Shown | None:
         with self._lock:
@@ -381,7 +382,7 @@ class Replica:
             return answer.rows
         is_small = self.rows <= work.AT_ONCE  # the event loop reads these, and must not wait
         with nullcontext() if is_small else self.answers.making(kind):
-            answer = (  # the first two: of a reader that had the lock before
+            answer = (  # the first two: of a reader that had the turn before
                 self.answers.get(kind, key)
                 or self._shown_by_another(kind, least)
                 or self._show(kind, least)

@@ -1,0 +1,73 @@
+"""Threads that need the same thing make it one after the other, and calls give way to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+
+import pytest
+
+from strandline.work import GIVES_WAY, NotYet
+from strandline.work.turns import Turns
+
+WAIT = 60.0
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def test_one_thread_at_a_time_has_the_turn_of_a_key(threads: ThreadPoolExecutor) -> None:
+    turns = Turns[str]()
+    order: list[str] = []
+
+    def take(key: str) -> None:
+        with turns.turn(key):
+            order.append(key)
+
+    with turns.turn("a"):
+        waiting = threads.submit(take, "a")
+        threads.submit(take, "b").result(WAIT)
+        order.append("first")
+    waiting.result(WAIT)
+    assert order == ["b", "first", "a"]
+
+
+def test_a_call_that_can_begin_again_gives_way_until_the_turn_has_ended_also_by_an_error(
+    threads: ThreadPoolExecutor,
+) -> None:
+    turns = Turns[str]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with turns.turn("a"):
+            begun.set()
+            assert go_on.wait(WAIT)
+            raise ZeroDivisionError
+
+    def come() -> NotYet:
+        GIVES_WAY.set(True)
+        with pytest.raises(NotYet) as given_up, turns.turn("a"):
+            pass
+        return given_up.value
+
+    taking = threads.submit(take)
+    assert begun.wait(WAIT)
+    given_up = copy_context().run(come)
+    assert not given_up.made.done()
+    staying = threads.submit(copy_context().run, stay, turns)
+    go_on.set()
+    assert given_up.made.result(WAIT) is None
+    assert staying.result(WAIT)
+    assert isinstance(taking.exception(WAIT), ZeroDivisionError)
+
+
+def stay(turns: Turns[str]) -> bool:
+    """Wait for the turn in this thread, although the call could begin again."""
+    GIVES_WAY.set(True)
+    with turns.turn("a", gives_way=False):
+        return True
