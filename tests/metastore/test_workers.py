@@ -264,6 +264,7 @@ class GivesWay:
 
     def __call__(self, still_wanted: Callable[[], None] = lambda: None) -> str:
         self.runs += 1
+        assert self.runs <= 1 + MAX_AGAIN
         give_way(self.made)
         return "done"
 

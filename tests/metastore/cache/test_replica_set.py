@@ -217,7 +217,7 @@ def test_a_call_gives_way_to_a_thread_that_unpacks_its_table_unless_it_applies_a
 
     with ThreadPoolExecutor(1) as pool:
         with turns.turn(TABLE):
-            copy_context().run(read)
+            pool.submit(copy_context().run, read).result(60)
             monkeypatch.setattr(turns, "_first", come)
             applying = pool.submit(copy_context().run, apply)
             assert came.wait(60)

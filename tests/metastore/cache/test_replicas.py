@@ -251,8 +251,8 @@ def test_a_call_gives_way_to_a_reader_that_makes_an_answer_of_the_same_kind() ->
         with pytest.raises(work.NotYet):
             replica.visible(RowKind.DATA_FILE, replica.committed)
 
-    with replica.answers.making(RowKind.DATA_FILE):
-        copy_context().run(read)
+    with ThreadPoolExecutor(1) as threads, replica.answers.making(RowKind.DATA_FILE):
+        threads.submit(copy_context().run, read).result(60)
 
 
 @pytest.mark.parametrize(

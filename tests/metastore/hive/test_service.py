@@ -17,7 +17,7 @@ from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Par
 from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.config import Settings
-from strandline.errors import Overloaded
+from strandline.errors import Overloaded, Unavailable
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.off_loop import off_loop
@@ -487,6 +487,51 @@ def test_a_client_that_leaves_does_not_take_the_answer_from_those_that_wait_for_
         for client in gone:
             with pytest.raises(asyncio.CancelledError):
                 await client.answer()
+
+    with Node.open(tmp_path / "store", background=False) as node:
+        asyncio.run(main(node))
+
+
+class NoChildren:
+    """Child processes that count the tasks that they get, and cannot start."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    async def run(self, *args: object, **options: object) -> object:
+        self.tasks += 1
+        raise Unavailable("no child can start")
+
+
+def test_no_child_computes_a_long_read_whose_client_left_while_a_thread_gave_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def handler(call: Call) -> list[str]:
+        await off_loop()
+        begun.set()
+        assert go_on.wait(WAIT)
+        raise work.TooLong
+
+    monkeypatch.setitem(METHODS, "get_tables", replace(METHODS["get_tables"], handler=handler))
+
+    async def main(node: Node) -> None:
+        children = NoChildren()
+        service = HiveMetastoreService(
+            node.metastore,
+            notifications=node.notifications,
+            children=children,  # type: ignore[arg-type]  # a stand-in
+        )
+        first, second = ReadingClient(service), ReadingClient(service)
+        await asyncio.to_thread(begun.wait, WAIT)
+        first.connection.on_leave()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first.answer()
+        with pytest.raises(Unavailable):
+            await second.answer()
+        assert children.tasks == 1
 
     with Node.open(tmp_path / "store", background=False) as node:
         asyncio.run(main(node))

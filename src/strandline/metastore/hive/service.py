@@ -295,13 +295,21 @@ class HiveMetastoreService:
                 self._reads[question] = read
                 begun.result.add_done_callback(lambda _: self._reads.pop(question, None))
         read.clients += 1
-        connection.on_leave = read.leave
-        result = read.call.result
+        result, has_left = read.call.result, False
+
+        def leave() -> None:
+            nonlocal has_left
+            has_left = True
+            read.leave()
+
+        connection.on_leave = leave
 
         async def waited() -> Encoded | Answer:
             self._waited += 1
             answer: _Answer | bytes = await result
             if isinstance(answer, bytes):
+                if has_left:
+                    raise asyncio.CancelledError
                 delegated, may_be_kept = await self._delegate_to_child(connection, method, answer)
                 return self._keep_delegated(key, mark, delegated) if may_be_kept else delegated
             return self._keep(key, mark, answer)
