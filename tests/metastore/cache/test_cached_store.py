@@ -117,6 +117,38 @@ def test_reading_a_partition_of_a_large_table_costs_only_its_own_files(dml: Dml)
     assert rows == dml.store.data_files(FLIGHTS, write_ids=write_ids, partitions=wanted)
 
 
+def test_memory_leaves_out_the_names_that_a_pattern_does_not_match(dml: Dml) -> None:
+    """As the database does: so a filter is evaluated for few of a large table's partitions."""
+    cache = dml.cached()
+    dml.append("", "%", "1", "10", "11", "1=1", "1=1/2=1", "21", "2=12/1=3", "2_1", "2x1", "!%")
+    write_ids = dml.transactions.write_ids(FLIGHTS)
+    patterns = (
+        "",
+        "%",
+        "%%",
+        "1%",
+        "%1",
+        "1%1",
+        "%=%2%/%=%",
+        "1",
+        "2!_1",
+        "2!_%",
+        "!!!%",
+        "%!%",
+        "3%",
+    )
+    for pattern in patterns:
+        rows = cache.rows(FLIGHTS, FILES, write_ids=write_ids, like=pattern)
+        in_store = dml.store.rows(FLIGHTS, FILES, write_ids=write_ids, like=pattern)
+        assert names(rows) == names(in_store), pattern
+    assert names(cache.rows(FLIGHTS, FILES, write_ids=write_ids, like="2_1")) == [
+        "21",
+        "2_1",
+        "2x1",
+    ]
+    assert hits(cache) == (len(patterns) + 1, 0)
+
+
 def test_a_transaction_reads_its_own_writes_from_the_store(dml: Dml) -> None:
     cache = dml.cached()
     dml.append("a")

@@ -43,6 +43,7 @@ such a flag with the set of open writes beside it (older readers would never hit
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -70,6 +71,8 @@ from strandline.work.following import FollowingThread
 DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20
 MAX_LOCATIONS = 100_000
+_ESCAPED_OR_PLAIN = re.compile("!(.)|(.)", re.DOTALL)
+"""A character of a pattern of LIKE."""
 _PARTITIONS_PER_UNIT = 5
 """The number of partitions that are tested for one unit of `strandline.work`."""
 _TESTS_OF_A_LOOKUP = 4
@@ -205,7 +208,11 @@ class CachedStore(ObjectStore):
         if answer is None:
             return self.sql_store.rows(table_id, kind, write_ids=write_ids, names=names, like=like)
         work.spend(len(answer if names is None else names) // _ROWS_PER_UNIT)
-        return _picked(answer, names)
+        rows = _picked(answer, names)
+        if names is not None or like is None:
+            return rows
+        may_match = _is_like(like)
+        return [row for row in rows if may_match(row.name)]
 
     def data_files(
         self,
@@ -417,6 +424,32 @@ def _if_complete(
     if shown is None or replica.zone_partitions is None:
         return shown
     return shown if names is not None and all(name in shown for name in names) else None
+
+
+def _is_like(pattern: str) -> Callable[[str], bool]:
+    """Return the test of a name for a pattern; each wildcard stands for any characters."""
+    pieces = [""]
+    for escaped, plain in _ESCAPED_OR_PLAIN.findall(pattern):
+        if plain and plain in "%_":
+            pieces.append("")
+        else:
+            pieces[-1] += escaped or plain
+    if len(pieces) == 1:
+        return lambda name: name == pieces[0]
+    first, *between, last = pieces
+
+    def test(name: str) -> bool:
+        at, end = len(first), len(name) - len(last)
+        if at > end or not (name.startswith(first) and name.endswith(last)):
+            return False
+        for piece in between:  # at the first possible place, which is never worse than a later one
+            found = name.find(piece, at, end)
+            if found < 0:
+                return False
+            at = found + len(piece)
+        return True
+
+    return test
 
 
 def _picked(answer: VisibleRows, names: Collection[str] | None) -> list[Row]:
