@@ -102,6 +102,8 @@ class Database(ABC):
 
     Always False for a server: other machines have seen the write, and keep running.
     """
+    after_fork: ClassVar[str] = "open it again in this process"
+    """What to do in a forked process, as a part of a message."""
 
     def __init__(self, name: str, *, patience: float, read_only: bool = False) -> None:
         self.read_only = read_only
@@ -461,7 +463,7 @@ class Database(ABC):
         if self._process != os.getpid():
             raise UnsupportedOperation(
                 f"{self.name} was opened by process {self._process} before this process was "
-                "forked; open it again in this process"
+                f"forked; {self.after_fork}"
             )
 
     def _count(self, what: str) -> None:

@@ -24,6 +24,9 @@ Several processes and many threads share one file. The model:
   makes one; while that fails, nothing is read.
 * A write is committed only while the file and its log are still where they were opened. If the
   folder was moved away or deleted, writes would silently go to the old files.
+* A forked process cannot open a file that its parent had open. SQLite counts the parent's locks as
+  its own there, and takes none. The last other process to close the file would remove the log
+  under it: the child would read old rows for ever, and its commits would be lost.
 
 Rejected: the transaction handling of SQLAlchemy and Python (see `strandline.sql.sqlite_file`); one
 connection for each thread (worker threads come and go); the in-process shared cache (it has table
@@ -40,6 +43,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
@@ -68,6 +72,8 @@ _LOOKS_IN_QUIET = 20
 CHECK_BYTES = 32 << 20
 """A larger file is not checked while its opener waits; that takes more than half a second."""
 _OLDEST_SQLITE = (3, 35, 0)
+_opened: WeakKeyDictionary[SqliteDatabase, None] = WeakKeyDictionary()
+"""Every database that this process, or the one that it was forked from, has opened."""
 
 
 def open_sqlite(
@@ -91,6 +97,10 @@ def open_sqlite(
         )
     path = sqlite_file.checked_place(Path(path))
     sqlite_file.refuse_network_file_system(path)
+    for opened in _opened.keyrefs():
+        database = opened()
+        if database is not None and database.path == path and not database._closed:
+            database._refuse_in_a_fork()
     size = sqlite_file.size_of(path)
     if before_creation is not None and not size:
         before_creation()
@@ -124,12 +134,17 @@ class SqliteDatabase(Database):
     """See `Database`; ``path`` is the file."""
 
     dialect = "sqlite"
+    after_fork = (
+        "SQLite cannot share it with this process: close it before the fork, or start this process "
+        "in another way (in multiprocessing, 'spawn')"
+    )
     mark_is_proof = True
     may_lose_provisional = True
 
     def __init__(self, path: Path, *, patience: float, read_only: bool = False) -> None:
         super().__init__(str(path), patience=patience, read_only=read_only)
         self.path = path
+        _opened[self] = None
         self._log_path = sqlite_file.write_ahead_log(path)
         connect = partial(sqlite_file.connect, path)
         self._connect_reader = partial(connect, busy_ms=sqlite_file.READER_BUSY_MS, query_only=True)
