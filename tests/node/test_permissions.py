@@ -12,7 +12,9 @@ import pytest
 
 from strandline.catalog.commands import CreateSchema
 from strandline.config import Settings
+from strandline.durable.persist.blob import blobs_in
 from strandline.node import DATABASE_FILE, Node
+from strandline.node.place import HEAD_FILE
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +52,18 @@ def test_the_permissions_of_existing_files_and_folders_are_kept(tmp_path: Path) 
     (tmp_path / DATABASE_FILE).chmod(0o660)
     Node.open(tmp_path).close()
     assert stat.S_IMODE((tmp_path / DATABASE_FILE).stat().st_mode) == 0o660
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_what_root_makes_in_the_store_of_another_user_belongs_to_that_user(tmp_path: Path) -> None:
+    lake, owner = tmp_path / "lake", (12345, 12346)
+    Node.open(lake).close()
+    (lake / HEAD_FILE).unlink()
+    for path in (lake, *lake.iterdir()):
+        os.chown(path, *owner)
+    with Node.open(lake) as node:
+        node.session(user="ann").execute(CreateSchema(name="shop"))
+        blobs_in(lake / "catalog").set("part", b"rows")
+        made = {str(path.relative_to(lake)): path.stat() for path in lake.rglob("*")}
+    assert {HEAD_FILE, f"{DATABASE_FILE}-wal", "warehouse/shop.db", "catalog/part"} < made.keys()
+    assert {(status.st_uid, status.st_gid) for status in made.values()} == {owner}

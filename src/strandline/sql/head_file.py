@@ -34,6 +34,7 @@ from pathlib import Path
 from zlib import crc32
 
 from strandline.errors import CorruptData, IncompatibleFormat
+from strandline.ownership import give_to_owner
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,9 @@ class HeadFile:
         if file is not None and os.fstat(file).st_nlink:
             return file
         self.close()
+        folder = self.path.parent
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give_to_owner(self._file, of=folder)
         return self._file
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -162,6 +163,23 @@ def test_a_failed_write_leaves_the_old_value_and_no_unfinished_file(
             blob.set("k0", b"new")
     assert blob.get("k0") == b"old"
     assert list((tmp_path / UNFINISHED).iterdir()) == []
+
+
+def test_a_file_of_another_user_is_named_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = FileBlob(tmp_path)
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(Unavailable) as raised:
+        blob.get("part")
+    assert raised.value.message == (
+        f"{tmp_path}/part cannot be read by this user; give the folder {tmp_path} and its files to "
+        "the user that the nodes run as"
+    )
 
 
 def test_unfinished_files_of_killed_writers_are_removed_and_locked_files_stay(

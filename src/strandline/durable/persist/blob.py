@@ -32,6 +32,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from strandline.errors import InvalidInput, Unavailable
+from strandline.ownership import give_folder_to_owner, give_to_owner
 
 MAX_NAME = 200
 """The maximum length of a file name in bytes; file systems allow 255."""
@@ -132,10 +133,13 @@ class FileBlob(Blob):
     def _make_folders(self) -> None:
         # Once `.unfinished` exists, blobs are written without checking these folders again. So all
         # its parents are synced before, also those that another process has just created.
-        self._folder.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
+        if not self._folder.is_dir():
+            self._folder.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
+            give_folder_to_owner(self._folder)
         for folder in self._folder.absolute().parents:
             _sync_folder(folder)
         self._unfinished.mkdir(mode=self._folder_mode, exist_ok=True)
+        give_folder_to_owner(self._unfinished)
 
     def _new_file(self) -> tuple[int, str]:
         """A new file, locked by this process, and its path."""
@@ -143,6 +147,7 @@ class FileBlob(Blob):
             path = str(self._unfinished / secrets.token_hex(8))
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
             try:
+                give_to_owner(descriptor, of=self._folder)
                 if _locked(descriptor) and os.fstat(descriptor).st_nlink:
                     return descriptor, path
             except BaseException:
@@ -191,6 +196,11 @@ class FileBlob(Blob):
     def _errors(self, what: str) -> Iterator[None]:
         try:
             yield
+        except PermissionError as error:
+            raise Unavailable(
+                f"{error.filename} cannot be {what} by this user; give the folder {self._folder} "
+                "and its files to the user that the nodes run as"
+            ) from error
         except OSError as error:
             raise Unavailable(
                 f"a file below {self._folder} cannot be {what}: {error.strerror or error}; try "

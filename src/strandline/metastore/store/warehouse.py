@@ -29,6 +29,7 @@ from pathlib import Path
 
 from strandline.errors import InvalidInput, StrandlineError, Unavailable, UnsupportedOperation
 from strandline.model.places import Place
+from strandline.ownership import give_folder_to_owner
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class Warehouse:
         """Make the folder and those above it, unless it exists."""
         path = self.path_text(location)
         try:
-            new_folders = make_folders(path, mode=self._mode)
+            new_folders = self._make_folders(path)
         except OSError as error:
             raise _failed("make", path, error) from error
         if new_folders or unsynced is None:
@@ -213,7 +214,7 @@ class Warehouse:
                     if unsynced is not None:
                         unsynced.add([os.path.dirname(old), *_folders_above(new)])
                     return Moved.DONE_BEFORE
-                new_folders = make_folders(os.path.dirname(new), mode=self._mode)
+                new_folders = self._make_folders(os.path.dirname(new))
                 os.rename(old, new)
         except OSError as error:
             raise _failed("move", f"{old} to {new}", error) from error
@@ -233,6 +234,12 @@ class Warehouse:
             raise _failed("remove", path, error) from error
         _note(unsynced, [os.path.dirname(path)])
         return True
+
+    def _make_folders(self, path: str) -> list[str]:
+        new_folders = make_folders(path, mode=self._mode)
+        for folder in reversed(new_folders):
+            give_folder_to_owner(folder)
+        return new_folders
 
 
 class FolderMoves:

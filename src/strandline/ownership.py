@@ -1,0 +1,31 @@
+"""Who owns what root makes in the folder of another user.
+
+A command that root runs on a store must not leave anything that the nodes, which run as the owner
+of the store, cannot read or change. SQLite gives its log to the owner of the database. All other
+files and folders are given to the owner of the folder that they are made in.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def give_to_owner(descriptor: int, *, of: str | Path) -> None:
+    """Give a new file to the owner and group of the folder ``of``, if this process is root's."""
+    if os.geteuid() == 0:
+        owner = os.stat(of)
+        with suppress(OSError):  # the file system or the container does not know that owner
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def give_folder_to_owner(folder: str | Path) -> None:
+    """Like `give_to_owner`, for a new folder and the folder above it."""
+    if os.geteuid() == 0:
+        # Another user could have put a link in its place.
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            give_to_owner(descriptor, of=os.path.dirname(folder))
+        finally:
+            os.close(descriptor)
