@@ -93,8 +93,8 @@ class Settings:
     ``location_roots``: absolute paths below which the node creates folders at places that users
     name. Elsewhere, users or their Spark create them.
     ``file_access``: who may use the files and folders that a node creates: only the owner of its
-    process (modes 0600 and 0700), the group too (0660 and 0770), or what the umask of the process
-    allows.
+    process (modes 0600 and 0700), the group too (0660 and 0770; a program that embeds a node sets
+    the umask 007 itself), or what the umask of the process allows.
     """
 
     host: str = "127.0.0.1"

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from click.testing import CliRunner
 
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.cli import main
 from strandline.config import Settings
 from strandline.durable.persist.blob import blobs_in
-from strandline.node import DATABASE_FILE, Node
+from strandline.node import DATABASE_FILE, Node, server
 from strandline.node.place import HEAD_FILE
 
 
@@ -52,6 +54,29 @@ def test_the_permissions_of_existing_files_and_folders_are_kept(tmp_path: Path) 
     (tmp_path / DATABASE_FILE).chmod(0o660)
     Node.open(tmp_path).close()
     assert stat.S_IMODE((tmp_path / DATABASE_FILE).stat().st_mode) == 0o660
+
+
+def test_the_group_may_read_the_head_file_if_it_may_read_the_folder(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    Node.open(lake, settings=Settings(file_access="group")).close()
+    assert stat.S_IMODE((lake / HEAD_FILE).stat().st_mode) == 0o640
+
+
+def test_commands_let_the_group_write_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(tmp_path, settings=Settings(file_access="group")) as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="shop"))
+        dropped = session.execute(DropSchema(name="shop")).version
+    (tmp_path / "strandline.toml").write_text('file_access = "group"')
+    result = CliRunner().invoke(main, ["undo", str(tmp_path), str(dropped)])
+    assert result.exit_code == 0, result.output
+    assert stat.S_IMODE((tmp_path / "warehouse" / "shop.db").stat().st_mode) == 0o770
+    os.umask(0o022)
+    monkeypatch.setattr(server, "serve", lambda *_, **__: None)
+    CliRunner().invoke(main, ["serve", str(tmp_path)])
+    assert os.umask(0o022) == 0o007
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")

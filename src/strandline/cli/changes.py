@@ -23,6 +23,7 @@ from strandline.cli.options import (
     STORE,
     USER,
     Store,
+    allow_group,
     cells,
     new_console,
     new_table,
@@ -51,6 +52,7 @@ def joining(store: Store) -> Iterator[Node]:
     with database_of(store) as database, log_of(store, database):
         pass
     settings = replace(load(store).settings, deploy_generation=None)
+    allow_group(settings)
     with Node.open(address_of(store), settings=settings) as node:
         yield node
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from strandline.config import Settings
 from strandline.logs import in_one_line
 
 Store = Path | str
@@ -39,6 +41,12 @@ def operating_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # the system has no name for the user id
         return "unknown"
+
+
+def allow_group(settings: Settings) -> None:
+    """Let the group use new files if ``file_access`` says so; the usual umask would not."""
+    if settings.file_access == "group":
+        os.umask(0o007)
 
 
 def _not_blank(_: click.Context, option: click.Parameter, value: str) -> str:

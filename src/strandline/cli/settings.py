@@ -17,6 +17,7 @@ from strandline.cli.options import (
     STORE,
     STORE_TYPE,
     Store,
+    allow_group,
     cells,
     new_console,
     new_table,
@@ -121,6 +122,7 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
     """
     loaded = load(store, config=config, options=options)
     settings = loaded.settings
+    allow_group(settings)
     logs.configure(level=settings.log_level, form=settings.log_format)
 
     def ready(line: str) -> None:

@@ -195,7 +195,8 @@ class HeadFile:
             return file
         self.close()
         folder = self.path.parent
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags, mode = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.stat().st_mode & 0o666
+        self._file = os.open(self.path, flags, mode)
         give_to_owner(self._file, of=folder)
         return self._file
 
