@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,10 +23,16 @@ from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
     StrandlineError,
+    Unavailable,
     UnsupportedOperation,
 )
 from strandline.sql import SqliteDatabase, open_database, open_sqlite
-from strandline.sql.sqlite_file import describe_holder, file_of, refuse_network_file_system
+from strandline.sql.sqlite_file import (
+    describe_holder,
+    file_of,
+    refuse_network_file_system,
+    translate,
+)
 from tests.servers.sqlite import sqlite_url
 from tests.sql.processes import Process
 from tests.sql.work import BLOB, METADATA, file_named
@@ -146,6 +153,18 @@ def test_a_folder_that_cannot_be_written_is_unavailable() -> None:
         finally:
             folder.chmod(0o755)
         assert os.listdir(folder) == ["strandline.db"]
+
+
+def test_a_file_system_that_is_mounted_read_only_is_named_in_the_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = sqlite3.OperationalError("attempt to write a readonly database")
+    error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    translated = translate(error, path)
+    assert isinstance(translated, Unavailable)
+    assert "mounted read-only" in translated.message
+    assert "this user" not in translated.message
 
 
 def test_a_disk_that_fails_during_the_commit_makes_the_outcome_unknown(path: Path) -> None:

@@ -26,6 +26,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -351,6 +352,13 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
 
 
 def _unwritable(path: Path) -> str:
+    with suppress(OSError):
+        if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+            return (
+                f"{path} is on a file system that is mounted read-only, as Linux does after an "
+                "error of the disk; readers write too (locks and the log's index), so check the "
+                "disk, and mount it for writing"
+            )
     return (
         f"{path} or its folder cannot be written by this user; readers write too (locks and the "
         "log's index), so give this user write access to the folder"
