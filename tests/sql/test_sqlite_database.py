@@ -6,10 +6,11 @@ import resource
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
@@ -119,6 +120,24 @@ def test_a_waiter_polls_every_ten_milliseconds_right_after_a_commit(
     sqlite.mark()
     sqlite._moved_at = time.monotonic() + 60
     assert sqlite._pause() == 0.01
+
+
+@pytest.mark.parametrize("call", ["commit", "rollback"])
+def test_an_interrupted_commit_or_rollback_leaves_no_transaction_open(
+    path: Path, call: str
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with closing(open_sqlite(path)) as sqlite, closing(open_sqlite(path, patience=0.0)) as other:
+        sqlite.ensure_schema("counter", 1, COUNTER.metadata)
+        event.listen(sqlite._writer_engine, call, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            put(sqlite, 1, 1) if call == "commit" else fail_to_put(sqlite)
+        event.remove(sqlite._writer_engine, call, interrupt)
+        put(other, 2, 2)
+        put(sqlite, 3, 3)
+        assert ids(sqlite) == [2, 3]
 
 
 def test_a_write_to_a_full_disk_is_unavailable_and_undone(sqlite: SqliteDatabase) -> None:

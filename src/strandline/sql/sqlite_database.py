@@ -437,12 +437,16 @@ class SqliteDatabase(Database):
     def _undo(self, connection: Connection) -> None:
         """Roll back. A connection that cannot roll back is closed."""
         try:
+            # If Ctrl-C interrupts a commit, SQLAlchemy's transaction may have ended, not SQLite's.
+            sqlite_file.driver_of(connection).rollback()
             connection.rollback()
-        except Exception:
+        except BaseException as error:
             if self._writer is connection:
                 self._writer = None
             connection.invalidate()
             connection.close()
+            if not isinstance(error, Exception):  # Ctrl-C
+                raise
 
     def _connected_writer(self, *, synced: bool) -> Connection:
         """The write connection. Its next commit waits for the disk if ``synced``."""
