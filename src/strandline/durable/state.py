@@ -120,7 +120,7 @@ class ReadOnlyState:
         while True:
             recovered = [self.start()]
             try:
-                with keeping_garbage:  # a long history lives on, and is visited again and again
+                with keeping_garbage:  # each collection would visit all that was read before
                     while applied := self.updates_after(recovered[-1]):
                         recovered += applied
             except TrimmedAway:  # between the read of the snapshot and that of the log

@@ -89,7 +89,7 @@ _IDENTITY = (
     " JOIN pg_database d ON d.datname = current_database()"
 )
 _LOCK_NOT_AVAILABLE = "55P03"
-_HELD = (
+_HOLDER = (
     "another process held the write lock all the time; try again, or look into pg_stat_activity"
     " (the event SyncRep is a wait for a standby)"
 )
@@ -177,13 +177,14 @@ class PostgresDatabase(Database):
         connection with a number that is not that of the server's process. If it lets clients share
         sessions, one process answers on two connections, or several on one of them.
         """
-        with self._in_use("reads"), closing(self._engine.raw_connection()) as one:
-            if driver.backend(_raw(one)) == _raw(one).info.backend_pid:
+        with self._in_use("reads"), closing(self._engine.raw_connection()) as first:
+            if driver.backend(_raw(first)) == _raw(first).info.backend_pid:
                 return
-            with closing(self._engine.raw_connection()) as other:
-                backends = [driver.backend(_raw(asked)) for asked in (one, one, other) * 3]
-        first, last = backends[1:3]
-        if first == last or backends != [first, first, last] * 3:
+            with closing(self._engine.raw_connection()) as second:
+                asked = (first, first, second) * 3
+                backends = [driver.backend(_raw(connection)) for connection in asked]
+        of_first, of_second = backends[1:3]
+        if of_first == of_second or backends != [of_first, of_first, of_second] * 3:
             raise UnsupportedOperation(
                 f"{self.name} is a connection pooler that lets clients share sessions of the"
                 " server; set it to session pooling (PgBouncer: pool_mode = session), or use the"
@@ -406,7 +407,7 @@ class PostgresDatabase(Database):
             if isinstance(error, driver.NoAnswer):
                 raise
             self._count("lost_turns")
-            raise self._late(began, "another process", holder=_HELD) from None
+            raise self._late(began, "another process", holder=_HOLDER) from None
         raw = _raw(connection.connection)
         _keep_read_ahead(raw, ahead)
         raw.waiting = []

@@ -73,7 +73,9 @@ CHECK_BYTES = 32 << 20
 """A larger file is not checked while its opener waits; that takes more than half a second."""
 _OLDEST_SQLITE = (3, 35, 0)
 _opened: WeakKeyDictionary[SqliteDatabase, None] = WeakKeyDictionary()
-"""Every database that this process, or the one that it was forked from, has opened."""
+"""Every database that this process, or the one that it was forked from, has opened.
+
+Unlike a `WeakSet`, its references can be listed while another thread opens a database."""
 
 
 def open_sqlite(

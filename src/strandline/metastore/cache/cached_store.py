@@ -79,6 +79,8 @@ _TESTS_OF_A_LOOKUP = 4
 """The number of partitions that are tested in the time in which one is looked up."""
 _ROWS_PER_UNIT = 20
 """The number of rows in memory that are listed for one unit; callers spend any further work."""
+_COMPARED_PER_UNIT = 200
+"""Names times characters of a pattern that cost one unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +213,9 @@ class CachedStore(ObjectStore):
         rows = _picked(answer, names)
         if names is not None or like is None:
             return rows
-        may_match = _is_like(like)
-        return [row for row in rows if may_match(row.name)]
+        work.spend(len(rows) * len(like) // _COMPARED_PER_UNIT)
+        matches = _is_like(like)
+        return [row for row in rows if matches(row.name)]
 
     def data_files(
         self,
@@ -438,18 +441,18 @@ def _is_like(pattern: str) -> Callable[[str], bool]:
         return lambda name: name == pieces[0]
     first, *between, last = pieces
 
-    def test(name: str) -> bool:
+    def matches(name: str) -> bool:
         at, end = len(first), len(name) - len(last)
         if at > end or not (name.startswith(first) and name.endswith(last)):
             return False
         for piece in between:  # at the first possible place, which is never worse than a later one
-            found = name.find(piece, at, end)
-            if found < 0:
+            place = name.find(piece, at, end)
+            if place < 0:
                 return False
-            at = found + len(piece)
+            at = place + len(piece)
         return True
 
-    return test
+    return matches
 
 
 def _picked(answer: VisibleRows, names: Collection[str] | None) -> list[Row]:

@@ -293,7 +293,7 @@ class HiveMetastoreService:
             read = _Read(begun)
             if key and mark is not None:
                 self._reads[question] = read
-                begun.result.add_done_callback(lambda _: self._reads.pop(question, None))
+                begun.result.add_done_callback(lambda _: self._forget(question, begun))
         read.clients += 1
         result, has_left = read.call.result, False
 
@@ -308,13 +308,19 @@ class HiveMetastoreService:
             self._waited += 1
             answer: _Answer | bytes = await result
             if isinstance(answer, bytes):
-                if has_left:
+                if has_left:  # no child works for nobody
                     raise asyncio.CancelledError
                 delegated, may_be_kept = await self._delegate_to_child(connection, method, answer)
                 return self._keep_delegated(key, mark, delegated) if may_be_kept else delegated
             return self._keep(key, mark, answer)
 
         return waited()
+
+    def _forget(self, question: _Question, ended: PooledCall) -> None:
+        """Forget a read that has ended; after a cancelled one, a new one may have its place."""
+        read = self._reads.get(question)
+        if read is not None and read.call is ended:
+            del self._reads[question]
 
     def _begin(
         self, connection: ConnectionInfo, method: Method, request: Request
