@@ -66,7 +66,13 @@ def started(
         yield nodes
 
 
-@pytest.fixture(scope="module", params=SERVED)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name == "postgresql" else pytest.mark.slow)
+        for name in SERVED
+    ],
+)
 def kind(request: pytest.FixtureRequest) -> StoreKind:
     return STORES[request.param]
 

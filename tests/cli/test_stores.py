@@ -53,7 +53,7 @@ def fill(store: EmptyStore) -> None:
         session.commit(txn_id)
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "etcd"])
+@pytest.mark.parametrize("kind", ["postgresql", pytest.param("etcd", marks=pytest.mark.slow)])
 def test_commands_read_and_change_a_store_on_servers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from tests.sql.processes import Process
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s#]+)")
 ANCHOR = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)#([^)\s]+)\)")
-LONG_PAGES = ("move-the-catalog", "pyiceberg", "run-a-node")
+LONG_PAGES = ("commands", "move-the-catalog", "pyiceberg", "run-a-node")
 """Pages without Spark that start many processes. What they show has tests of its own."""
 PAGE_SECONDS = 900
 SPARK_OPTIONS = (

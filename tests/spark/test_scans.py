@@ -67,6 +67,7 @@ def test_columns_may_have_the_names_that_delete_files_use(tables: Tables) -> Non
     assert ids(tables.read("shop.t", where="bitmap_file IS NULL")) == [1, 3]
 
 
+@pytest.mark.slow
 def test_a_table_without_rows_has_its_columns(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT COMMENT 'key', s STRUCT<x: INT>")
     empty = tables.read("shop.t").schema

@@ -39,6 +39,7 @@ def test_analyzing_a_table_creates_no_version(spark: SparkProcess, served: HiveN
     spark.sql("DROP TABLE airlines")
 
 
+@pytest.mark.slow
 def test_spark_and_the_catalog_share_the_defaults_of_columns(
     spark: SparkProcess, served: HiveNode
 ) -> None:
@@ -72,6 +73,7 @@ def test_spark_changes_the_collation_of_a_column(spark: SparkProcess) -> None:
     spark.sql("DROP TABLE hosts")
 
 
+@pytest.mark.slow
 def test_filters_that_spark_sends_as_like_find_every_row(spark: SparkProcess) -> None:
     spark.sql("CREATE TABLE likes (a INT, q STRING) USING parquet PARTITIONED BY (q)")
     spark.sql("INSERT INTO likes VALUES (1, 'price $5'), (2, 'a^b'), (3, '+49 30'), (4, 'f(x)')")

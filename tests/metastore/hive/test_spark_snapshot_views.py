@@ -328,9 +328,8 @@ def _schema_at(version: int) -> str:
     return SCHEMA if version == NOW else f"`{SCHEMA}@{version}`"
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(PARTITIONED)))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(len(PARTITIONED)))
 def test_every_version_of_a_random_history_has_its_rows(
     served: HiveNode, spark: SparkProcess, seed: int
 ) -> None:
@@ -555,13 +554,8 @@ def _sql(value: Any, data_type: str) -> str:
     return f"CAST('{value}' AS {data_type})"
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        what if what == "dates" else pytest.param(what, marks=pytest.mark.slow)
-        for what in PARTITION_TYPES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("what", PARTITION_TYPES)
 def test_a_filter_on_a_partition_column_reads_only_the_files_of_the_partition(
     served: HiveNode, spark: SparkProcess, what: str
 ) -> None:
