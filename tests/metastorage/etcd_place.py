@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from strandline.clock import HybridClock
-from strandline.metastorage.etcd.gateway import EtcdGateway, Pair
-from strandline.metastorage.etcd.layout import EtcdKeys, parse_etcd_url
+from strandline.metastorage.etcd.access import parse_etcd_url
+from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.layout import EtcdKeys
+from strandline.metastorage.etcd.operations import Pair
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import Wall
 from tests.servers import etcd
@@ -20,7 +22,7 @@ class EtcdPlace:
         self.url = self.server.new_prefix()
         address = parse_etcd_url(self.url)
         self.keys = EtcdKeys(address.prefix)
-        self.gateway = EtcdGateway(address.endpoints, timeout=30)
+        self.gateway = EtcdGateway(address, timeout=30)
         self._stack = stack
         stack.callback(self.gateway.close)
 

@@ -27,10 +27,11 @@ from strandline.metastorage import Absent, Delete, DeleteRange, Exists, Lease, P
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd import leases as etcd_leases
 from strandline.metastorage.etcd import store as etcd_store
+from strandline.metastorage.etcd.access import EtcdAddress, parse_etcd_url
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.feed import ChangeFeed
-from strandline.metastorage.etcd.gateway import EtcdGateway, delete_operation, put_operation
-from strandline.metastorage.etcd.layout import EtcdAddress, parse_etcd_url
+from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.operations import delete_operation, put_operation
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import Wall, keys, put
 from tests.metastorage.etcd_place import EtcdPlace
@@ -85,6 +86,11 @@ def test_a_store_opened_for_reading_refuses_writes_and_creates_nothing(place: Et
         ("etcd://one:1/", EtcdAddress(("one:1",), "strandline")),
         ("etcd://one:1,two,one:1/c.1-x_", EtcdAddress(("one:1", "two:2379"), "c.1-x_")),
         ("etcd://[::1]:1,[fe80::2]/p", EtcdAddress(("[::1]:1", "[fe80::2]:2379"), "p")),
+        (
+            "etcd://li%40sa:a%3Ab@one/p?cacert=system&cert=%2Fc&key=k",
+            EtcdAddress(("one:2379",), "p", "li@sa", "a:b", cacert="system", cert="/c", key="k"),
+        ),
+        ("etcd://lisa:@one", EtcdAddress(("one:2379",), "strandline", "lisa")),
     ],
 )
 def test_an_address_names_endpoints_and_a_prefix(url: str, address: EtcdAddress) -> None:
@@ -94,8 +100,8 @@ def test_an_address_names_endpoints_and_a_prefix(url: str, address: EtcdAddress)
 @pytest.mark.parametrize(
     "url",
     [
-        *("etcd:", "etcd://", "etcd:///p", "etcd://a,,b", "etcd://a/b/c", "etcd://a/b?c"),
-        *("http://a", "etcd://a:b", "etcd://user@a", "etcd://a:1:2", "etcd://a b", "etcd://é/b"),
+        *("etcd:", "etcd://", "etcd:///p", "etcd://a,,b", "etcd://a/b/c", "etcd://a/b#c"),
+        *("http://a", "etcd://a:b", "etcd://@a", "etcd://a:1:2", "etcd://a b", "etcd://é/b"),
     ],
 )
 def test_an_invalid_address_is_refused(url: str) -> None:
@@ -304,7 +310,7 @@ def test_a_waiter_older_than_the_remembered_changes_checks_again(
 ) -> None:
     monkeypatch.setattr("strandline.metastorage.etcd.gateway._IDLE_WATCH_SECONDS", 60.0)
     store = place.node()
-    gateway = EtcdGateway(place.gateway.endpoints, timeout=30)
+    gateway = EtcdGateway(parse_etcd_url(place.url), timeout=30)
     feed = ChangeFeed(gateway, place.keys, remembered=4)
     try:
         assert not feed.wait("a", "b", 0, generation=0, timeout=60)

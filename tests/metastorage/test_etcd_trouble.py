@@ -18,9 +18,11 @@ from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Exists, Put, StoreFull, open_metastorage
 from strandline.metastorage.etcd import gateway
+from strandline.metastorage.etcd.access import parse_etcd_url
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ChunkedValues
-from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome, Page, TxnAnswer
+from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome
 from strandline.metastorage.etcd.layout import Reference
+from strandline.metastorage.etcd.operations import Page, TxnAnswer
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import put
 from tests.metastorage.etcd_place import EtcdPlace
@@ -51,7 +53,9 @@ def answering(status: int, body: bytes) -> Iterator[EtcdGateway]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        gateway = EtcdGateway([f"127.0.0.1:{server.server_address[1]}"], timeout=60)
+        gateway = EtcdGateway(
+            parse_etcd_url(f"etcd://127.0.0.1:{server.server_address[1]}"), timeout=60
+        )
         yield gateway
         gateway.close()
         server.shutdown()
@@ -90,8 +94,8 @@ def test_after_an_unclear_answer_a_write_has_unknown_outcome_and_a_read_is_unava
     [
         (8, "etcdserver: too many requests"),
         (14, "etcdserver: no leader"),
-        (3, "etcdserver: user name is empty; nodes use etcd without a user"),
-        (16, "etcdserver: invalid auth token; nodes use etcd without a user"),
+        (3, "etcdserver: user name is empty; name a user in the store"),
+        (16, "etcdserver: invalid auth token; name a user in the store"),
     ],
 )
 def test_a_write_refused_before_it_was_executed_is_unavailable(code: int, message: str) -> None:
@@ -169,7 +173,7 @@ def test_a_member_that_hangs_delays_a_call_only_once(
     monkeypatch.setattr(EtcdGateway, "_post", noted)
     with socket.create_server(("127.0.0.1", 0)) as hung:
         own, other = f"127.0.0.1:{place.server.port}", f"127.0.0.1:{hung.getsockname()[1]}"
-        etcd = EtcdGateway([other, own], timeout=3600)
+        etcd = EtcdGateway(parse_etcd_url(f"etcd://{other},{own}"), timeout=3600)
         assert etcd.range(b"a").pairs == []
         assert etcd.range(b"a").pairs == []
         etcd.close()
@@ -196,7 +200,7 @@ def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
 
 def test_a_call_that_no_member_answers_leaves_no_objects_that_refer_to_each_other() -> None:
     with closing(ReservedPort()) as port:
-        etcd = EtcdGateway([f"127.0.0.1:{port.number}"], timeout=60)
+        etcd = EtcdGateway(parse_etcd_url(f"etcd://127.0.0.1:{port.number}"), timeout=60)
         gc.disable()
         try:
             with suppress(Unavailable):
@@ -224,9 +228,10 @@ def test_an_impossible_host_name_is_invalid_input(host: str) -> None:
         open_metastorage(f"etcd://{host}:2379/p", HybridClock())
 
 
-def test_an_address_with_a_password_is_refused_without_repeating_it() -> None:
+@pytest.mark.parametrize("end", ["two words", "one:2379/p?ca=file", "one:2379/p?key=file"])
+def test_an_address_with_a_password_is_refused_without_repeating_it(end: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        open_metastorage("etcd://user:geheim@one:2379/p", HybridClock())
+        open_metastorage(f"etcd://user:geheim@{end}", HybridClock())
     assert "geheim" not in refused.value.message
 
 

@@ -22,8 +22,9 @@ from strandline.metastorage import (
 )
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.feed import ChangeFeed
-from strandline.metastorage.etcd.gateway import EtcdGateway, Page
+from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.invoke import Invoke
+from strandline.metastorage.etcd.operations import Page
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import change, postgres_database

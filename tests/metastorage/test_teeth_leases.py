@@ -15,9 +15,9 @@ from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.metastorage import Lease, sql_store, sql_tables
 from strandline.metastorage.etcd import invoke as etcd_invoke
 from strandline.metastorage.etcd import leases as etcd_leases
-from strandline.metastorage.etcd.gateway import Json, to_text
 from strandline.metastorage.etcd.invoke import Invoke, Plan
 from strandline.metastorage.etcd.leases import EtcdLeases, is_live
+from strandline.metastorage.etcd.operations import Json, to_text
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import run, stored_time

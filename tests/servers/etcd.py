@@ -11,6 +11,7 @@ import itertools
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -29,9 +30,14 @@ _START_PATIENCE = 300.0
 
 
 class EtcdServer:
-    """A server with its own data in a temporary folder."""
+    """A server with its own data in a temporary folder.
 
-    def __init__(self) -> None:
+    With ``tls``, the context of a client, it takes only TLS, with the ``arguments`` that say how.
+    """
+
+    def __init__(self, *arguments: str, tls: ssl.SSLContext | None = None) -> None:
+        self._arguments = arguments
+        self._tls = tls
         self._folder = Path(tempfile.mkdtemp(prefix="strandline-etcd-"))
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -118,7 +124,7 @@ class EtcdServer:
             self._guard = None
 
     def _started(self) -> bool:
-        client = f"http://127.0.0.1:{self.port}"
+        client = f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
         peers = f"http://127.0.0.1:{self.peers_port}"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -131,6 +137,7 @@ class EtcdServer:
                     # It elects itself sooner with these.
                     *("--heartbeat-interval", "50", "--election-timeout", "250"),
                     *("--logger", "zap", "--log-level", "error"),
+                    *self._arguments,
                 ],
                 stdout=log,
                 stderr=log,
@@ -144,7 +151,7 @@ class EtcdServer:
             start_new_session=True,
         )
         end = time.monotonic() + _START_PATIENCE
-        with httpx.Client(trust_env=False) as asking:
+        with httpx.Client(trust_env=False, verify=self._tls or True) as asking:
             while time.monotonic() < end and self._process.poll() is None:
                 try:
                     if asking.get(f"{client}/health").json().get("health") == "true":

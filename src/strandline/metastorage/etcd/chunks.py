@@ -22,8 +22,9 @@ import threading
 
 from strandline.clock import Timestamp, milliseconds
 from strandline.errors import CorruptData
-from strandline.metastorage.etcd.gateway import EtcdGateway, delete_operation, if_modified_at
+from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.layout import EtcdKeys, Reference, Stored, decode_stored
+from strandline.metastorage.etcd.operations import delete_operation, if_modified_at
 
 CHUNK_BYTES = 512 << 10
 ORPHAN_AGE_MS = 60 * 60 * 1000

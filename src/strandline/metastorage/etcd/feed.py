@@ -16,8 +16,9 @@ import time
 from collections import deque
 
 from strandline.errors import CorruptData, Stopping, Unavailable
-from strandline.metastorage.etcd.gateway import EtcdGateway, Json, from_text
+from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.layout import Change, EtcdKeys, decode_change
+from strandline.metastorage.etcd.operations import Json, from_text
 
 CHANGES_REMEMBERED = 256
 _FIRST_PAUSE_SECONDS = 0.02

@@ -3,8 +3,9 @@
 This module adds the answer to one question to HTTP: *may the request have taken effect?* A call
 that only reads, or that is safe to repeat (``repeatable``), goes to the next endpoint after any
 failure. A transaction that changes something goes to the next endpoint only if nothing was sent
-(there was no connection) or if the server refused it without processing it (it has no leader). Any
-other failure is `UnknownOutcome`, and the caller settles it by reading.
+(there was no connection) or if the server refused it without processing it (it has no leader, or
+the token of the user is old). Any other failure is `UnknownOutcome`, and the caller settles it by
+reading.
 
 Every request requires a member that has a leader, so a member that is cut off from the others fails
 at once.
@@ -13,14 +14,10 @@ at once.
 shuts the socket down. So the gateway keeps the socket of each connection, which httpx reports
 through its ``trace`` extension. Rejected: an asynchronous client on its own event loop (it can be
 cancelled, but each call takes twice as long).
-
-The gateway encodes keys and values as base64 and 64-bit numbers as text, and omits fields that are
-zero or empty.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import socket
@@ -29,14 +26,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import httpx
 
 from strandline.errors import (
-    CorruptData,
     DeadlineExceeded,
     InvalidInput,
     Stopping,
@@ -44,113 +39,18 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
+from strandline.metastorage.etcd.access import PASSWORD_VARIABLE, ClientTls, EtcdAddress, Login
+from strandline.metastorage.etcd.operations import (
+    Json,
+    Page,
+    Pair,
+    TxnAnswer,
+    page_of,
+    range_operation,
+    to_text,
+)
 from strandline.metastorage.store import StoreFull
 from strandline.sql import GIVE_UP_SECONDS
-
-Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A key of etcd; ``modified`` is etcd's own revision of its last write."""
-
-    key: bytes
-    value: bytes
-    modified: int
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The answer to one range; ``revision`` is etcd's at the moment of the read."""
-
-    pairs: list[Pair]
-    more: bool
-    revision: int
-
-    @property
-    def value(self) -> bytes | None:
-        """The value of the first key, or None if there is none."""
-        return self.pairs[0].value if self.pairs else None
-
-    @property
-    def modified(self) -> int:
-        """`Pair.modified` of the first key, or 0 if there is none."""
-        return self.pairs[0].modified if self.pairs else 0
-
-
-@dataclass(frozen=True, slots=True)
-class TxnAnswer:
-    """Which branch was taken, at which revision of etcd, and what its ranges found, in order."""
-
-    succeeded: bool
-    revision: int
-    pages: list[Page]
-
-
-def range_operation(
-    key: bytes,
-    end: bytes | None = None,
-    *,
-    limit: int = 0,
-    revision: int = 0,
-    keys_only: bool = False,
-) -> Json:
-    """Read one key, or the keys from ``key`` to below ``end``; ``revision`` 0 is the latest."""
-    return {
-        "request_range": {
-            "key": to_text(key),
-            **({} if end is None else {"range_end": to_text(end)}),
-            "limit": limit,
-            "revision": revision,
-            "keys_only": keys_only,
-        }
-    }
-
-
-def put_operation(key: bytes, value: bytes) -> Json:
-    return {"request_put": {"key": to_text(key), "value": to_text(value)}}
-
-
-def delete_operation(key: bytes, end: bytes | None = None) -> Json:
-    bounds = {"key": to_text(key)} | ({} if end is None else {"range_end": to_text(end)})
-    return {"request_delete_range": bounds}
-
-
-def if_modified_at(key: bytes, modified: int) -> Json:
-    """The key was last written in that revision of etcd; 0 means that it does not exist."""
-    return {"key": to_text(key), "target": "MOD", "result": "EQUAL", "mod_revision": modified}
-
-
-def if_value_below(key: bytes, value: bytes) -> Json:
-    """The key exists with a value whose bytes order before ``value``."""
-    return {"key": to_text(key), "target": "VALUE", "result": "LESS", "value": to_text(value)}
-
-
-def if_present(key: bytes) -> Json:
-    return {"key": to_text(key), "target": "VERSION", "result": "GREATER", "version": 0}
-
-
-def page_of(answer: Json, revision: int = 0) -> Page:
-    """A range decoded from the gateway's JSON."""
-    pairs = [
-        Pair(from_text(pair["key"]), from_text(pair.get("value", "")), int(pair["mod_revision"]))
-        for pair in answer.get("kvs", ())
-    ]
-    return Page(pairs, bool(answer.get("more")), revision or int(answer["header"]["revision"]))
-
-
-def to_text(raw: bytes) -> str:
-    """The bytes as the gateway reads them: base64."""
-    return base64.b64encode(raw).decode()
-
-
-def from_text(text: str) -> bytes:
-    """The bytes that the gateway wrote as base64."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise CorruptData(f"etcd's gateway sent {text[:40]!r} where base64 was expected") from None
-
 
 PAGE_KEYS = 256
 MAKE_ROOM = "Compact and defragment it, or raise its --quota-backend-bytes, and disarm its alarm"
@@ -161,15 +61,18 @@ WRITE_SECONDS = 10.0
 """How long a write waits for one of several members. By default, etcd answers within 7 seconds."""
 _IDLE_WATCH_SECONDS = 10.0
 _CLOSING_SECONDS = 5.0
-# The gateway is used without TLS; httpx would otherwise load all certificate authorities.
+# For a gateway without TLS: httpx would otherwise load all certificate authorities.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _REFUSED_UNHEARD = ("no leader", "too many requests")
 # The status codes of gRPC that the gateway passes on.
 _CODE_RESOURCE_EXHAUSTED = 8
 _CODE_OUT_OF_RANGE = 11
+_CODE_PERMISSION_DENIED = 7
+_CODE_FAILED_PRECONDITION = 9
+_CODE_UNAUTHENTICATED = 16
 _CODES_REFUSED = frozenset({3, 5, 7, 9, 12, 16})
-_CODES_LACK_USER = frozenset({7, 16})
+_OLD_TOKEN = ("user name is empty", "revision of auth store is old")
 
 
 class CompactedRevision(Unavailable):
@@ -178,6 +81,31 @@ class CompactedRevision(Unavailable):
 
 class FullOutcome(UnknownOutcome):
     """etcd has no space. It may have carried out the write nevertheless; a read settles it."""
+
+
+class Refused(Unavailable):
+    """etcd did nothing, and says why: ``grpc_code`` and ``reason``."""
+
+    def __init__(self, endpoint: str, grpc_code: int, reason: str, address: EtcdAddress) -> None:
+        self.grpc_code = grpc_code
+        self.reason = reason
+        message = f"etcd {endpoint} refused the request and did nothing: {reason}"
+        lacks_permission = grpc_code == _CODE_PERMISSION_DENIED
+        if not address.user and (lacks_permission or self.needs_login):
+            message += "; name a user in the store's address: etcd://USER@HOST:PORT/PREFIX"
+        elif lacks_permission:
+            message += (
+                f"; grant a role of {address.user!r} the prefix: `etcdctl role grant-permission"
+                f" ROLE --prefix=true readwrite {address.prefix}/`"
+            )
+        super().__init__(message)
+
+    @property
+    def needs_login(self) -> bool:
+        """Whether the request had no token, or one that the server no longer accepts."""
+        return self.grpc_code == _CODE_UNAUTHENTICATED or any(
+            words in self.reason for words in _OLD_TOKEN
+        )
 
 
 class _AskAnother(Exception):
@@ -191,17 +119,20 @@ class _AskAnother(Exception):
 class EtcdGateway:
     """Calls to one etcd cluster. Safe for threads, but not for use after a fork.
 
-    ``endpoints`` are ``host:port``. A call without an answer fails after ``timeout`` seconds, with
-    `DeadlineExceeded`, or with `UnknownOutcome` if it may have changed something: after
-    `WRITE_SECONDS` if another endpoint can be asked. ``open_outcomes`` counts the writes that may
-    still be on their way.
+    A call without an answer fails after ``timeout`` seconds, with `DeadlineExceeded`, or with
+    `UnknownOutcome` if it may have changed something: after `WRITE_SECONDS` if another endpoint can
+    be asked. ``open_outcomes`` counts the writes that may still be on their way.
     """
 
-    def __init__(self, endpoints: Sequence[str], *, timeout: float) -> None:
-        for endpoint in endpoints:
+    def __init__(self, address: EtcdAddress, *, timeout: float) -> None:
+        for endpoint in address.endpoints:
             _check_endpoint(endpoint)
-        self.endpoints = tuple(endpoints)
+        self.endpoints = address.endpoints
         self.timeout = timeout
+        self._address = address
+        self._tls = ClientTls(address) if address.has_tls else None
+        self._scheme = "https" if self._tls else "http"
+        self._login = Login()
         self._process = os.getpid()
         self.open_outcomes = 0
         self._preferred = 0
@@ -209,7 +140,7 @@ class EtcdGateway:
             headers={"Grpc-Metadata-hasleader": "true", "Content-Type": "application/json"},
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
             trust_env=False,
-            verify=_NO_TLS,
+            verify=self._tls.context if self._tls else _NO_TLS,
         )
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._lock = threading.Condition()
@@ -282,10 +213,12 @@ class EtcdGateway:
         limits = httpx.Timeout(self.timeout, read=_IDLE_WATCH_SECONDS)
         with self._call_under_way():
             try:
+                token = self._token()
                 with self._client.stream(
                     "POST",
-                    f"http://{endpoint}/v3/watch",
+                    f"{self._scheme}://{endpoint}/v3/watch",
                     content=json.dumps(request),
+                    headers=_authorization(token),
                     timeout=limits,
                     extensions={"trace": self._trace},
                 ) as response:
@@ -326,7 +259,7 @@ class EtcdGateway:
             self._lock.wait_for(lambda: self._calls == 0, timeout=_CLOSING_SECONDS)
         self._client.close()
 
-    def _call(self, path: str, body: Json, *, repeatable: bool) -> Json:
+    def _call(self, path: str, body: Json, *, repeatable: bool, needs_token: bool = True) -> Json:
         content = json.dumps(body)
         attempts = len(self.endpoints) + 1
         longest_write = WRITE_SECONDS if len(self.endpoints) > 1 else self.timeout
@@ -335,7 +268,8 @@ class EtcdGateway:
         failures: dict[str, tuple[str, bool]] = {}
         with self._call_under_way():
             for left in range(attempts, 0, -1):
-                endpoint = self.endpoints[self._preferred]
+                token = self._token() if needs_token else ""
+                endpoint = self.endpoints[self._preferred]  # the login may have changed it
                 patience = max(began + self.timeout - time.monotonic(), 0.001)
                 share = min(patience / left, TRY_SECONDS) if left > 1 else patience
                 try:
@@ -343,10 +277,16 @@ class EtcdGateway:
                         endpoint,
                         path,
                         content,
+                        token=token,
                         repeatable=repeatable,
                         connect=share,
                         answer=share if repeatable else min(patience, longest_write),
                     )
+                except Refused as error:
+                    if not (needs_token and self._address.user and error.needs_login):
+                        raise
+                    self._login.forget(token)
+                    failures[endpoint] = str(error), False
                 except FullOutcome:
                     raise
                 except UnknownOutcome:
@@ -359,20 +299,41 @@ class EtcdGateway:
                     self._prefer_another(endpoint)
         raise _of_all(failures)
 
+    def _token(self) -> str:
+        """The token of the user, or "" if the address names none, or etcd knows no users."""
+        user = self._address.user
+        return self._login.token(self._log_in, timeout=self.timeout) if user else ""
+
+    def _log_in(self) -> str:
+        user = self._address.user
+        body = {"name": user, "password": self._address.password}
+        try:
+            answer = self._call("auth/authenticate", body, repeatable=True, needs_token=False)
+        except Refused as error:
+            if error.grpc_code == _CODE_FAILED_PRECONDITION:  # it has no users
+                return ""
+            raise Unavailable(
+                f"etcd refused the login of {user!r}: {error.reason}; correct the user in the"
+                f" store's address, and the password there or in {PASSWORD_VARIABLE}"
+            ) from error
+        return str(answer["token"])
+
     def _post(
         self,
         endpoint: str,
         path: str,
         content: str,
         *,
+        token: str,
         repeatable: bool,
         connect: float,
         answer: float,
     ) -> Json:
         try:
             response = self._client.post(
-                f"http://{endpoint}/v3/{path}",
+                f"{self._scheme}://{endpoint}/v3/{path}",
                 content=content,
+                headers=_authorization(token),
                 timeout=httpx.Timeout(answer, connect=connect),
                 extensions={"trace": self._trace},
             )
@@ -391,7 +352,8 @@ class EtcdGateway:
             # A proxy in between may have forwarded the request and lost the answer.
             reason = (
                 f"it answered {path} with status {response.status_code}, which is not an answer "
-                "of etcd; is it etcd 3.4 or later, without TLS, and with its gateway enabled?"
+                "of etcd; is it etcd 3.4 or later, with its gateway enabled, and"
+                f" {'with' if self._tls else 'without'} TLS?"
             )
             raise (
                 _AskAnother(f"{endpoint}: {reason}", slow=False)
@@ -399,7 +361,7 @@ class EtcdGateway:
                 else _unknown(endpoint, reason)
             )
         if not succeeded:
-            raise _refusal(endpoint, answer_body, repeatable=repeatable)
+            raise _refusal(endpoint, answer_body, self._address, repeatable=repeatable)
         return answer_body
 
     @contextmanager
@@ -430,7 +392,9 @@ class EtcdGateway:
 
     def _trace(self, event: str, details: Mapping[str, Any]) -> None:
         """Keep the socket of a new connection, so that `close` can shut it down."""
-        if event != "connection.connect_tcp.complete":
+        if event == "connection.start_tls.started" and self._tls:
+            self._tls.renew()
+        if event not in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             return
         connection = details["return_value"].get_extra_info("socket")
         with self._lock:
@@ -448,11 +412,16 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def _shut_down(connection: socket.socket) -> None:
-    with suppress(OSError):  # the server has closed it already
-        connection.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError):  # the server has closed it already, or TLS has taken it over
+        # Not that of a TLS socket, which would let a thread that reads it fail with a ValueError.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-def _refusal(endpoint: str, answer: Json, *, repeatable: bool) -> Exception:
+def _authorization(token: str) -> dict[str, str]:
+    return {"Authorization": token} if token else {}
+
+
+def _refusal(endpoint: str, answer: Json, address: EtcdAddress, *, repeatable: bool) -> Exception:
     """The error for a status other than 200: what etcd said, and whether it took effect."""
     code, reason = answer.get("code"), str(answer.get("message") or answer.get("error") or answer)
     if code == _CODE_OUT_OF_RANGE:
@@ -467,10 +436,8 @@ def _refusal(endpoint: str, answer: Json, *, repeatable: bool) -> Exception:
             f"etcd {endpoint} is full ({reason}); the change may or may not have been written. "
             f"{MAKE_ROOM}"
         )
-    if code in _CODES_LACK_USER or "user name is empty" in reason:
-        reason += "; nodes use etcd without a user: `etcdctl auth disable` lets them in"
     if code in _CODES_REFUSED:
-        return Unavailable(f"etcd {endpoint} refused the request and did nothing: {reason}")
+        return Refused(endpoint, code, reason, address)
     if repeatable or any(word in reason for word in _REFUSED_UNHEARD):
         return _AskAnother(f"{endpoint}: {reason}", slow=False)
     return _unknown(endpoint, reason)
@@ -489,7 +456,7 @@ def _of_all(failures: Mapping[str, tuple[str, bool]]) -> Unavailable:
     reasons = "; ".join(reason for reason, _ in failures.values())
     return (DeadlineExceeded if slow else Unavailable)(
         f"no etcd endpoint answered ({reasons}); nothing was done. Start etcd, or correct the"
-        " endpoints in the store's address"
+        " endpoints and the options in the store's address"
     )
 
 

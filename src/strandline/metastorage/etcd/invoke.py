@@ -12,19 +12,7 @@ from dataclasses import dataclass, replace
 
 from strandline.clock import Timestamp
 from strandline.errors import UnsupportedOperation
-from strandline.metastorage.etcd.gateway import (
-    CompactedRevision,
-    EtcdGateway,
-    Json,
-    Page,
-    TxnAnswer,
-    delete_operation,
-    if_modified_at,
-    if_present,
-    if_value_below,
-    put_operation,
-    range_operation,
-)
+from strandline.metastorage.etcd.gateway import CompactedRevision, EtcdGateway
 from strandline.metastorage.etcd.layout import (
     EtcdKeys,
     Reference,
@@ -38,6 +26,17 @@ from strandline.metastorage.etcd.layout import (
     encode_time,
 )
 from strandline.metastorage.etcd.leases import is_live
+from strandline.metastorage.etcd.operations import (
+    Json,
+    Page,
+    TxnAnswer,
+    delete_operation,
+    if_modified_at,
+    if_present,
+    if_value_below,
+    put_operation,
+    range_operation,
+)
 from strandline.metastorage.store import (
     Absent,
     Beside,

@@ -24,20 +24,17 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
 from strandline.clock import Timestamp
-from strandline.errors import CorruptData, InvalidInput
+from strandline.errors import CorruptData
 from strandline.metastorage.store import Head, Lease, prefix_end
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PORT = 2379
-DEFAULT_PREFIX = "strandline"
 FORMAT = b"1"
 
 _TIME = struct.Struct(">Q")
@@ -46,35 +43,6 @@ _STORED = struct.Struct(">QQB")
 _REFERENCE = struct.Struct(">24sQ32s")
 _LEASE = struct.Struct(">QQ")
 _INLINE, _CHUNKED, _HEADED = 0, 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdAddress:
-    """The endpoints of a cluster (``host:port``) and the prefix of one store in it."""
-
-    endpoints: tuple[str, ...]
-    prefix: str
-
-
-def parse_etcd_url(url: str) -> EtcdAddress:
-    """The address in ``etcd://HOST[:PORT][,HOST[:PORT]…][/PREFIX]``.
-
-    Raises `InvalidInput` for anything else. A prefix has letters, digits, ``.``, ``_`` and ``-``.
-    """
-    match = re.fullmatch(r"etcd://([^/?#@]+)(?:/([A-Za-z0-9._-]*))?", url)
-    hosts = [] if match is None else match[1].split(",")
-    if match is None or not all(
-        re.fullmatch(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d+)?", h, re.ASCII) for h in hosts
-    ):
-        shown = re.sub(r"//.*@", "//…@", url)
-        raise InvalidInput(
-            f"{shown!r} is not the address of an etcd store; write it as"
-            " etcd://HOST:PORT[,HOST:PORT…]/PREFIX"
-        )
-    endpoints = (
-        h if re.search(r":\d+$", h.rpartition("]")[2]) else f"{h}:{DEFAULT_PORT}" for h in hosts
-    )
-    return EtcdAddress(tuple(dict.fromkeys(endpoints)), match[2] or DEFAULT_PREFIX)
 
 
 class EtcdKeys:

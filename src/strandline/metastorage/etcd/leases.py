@@ -14,19 +14,19 @@ from collections.abc import Callable
 
 from strandline.clock import HybridClock, Timestamp, add_milliseconds
 from strandline.errors import CorruptData, DeadlineExceeded
-from strandline.metastorage.etcd.gateway import (
-    EtcdGateway,
-    if_modified_at,
-    if_value_below,
-    put_operation,
-    range_operation,
-)
+from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.layout import (
     EtcdKeys,
     decode_lease,
     decode_time,
     encode_lease,
     encode_time,
+)
+from strandline.metastorage.etcd.operations import (
+    if_modified_at,
+    if_value_below,
+    put_operation,
+    range_operation,
 )
 from strandline.metastorage.store import Lease, lease_lost
 

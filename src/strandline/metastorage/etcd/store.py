@@ -51,6 +51,7 @@ from strandline.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from strandline.metastorage.etcd.access import parse_etcd_url
 from strandline.metastorage.etcd.chunks import ChunkedValues
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import (
@@ -58,10 +59,6 @@ from strandline.metastorage.etcd.gateway import (
     CompactedRevision,
     EtcdGateway,
     FullOutcome,
-    if_modified_at,
-    if_value_below,
-    put_operation,
-    range_operation,
 )
 from strandline.metastorage.etcd.invoke import MAX_OPERATIONS, AnyPut, Invoke, Missing, View
 from strandline.metastorage.etcd.layout import (
@@ -72,9 +69,14 @@ from strandline.metastorage.etcd.layout import (
     decode_stored,
     decode_time,
     encode_time,
-    parse_etcd_url,
 )
 from strandline.metastorage.etcd.leases import EtcdLeases, lost_time, time_above
+from strandline.metastorage.etcd.operations import (
+    if_modified_at,
+    if_value_below,
+    put_operation,
+    range_operation,
+)
 from strandline.metastorage.store import (
     Condition,
     Head,
@@ -100,7 +102,7 @@ _AWAY_PAUSE_SECONDS = 0.1
 
 
 class EtcdMetastorage(Metastorage):
-    """See `Metastorage`. ``url`` is ``etcd://HOST:PORT[,HOST:PORT…]/PREFIX``.
+    """See `Metastorage`. ``url`` has the form that `parse_etcd_url` reads.
 
     A call that gets no answer for ``patience`` seconds ends with `DeadlineExceeded`, or with
     `UnknownOutcome` if it may have changed something. Opening a store that does not exist creates
@@ -121,12 +123,12 @@ class EtcdMetastorage(Metastorage):
     ) -> None:
         super().__init__()
         address = parse_etcd_url(url)
-        self._url = url
+        self._address = address
         self._read_only = read_only
         self._clock = clock
         self._changes_kept = changes_kept
         self._keys = EtcdKeys(address.prefix)
-        self._gateway = EtcdGateway(address.endpoints, timeout=patience)
+        self._gateway = EtcdGateway(address, timeout=patience)
         self._chunks = ChunkedValues(self._gateway, self._keys)
         self._leases = EtcdLeases(self._gateway, self._keys, clock)
         self._feed = ChangeFeed(self._gateway, self._keys)
@@ -271,9 +273,9 @@ class EtcdMetastorage(Metastorage):
     def _refuse_other_format(self, present: bytes) -> None:
         if present != FORMAT:
             raise IncompatibleFormat(
-                f"the metastorage at {self._url} has layout {present.decode(errors='replace')}, "
-                f"but this release knows only layout {FORMAT.decode()}; run the release that wrote "
-                "it"
+                f"the metastorage at {self._address} has layout {present.decode(errors='replace')},"
+                f" but this release knows only layout {FORMAT.decode()}; run the release that wrote"
+                " it"
             )
 
     def _read(self, start: bytes, end: bytes, *, limit: int | None) -> list[KeyValue]:
@@ -414,4 +416,6 @@ class EtcdMetastorage(Metastorage):
 
     def _refuse_if_read_only(self) -> None:
         if self._read_only:
-            raise UnsupportedOperation(f"{self._url} was opened for reading; nothing was written")
+            raise UnsupportedOperation(
+                f"{self._address} was opened for reading; nothing was written"
+            )
