@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from strandline.catalog import Catalog, Command, VersionInfo
 from strandline.catalog.catalog import is_reserved
@@ -27,7 +28,7 @@ from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
 from strandline.config import SettingValue
 from strandline.durable.state import ReadOnlyState
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.inspection import VerificationReport
 from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.data_history import DataCommit
@@ -229,6 +230,13 @@ def roles_of(catalog: Catalog) -> list[Role]:
 
 class Session(ABC):
     """See the module. Safe to use from several threads."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled, as Spark does with what a function of its executors refers to."""
+        raise UnsupportedOperation(
+            "a session cannot be sent to another process, such as an executor of Spark; open one"
+            " there, or use it outside of the function that is sent"
+        )
 
     # -- catalog -------------------------------------------------------------------------------
 

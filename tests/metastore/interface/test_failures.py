@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -151,6 +152,7 @@ FAILURES: dict[str, tuple[type[StrandlineError], Callable[[Session, Ids], object
     "commit_aborted": (TransactionFinished, lambda s, i: s.commit(i.aborted)),
     "abort_missing": (TransactionNotFound, lambda s, i: s.abort(NOBODYS)),
     "abort_committed": (TransactionFinished, lambda s, i: s.abort(i.committed)),
+    "send_to_an_executor": (UnsupportedOperation, lambda s, i: pickle.dumps(s)),
 }
 
 
