@@ -367,6 +367,22 @@ def test_a_text_that_the_encoding_of_the_database_lacks_is_invalid_input() -> No
             database.rows("SELECT CAST(? AS text)", ("😀",))
 
 
+def test_a_database_whose_order_of_texts_has_changed_is_refused_until_it_is_reindexed() -> None:
+    server = postgresql.running()
+    name = server.new_empty_database(collation="und")
+    url = server.url(database=name)
+    open_url(url).close()
+    with psycopg.connect(url, autocommit=True) as administrator:
+        administrator.execute(
+            "UPDATE pg_database SET datcollversion = 'old' WHERE datname = current_database()"
+        )
+        with pytest.raises(CorruptData, match=f"run REINDEX DATABASE {name}, then") as refused:
+            open_url(url)
+        _, _, remedy = refused.value.message.rpartition(", then ")
+        administrator.execute(remedy.encode())
+    open_url(url).close()
+
+
 def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) -> None:
     def swallow() -> None:
         with database.write() as connection:

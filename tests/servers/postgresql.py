@@ -100,12 +100,16 @@ class PostgresServer:
         self._connection(self.url()).execute(f"CREATE DATABASE {name} TEMPLATE {original}".encode())
         return self.url(database=name)
 
-    def new_empty_database(self, *, encoding: str = "UTF8") -> str:
-        """The name of a database without tables, for another program."""
+    def new_empty_database(self, *, encoding: str = "UTF8", collation: str = "") -> str:
+        """The name of a database without tables, for another program.
+
+        Its texts are in the order of their bytes, or of a ``collation`` of ICU.
+        """
         name = f"d{next(_schemas)}"
+        provider = f" LOCALE_PROVIDER icu ICU_LOCALE '{collation}'" if collation else ""
         self._connection(self.url()).execute(
             f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'"
-            " LC_COLLATE 'C' LC_CTYPE 'C'".encode()
+            f" LC_COLLATE 'C' LC_CTYPE 'C'{provider}".encode()
         )
         return name
 

@@ -46,6 +46,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from strandline.errors import (
+    CorruptData,
     DeadlineExceeded,
     StrandlineError,
     Unavailable,
@@ -88,6 +89,12 @@ _IDENTITY = (
     "SELECT s.system_identifier, CAST(d.oid AS bigint) FROM pg_control_system() s"
     " JOIN pg_database d ON d.datname = current_database()"
 )
+# Both are NULL for the collation C, whose order never changes.
+_COLLATION_VERSIONS = (
+    "SELECT quote_ident(datname), datcollversion, pg_database_collation_actual_version(oid)"
+    " FROM pg_database WHERE datname = current_database()"
+)
+_KNOWS_COLLATION_VERSION = 15_00_00
 _LOCK_NOT_AVAILABLE = "55P03"
 _HOLDER = (
     "another process held the write lock all the time; try again, or look into pg_stat_activity"
@@ -101,6 +108,7 @@ def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -
     database = PostgresDatabase(url, patience=patience, read_only=read_only)
     try:
         database.refuse_shared_sessions()
+        database.refuse_changed_collation()
         database.ensure_base_schema()
     except BaseException:
         database.close()
@@ -189,6 +197,23 @@ class PostgresDatabase(Database):
                 f"{self.name} is a connection pooler that lets clients share sessions of the"
                 " server; set it to session pooling (PgBouncer: pool_mode = session), or use the"
                 " address of the server itself"
+            )
+
+    def refuse_changed_collation(self) -> None:
+        """Raise `CorruptData` if an upgrade of the system has changed the order of texts.
+
+        The indexes are in the order from before. PostgreSQL only warns, and does not find all rows.
+        """
+        with self._in_use("reads"), closing(self._engine.raw_connection()) as pooled:
+            if _raw(pooled).info.server_version < _KNOWS_COLLATION_VERSION:
+                return
+        [(database, before, now)] = self.rows(_COLLATION_VERSIONS)
+        if before is not None and now is not None and before != now:
+            raise CorruptData(
+                f"the indexes of {self.name} may not find every name, because an upgrade of the"
+                f" server's system has changed the order of texts (collation version {before}, now"
+                f" {now}); run REINDEX DATABASE {database}, then ALTER DATABASE {database} REFRESH"
+                " COLLATION VERSION"
             )
 
     def find_damage(self) -> list[str]:
