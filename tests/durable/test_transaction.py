@@ -318,3 +318,9 @@ def test_consolidated_changes_give_the_same_objects_and_times(
     changes = list(transaction.changes())
     stamp(transaction.contents.written_by(changes), Timestamp(9))
     assert base.apply(changes, at=Timestamp(9)) == transaction.contents  # with their times
+
+
+def test_any_number_of_transactions_may_follow_each_other(transaction: CatalogTransaction) -> None:
+    for _ in range(10_000):
+        transaction = CatalogTransaction(transaction, author="ann")
+    assert transaction.version == 10_001

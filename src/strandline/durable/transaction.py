@@ -69,6 +69,8 @@ class CatalogTransaction:
 
     def __init__(self, base: Position, *, author: str) -> None:
         self.base = base
+        self.version = base.version + 1
+        """The version that this transaction becomes."""
         self.author = author
         self.contents = base.contents
         self.entries: list[Entry] = []
@@ -278,11 +280,6 @@ class CatalogTransaction:
                 self._allocations[change.key] = number, len(kept_changes)
             kept_changes.append(change)
         return kept_changes
-
-    @property
-    def version(self) -> int:
-        """The version that this transaction becomes."""
-        return self.base.version + 1
 
     def changes(self) -> Iterator[Change]:
         """The changes of all entries, in order."""
