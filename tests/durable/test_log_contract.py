@@ -27,7 +27,7 @@ from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry, StorageUsageEvent
 from strandline.wire.registry import decode, encode
 from tests.durable.conftest import NewLog
-from tests.durable.updates import TOKEN, begin, measured, update
+from tests.durable.updates import TOKEN, begin, measured, trim_in_steps, update
 
 
 def contents_at(log: UpdateLog, version: int) -> Contents:
@@ -337,6 +337,20 @@ def test_a_log_can_be_trimmed_repeatedly(new_log: NewLog) -> None:
         assert log.compact(up_to, TOKEN)
         assert new_log().snapshot().version == up_to
     assert restored(log.snapshot()) == expected
+
+
+def test_a_log_that_is_trimmed_in_steps_is_as_if_trimmed_at_once(
+    new_log: NewLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trim_in_steps(monkeypatch, 2)
+    log = new_log()
+    begin(log, 7)
+    kept, last = log.snapshot(6), log.updates(7, 8)
+    assert log.compact(6, TOKEN)
+    reader = new_log()
+    assert reader.first_snapshot() == kept
+    assert reader.updates(7, 8) == last
+    assert not reader.compact(6, TOKEN)
 
 
 # -- append-only kinds -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from strandline.durable.rows import rows_of
 from strandline.durable.update import Snapshot
 from tests.durable.conftest import NewLog, making_logs
 from tests.durable.logs import LOGS
-from tests.durable.updates import TOKEN, begin, measured, update
+from tests.durable.updates import TOKEN, begin, measured, trim_in_steps, update
 
 STEPS = 40
 
@@ -107,7 +107,10 @@ def histories(new_log: NewLog, *, seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_log_equals_its_model_after_each_random_step(new_log: NewLog, seed: int) -> None:
+def test_a_log_equals_its_model_after_each_random_step(
+    new_log: NewLog, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trim_in_steps(monkeypatch, 3)
     histories(new_log, seed=seed, steps=STEPS)
 
 

@@ -5,6 +5,8 @@ What every log promises is in ``test_log_contract.py``.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from strandline.wire import registry
 from strandline.wire.registry import decode, encode
 from tests.durable.conftest import NewStore
 from tests.durable.logs import CHUNKED
-from tests.durable.updates import TOKEN, CutStore, RacedStore, begin, update
+from tests.durable.updates import TOKEN, CutStore, RacedStore, begin, trim_in_steps, update
 
 
 def timed(key: str, value: Update) -> PutTimed:
@@ -217,6 +219,58 @@ def test_a_trim_overtaken_while_it_reads_the_log_changes_nothing_unless_it_is_hi
     late = raced(store, lambda: any_log.compact(others, TOKEN), method="range")
     assert late.compact(3, TOKEN) is is_compacted
     assert any_log.frontier().since == max(others, 3)
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_a_trim_that_ends_between_two_steps_leaves_a_log_without_the_trimmed_versions(
+    new_store: NewStore, call: int, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trim_in_steps(monkeypatch, 2)
+    store = new_store()
+    log = MetastorageLog(store)
+    begin(log, 7)
+    kept, before = log.snapshot(7), log.updates(1, 8)
+
+    def end() -> None:
+        raise Unavailable("the connection was cut")
+
+    wrapped: Any = RacedStore(store, end, call=call, cut=arrives)
+    # The first invoke writes the snapshot and removes two versions, the others two and one.
+    steps = call if arrives else call - 1
+    with suppress(Unavailable):
+        assert MetastorageLog(wrapped).compact(6, TOKEN)
+        assert call == 4
+    assert len(store.range(UPDATE, prefix_end(UPDATE))) == max(7 - 2 * steps, 2)
+    reader = MetastorageLog(new_store())
+    since = reader.frontier().since
+    assert since == (6 if steps else 0)
+    assert reader.snapshot(7) == kept
+    assert reader.updates(since + 1, 8) == before[since:]
+    for start, stop in ((1, 2), (3, 6), (1, 8), (6, 7)) if since else ():
+        with pytest.raises(VersionNotFound, match="the earliest is 6"):
+            reader.updates(start, stop)
+    assert reader.compact(6, TOKEN) is (since == 0)
+    rest = store.range(UPDATE, prefix_end(UPDATE))
+    assert [kv.key for kv in rest] == [update_key(6), update_key(7)]
+    assert reader.snapshot(7) == kept
+
+
+def test_a_trim_is_ended_by_a_newer_holder_and_completed_by_its_trim(
+    any_log: MetastorageLog, store: Metastorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trim_in_steps(monkeypatch, 2)
+    begin(any_log, 7)
+    newer = replace(TOKEN, epoch=2)
+
+    def take_over() -> None:
+        any_log.append(8, TOKEN, [update(8, "fence")], new_token=newer)
+
+    late = MetastorageLog(RacedStore(store, take_over, call=2))  # type: ignore[arg-type]  # wrapped
+    assert late.compact(6, TOKEN)
+    assert store.get(update_key(1)) is not None
+    assert not any_log.compact(6, newer)
+    assert store.get(update_key(1)) is None
 
 
 def test_the_outcome_of_an_unanswered_append_is_found_by_its_id(

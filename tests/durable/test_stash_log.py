@@ -16,13 +16,21 @@ import pytest
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock
-from strandline.durable import Change, Entry, MetastorageLog, StashLog, Update, UpdateLog
+from strandline.durable import (
+    Change,
+    Entry,
+    MetastorageLog,
+    StashLog,
+    Update,
+    UpdateLog,
+    stash_tables,
+)
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.persist.blob import FileBlob
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog
 from strandline.durable.stash_log import upper_within
-from strandline.durable.stash_tables import Kinds
+from strandline.durable.stash_tables import Kinds, StashState
 from strandline.durable.transaction import new_update
 from strandline.errors import (
     CorruptData,
@@ -39,7 +47,7 @@ from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.model.descriptors import ConfigEntry
 from strandline.sql import Database, Query, change, open_database, run
 from strandline.wire.registry import encode
-from tests.durable.updates import TOKEN, begin, everything, measured, update
+from tests.durable.updates import TOKEN, begin, everything, measured, trim_in_steps, update
 from tests.metastorage.stores import STORES
 from tests.servers.sqlite import sqlite_url
 from tests.sql.statements import recorded
@@ -287,6 +295,34 @@ def test_the_time_of_an_append_is_found_after_its_version_was_trimmed(opening: O
     assert log.compact(3, TOKEN)
     assert log.time_of(mine) == mine.time
     assert log.time_of(update(2)) is None
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_trim_that_ends_between_two_steps_leaves_a_log_that_was_trimmed_less(
+    opening: Open, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trim_in_steps(monkeypatch, 2)
+    log = StashLog(opening(), HybridClock())
+    begin(log, 7)
+    kept, before = log.snapshot(7), log.updates(1, 8)
+    put_state, states = stash_tables.put_state, []
+
+    def put(connection: Connection, state: StashState) -> None:
+        put_state(connection, state)
+        states.append(state)
+        if len(states) > steps:
+            raise Unavailable("the connection was cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stash_tables, "put_state", put)
+        with pytest.raises(Unavailable):
+            log.compact(6, TOKEN)
+    reader = StashLog(opening(), HybridClock())
+    assert reader.frontier().since == 2 * steps
+    assert reader.snapshot(7) == kept
+    assert reader.updates(2 * steps + 1, 8) == before[2 * steps :]
+    assert reader.compact(6, TOKEN)
+    assert reader.snapshot(7) == kept
 
 
 @pytest.mark.parametrize(("others", "is_compacted"), [(2, True), (3, False), (4, False)])

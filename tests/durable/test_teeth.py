@@ -58,8 +58,8 @@ TEETH = {
     "a compaction goes one version too far": Tooth(
         StashLog,
         "compact",
-        "since=up_to,",
-        "since=up_to + 1,",
+        "since=to,",
+        "since=to + 1,",
         contract.test_a_trimmed_log_gives_the_same_contents_as_its_replay,
         (("objects", 1),),
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from strandline.durable import Change, Entry, Update, UpdateLog
 from strandline.durable.collections import APPEND_ONLY, STORAGE_USAGE_EVENT
 from strandline.durable.transaction import new_update
@@ -48,6 +50,12 @@ def begin(log: UpdateLog, versions: int, *, objects: int = 1) -> None:
     log.append(1, None, [update(1, "fence", objects=objects)], new_token=TOKEN)
     for version in range(2, versions + 1):
         log.append(version, TOKEN, [update(version, objects=objects)])
+
+
+def trim_in_steps(patch: pytest.MonkeyPatch, versions: int) -> None:
+    """Let every log remove that many versions in one step of a compaction."""
+    for log in ("metastorage_log", "stash_log"):
+        patch.setattr(f"strandline.durable.{log}.TRIMMED_AT_ONCE", versions)
 
 
 class RacedStore:

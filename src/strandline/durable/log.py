@@ -48,6 +48,8 @@ from strandline.sql import Query
 
 READ_AT_ONCE = 1000
 """The number of updates that callers request with one call of `UpdateLog.updates`."""
+TRIMMED_AT_ONCE = 1000
+"""The number of versions that a log in a database removes in one step, while writers wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +292,11 @@ class UpdateLog(ABC):
     def compact(self, up_to: int, token: FenceToken) -> bool:
         """Move ``since`` to ``up_to`` and remove the history of all versions below it.
 
-        Objects of append-only kinds are kept. Returns False, and changes nothing, if ``since`` is
-        at or above ``up_to`` already. Raises `Fenced`, and `VersionNotFound` if the version is not
-        in the log.
+        A long history is removed in several steps, between which others write. A crash between two
+        steps leaves a log with all versions from its ``since`` on, which may be below ``up_to``;
+        the next compaction continues. Objects of append-only kinds are kept. Returns False if
+        ``since`` is at or above ``up_to`` already. Raises `Fenced`, and `VersionNotFound` if the
+        version is not in the log.
         """
 
     def copy_blobs(self, folder: Path) -> frozenset[str]:

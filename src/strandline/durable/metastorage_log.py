@@ -24,6 +24,10 @@ If an append gets no answer, the log reads the update at its version and compare
 version is absent, it depends on the error: after `Unavailable` the store has not done the append
 and never will; after `UnknownOutcome` it may still do it. The caller may then append the *same*
 updates, with their ids, again: whichever attempt succeeds, the updates are in the log once.
+
+A compaction first moves ``since``, in the invoke that writes the snapshot. Then it removes the
+updates below, in invokes of a bounded size, so that others write in between. If it ends too early,
+updates below ``since`` remain. No reader gets them, and the next compaction removes them.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable import chunks
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import (
+    TRIMMED_AT_ONCE,
     Checked,
     Frontier,
     LogAppend,
@@ -125,7 +130,8 @@ def time_of(pair: KeyValue) -> Timestamp:
 
 
 def _update_in(pair: KeyValue) -> Update:
-    return decode(pair.value, Update).at(time_of(pair))
+    update, time = decode(pair.value, Update), time_of(pair)
+    return update if update.time == time else update.at(time)
 
 
 def upper_within(
@@ -288,6 +294,9 @@ class MetastorageLog(UpdateLog):
             if len(pairs) == end - start and open_record(pairs[0].value)[0].of is Update:
                 break
             self._explain(start, end, pairs)
+        since = self.frontier().since  # after the pairs, which may be what a trim has left
+        if start <= since:
+            raise trimmed_away(start, since=since)
         updates = tuple(map(_update_in, pairs))
         for expected, update in enumerate(updates, start):
             if update.version != expected:
@@ -373,6 +382,12 @@ class MetastorageLog(UpdateLog):
     def compact(self, up_to: int, token: FenceToken) -> bool:
         refuse_other_token(self.token(), token)
         fence = ValueIs(FENCE, self._fence_bytes(token))
+        is_done = self._move_since(up_to, token, fence)
+        self._remove_trimmed(fence)
+        return is_done
+
+    def _move_since(self, up_to: int, token: FenceToken, fence: ValueIs) -> bool:
+        """Replace the update of ``up_to`` by a snapshot. Returns False if it was trimmed before."""
         snapshot: Snapshot | None = None
         prepared: chunks.Prepared | None = None
         while (frontier := self._read_frontier()).since < up_to:
@@ -392,7 +407,7 @@ class MetastorageLog(UpdateLog):
                 [
                     Put(SNAPSHOT_VERSION, digits(up_to)),
                     Put(place, prepared.value),
-                    DeleteRange(update_key(0), place),
+                    DeleteRange(update_key(max(up_to - TRIMMED_AT_ONCE, 0)), place),
                     *prepared.removals,
                 ],
             )
@@ -401,6 +416,20 @@ class MetastorageLog(UpdateLog):
             self._explain_refused_compaction(since, up_to, token)
             prepared = None  # the other compaction has removed the chunks of this one
         return False
+
+    def _remove_trimmed(self, fence: ValueIs) -> None:
+        """Remove what is left below ``since``, also by an earlier compaction that did not end."""
+        refused_at = 0
+        while since := self._read_frontier().since:
+            lowest = self._store.range(update_key(0), update_key(since), limit=1)
+            if not lowest or since == refused_at:  # refused: the log has another token now
+                return
+            end = int(lowest[0].key.removeprefix(UPDATE)) + TRIMMED_AT_ONCE
+            removed = self._store.invoke(
+                [ValueIs(SNAPSHOT_VERSION, digits(since)), fence],
+                [DeleteRange(lowest[0].key, update_key(min(end, since)))],
+            )
+            refused_at = 0 if removed.succeeded else since
 
     def _snapshot_to_keep(self, up_to: int, frontier: Frontier) -> Snapshot | None:
         """The snapshot of ``up_to``, or None if another node trimmed the log during the read."""

@@ -6,10 +6,11 @@ row of ``stash``. So a writer that was replaced, or that lost a race, writes not
 
 A compaction moves ``since`` and deletes the rows that this makes redundant: the heads of all
 versions up to it, and each pair of rows of an object that cancel out. The remaining rows stay
-unchanged, with the version and the time of the object's last change. So a compaction reads the rows
-once and writes in proportion to what changed. It reads before it takes the write lock. This is safe
-because only a compaction changes rows of versions below ``upper``, and a compaction moves
-``since``, which is compared under the lock.
+unchanged, with the version and the time of the object's last change. So a compaction writes in
+proportion to what changed. It reads before it takes the write lock. This is safe because only a
+compaction changes rows of versions below ``upper``, and a compaction moves ``since``, which is
+compared under the lock. A compaction of many versions moves ``since`` in several steps, so that
+others write in between.
 
 `strandline.durable.stash_tables` describes the tables and how damage is detected. Each append, each
 compaction and each pruning is one SQL transaction, so a crash leaves all of it or nothing.
@@ -31,6 +32,7 @@ from strandline.clock import HybridClock, Timestamp
 from strandline.durable import stash_tables as tables
 from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT
 from strandline.durable.log import (
+    TRIMMED_AT_ONCE,
     Checked,
     Frontier,
     LogAppend,
@@ -84,7 +86,7 @@ _OBJECTS = f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version <= ?"
 _CHANGED = (
     f"SELECT {tables.ROW_PARTS} FROM stash_row WHERE version <= ? AND (version > ?"
     " OR (collection, key) IN (SELECT collection, key FROM stash_row"
-    " WHERE version <= ? AND diff < 0))"
+    " WHERE version > ? AND version <= ? AND diff < 0))"
 )
 _DELETE_HEADS = "DELETE FROM stash_row WHERE number = ? AND version > ? AND version <= ?"
 _DELETE_RANGE = (
@@ -303,37 +305,39 @@ class StashLog(UpdateLog):
 
     def compact(self, up_to: int, token: FenceToken) -> bool:
         self._refuse_when_closed()
+        is_done = False
         while True:
             with self._database.read() as connection:
                 state = tables.state_on(connection)
                 refuse_other_token(state.token, token)
                 if up_to <= state.since:
-                    return False
+                    return is_done
                 kinds = self._kinds_on(connection, state)
                 refuse_absent(up_to, _frontier_in(state, kinds))
-                parts = run(connection, _CHANGED, (up_to, state.since, up_to))
+                to = min(up_to, state.since + TRIMMED_AT_ONCE)
+                parts = run(connection, _CHANGED, (to, state.since, state.since, to))
             numbered = [tables.row_in(row, kinds.names) for row in parts]
             # This raises, before anything is deleted, if a version to consolidate is missing.
-            removed, compacted = _consolidate(state, up_to, numbered)
+            removed, compacted = _consolidate(state, to, numbered)
             ranges = _ranges(numbered, removed, above=state.since)
             with self._database.write(first=[tables.STATE_QUERY]) as connection:
                 current = tables.state_on(connection)
                 refuse_other_token(current.token, token)
                 if current.since != state.since:
                     continue
-                change_each(connection, _DELETE_HEADS, [(_HEAD, state.since, up_to)])
+                change_each(connection, _DELETE_HEADS, [(_HEAD, state.since, to)])
                 change_each(connection, _DELETE_RANGE, ranges)
                 tables.put_state(
                     connection,
                     replace(
                         current,
-                        since=up_to,
+                        since=to,
                         since_time=compacted.since_time,
                         objects=compacted.objects,
                         sum=compacted.sum,
                     ),
                 )
-                return True
+            is_done = True
 
     def close(self) -> None:
         """Wake all threads that wait in `listen`; later calls raise `Stopping`."""
