@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from strandline import work
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema, DropSchema
 from strandline.catalog.events import AppliedVersion
@@ -494,6 +495,19 @@ def test_the_last_moment_is_right_for_a_version_that_is_trimmed_meanwhile(
 
     monkeypatch.setattr(History, "at_version", find_while_trimmed)
     assert manager.last_moment(3) == expected
+
+
+def test_trimmed_catalogs_are_freed_slowly(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = new_manager()
+    for name in "abc":
+        manager.execute(create(name), author="ann")
+    freed: list[Catalog] = []
+    monkeypatch.setattr(work, "free_slowly", freed.extend)
+    manager.compact(4)
+    assert {catalog.version for catalog in freed} >= {1, 2, 3}
+    assert manager.earliest_catalog().version == 4
 
 
 def test_the_applier_survives_an_unexpected_error(

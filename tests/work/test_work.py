@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -12,9 +13,11 @@ import pytest
 
 from strandline import work
 from strandline.work import (
+    AT_ONCE,
     TooLong,
     budget,
     collect_garbage,
+    free_slowly,
     keeping_garbage,
     require,
     spend,
@@ -156,3 +159,17 @@ def test_collecting_garbage_visits_no_more_objects_than_allowed(
     gc.collect()
     gc.freeze()  # as at the start of the tests
     assert dropped() is None
+
+
+def test_the_objects_of_a_long_list_are_freed_by_a_thread_of_its_own() -> None:
+    freed_by: list[str] = []
+
+    class Freed:
+        def __del__(self) -> None:
+            freed_by.append(threading.current_thread().name)
+
+    free_slowly([Freed() for _ in range(AT_ONCE + 1)])
+    for thread in threading.enumerate():
+        if thread.name == "list-freeing":
+            thread.join()
+    assert freed_by == ["list-freeing"] * (AT_ONCE + 1)

@@ -376,8 +376,14 @@ class CatalogApplier:
                     "again"
                 )
         if frontier.since > self._history.earliest.version:
-            self._history = self._history.trimmed(frontier.since)
+            self._keep_only(self._history.trimmed(frontier.since))
         return frontier
+
+    def _keep_only(self, history: History) -> None:
+        """Continue with ``history``. What it lacks is freed when no reader uses it any more."""
+        former = self._history.catalogs()
+        self._history = history  # first: `former` must have the last references
+        work.free_slowly(former)
 
     def _begin_anew(self) -> None:
         """Drop the in-memory state, and join the epoch that has fenced this node."""
@@ -387,7 +393,8 @@ class CatalogApplier:
             "another node fenced this node at %s; it has now joined %s", lost_token, state.token
         )
         before, history = self._history.latest, self._recovered(state)
-        self._state, self._history = state, history
+        self._state = state
+        self._keep_only(history)
         self._joined_anew += 1
         self._listeners.call(CatalogReset(before, history.latest))
 
@@ -439,7 +446,7 @@ class CatalogApplier:
         except TrimmedAway as error:
             # The catalog is complete, but the listeners never see the versions in between.
             logger.warning("%s", error)
-            self._history = History(self._activated(self._state.start()))
+            self._keep_only(History(self._activated(self._state.start())))
             self._log_time.move_past(self._time_in_log(self._history.latest))
             self._listeners.call(CatalogReset(latest, self._history.latest))
             return

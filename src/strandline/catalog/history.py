@@ -90,7 +90,15 @@ class History:
 
     def trimmed(self, version: int) -> History:
         start = version - self._base
-        return self if start <= 0 else History(*self._catalogs[start:])
+        if start <= 0:
+            return self
+        trimmed = History(self._catalogs[start])
+        trimmed._catalogs, trimmed._times = self._catalogs[start:], self._times[start:]
+        return trimmed
+
+    def catalogs(self) -> list[Catalog]:
+        """A new list of all versions."""
+        return self._catalogs.copy()
 
 
 class AwaitedVersions:
