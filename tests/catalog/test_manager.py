@@ -497,6 +497,19 @@ def test_the_last_moment_is_right_for_a_version_that_is_trimmed_meanwhile(
     assert manager.last_moment(3) == expected
 
 
+def test_a_history_that_is_too_long_for_a_budget_is_not_begun(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = new_manager()
+    for name in "abc":
+        manager.execute(create(name), author="ann")
+    with work.budget(100):
+        assert len(manager.history(3)) == 3
+    monkeypatch.setattr(type(manager.state.log), "scan", None)
+    with work.budget(2), pytest.raises(work.TooLong):
+        manager.history(3)
+
+
 def test_trimmed_catalogs_are_freed_slowly(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def read_history(
     """
     frontier = log.frontier()
     stop = frontier.upper if end is None else min(end, frontier.upper)
+    work.require(lambda _: stop - max(start, 1))  # nearly every version has an entry
     infos = []
     for scanned in work.spending(log.scan(AUDIT_EVENT, start, stop)):
         work.spend(work.units_of_bytes(len(scanned.data)))  # a version may have many actions
