@@ -23,6 +23,8 @@ from strandline.catalog.commands import (
 from strandline.catalog.verbs import describe
 from strandline.cli import main
 from strandline.cli.history import describe_change
+from strandline.durable import MetastorageLog
+from strandline.durable.log import Scanned
 from strandline.metastore.store.data_history import TableChange
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
@@ -66,6 +68,41 @@ def test_json_output_has_one_object_per_line(store: Path) -> None:
     assert records[1]["actions"] == [
         {"verb": "add_columns", "table": "sales.t", "added": ["b int"]}
     ]
+
+
+LAST_LINES: list[tuple[str, list[int], int]] = [
+    ("--last 2", [14, 15], 14),
+    ("--last 2 --until 13", [12, 13], 10),
+    ("--since 14", [14, 15], 10),
+    ("--last 1 --table sales.t", [5], 2),
+    ("--last 1 --table sales.t --since 5", [5], 2),
+    ("--table sales.t --since 6", [], 2),
+    ("--last 1 --user BOB --data", [5], 2),
+]
+"""Options, the versions that are shown, and the lowest version that is read."""
+
+
+def test_the_last_versions_are_shown_without_reading_those_long_before_them(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(store) as node:
+        session = node.session(user="ann")
+        for number in range(10):
+            session.execute(CreateSchema(name=f"s{number}"))
+    monkeypatch.setattr("strandline.catalog.events.READ_AT_ONCE", 2)
+    scan, starts = MetastorageLog.scan, []
+
+    def recording(log: MetastorageLog, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        starts.append(start)
+        return scan(log, kind, start, end)
+
+    monkeypatch.setattr(MetastorageLog, "scan", recording)
+    for options, shown, lowest in LAST_LINES:
+        starts.clear()
+        arguments = ["log", str(store), "--output", "json", *options.split()]
+        lines = CliRunner().invoke(main, arguments).output.splitlines()
+        assert [json.loads(line)["version"] for line in lines] == shown, options
+        assert min(starts) == lowest, options
 
 
 def test_an_empty_user_is_refused(store: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from strandline.clock import add_milliseconds
-from strandline.durable import MetastorageLog, Snapshot
+from strandline.durable import MetastorageLog, ReadOnlyState, Snapshot
 from strandline.durable.chunks import CHUNK
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.metastorage_log import (
@@ -429,3 +429,14 @@ def test_audit_events_are_read_in_pages(
     for end in (2, 3, 4, 5, 9):
         versions = [scanned.version for scanned in any_log.scan("audit_event", 1, end)]
         assert versions == list(range(2, end))
+
+
+def test_a_state_may_keep_only_the_latest_versions_that_it_reads(
+    any_log: MetastorageLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.durable.state.MAX_UPDATES_AT_ONCE", 2)
+    begin(any_log, 5)
+    kept = ReadOnlyState(any_log).recovered
+    latest = ReadOnlyState(any_log, latest_only=True).recovered
+    assert [applied.version for applied in kept] == [0, 1, 2, 3, 4, 5]
+    assert latest == kept[-1:]

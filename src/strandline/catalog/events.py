@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from strandline import work
@@ -18,6 +18,9 @@ from strandline.errors import CorruptData
 from strandline.wire.registry import decode
 
 logger = logging.getLogger(__name__)
+
+READ_AT_ONCE = 100
+"""The number of versions that `read_history_backwards` reads first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +145,12 @@ def read_history(
             )
         )
     return infos
+
+
+def read_history_backwards(log: UpdateLog, *, delay_ms: int = 0) -> Iterator[VersionInfo]:
+    """`read_history`, the last version first. Reads in proportion to what the caller takes."""
+    end, at_once = log.frontier().upper, READ_AT_ONCE
+    while end > 1:
+        start = max(end - at_once, 1)
+        yield from reversed(read_history(log, start, end, delay_ms=delay_ms))
+        end, at_once = start, 2 * at_once  # the log persist reads whole parts at each call

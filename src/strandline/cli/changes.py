@@ -29,7 +29,7 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
-from strandline.cli.stores import address_of, catalog_named, catalogs_of, database_of, log_of
+from strandline.cli.stores import address_of, catalog_named, database_of, history_of, log_of
 from strandline.clock import format_timestamp
 from strandline.durable import durable_state
 from strandline.errors import InvalidInput
@@ -198,7 +198,7 @@ def trim(store: Store, *, point: str, user: str, output: str) -> None:
     changes. The command is refused if an open transaction or a hold needs an older version. A node
     may be running.
     """
-    catalog = catalog_named(catalogs_of(store), point)
+    catalog = catalog_named(history_of(store), point)
     with joining(store) as node:
         trimmed = node.session(user=user).compact(catalog.version)
         earliest = node.catalogs.earliest_catalog().version
@@ -217,7 +217,7 @@ def _refuse_older(store: Store) -> None:
             database,
             todo="start a node of this release once (`strandline serve`), which upgrades it",
         )
-        durable_state(log).open_read_only()
+        durable_state(log).open_read_only(latest_only=True)
 
 
 @click.command()

@@ -156,7 +156,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     """
     known = None if sizes is None else _known_sizes(sizes)
     with database_of(store) as database, log_of(store, database) as log:
-        state = ReadOnlyState(log)
+        state = ReadOnlyState(log, latest_only=True)
         refuse_other_half(database, state)
         applied_steps = format_of(state.recovered[-1].contents)
         began = time.monotonic()

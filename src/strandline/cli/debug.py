@@ -51,7 +51,7 @@ def dump(store: Store, *, target: Path | None, ignore: tuple[str, ...], stats_on
 
     Keys and values are as `edit` and `delete` take them. Running nodes are not disturbed.
     """
-    with reading(store) as state, _written(target) as file:
+    with reading(store) as (state, _), _written(target) as file:
         file.writelines(dump_pieces(state, ignored=ignore, only_counts=stats_only))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import islice, takewhile
 
 import click
 from rich.table import Table
@@ -12,6 +14,7 @@ from rich.text import Text
 from strandline.catalog import VersionInfo
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.differences import Difference, Shown, differences
+from strandline.catalog.events import read_history_backwards
 from strandline.catalog.history import History
 from strandline.catalog.kinds import spoken
 from strandline.catalog.verbs import describe
@@ -25,9 +28,17 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
-from strandline.cli.stores import catalog_named, catalogs_of, data_of, history_of, moment_named
+from strandline.cli.stores import (
+    catalog_named,
+    catalogs_of,
+    data_of,
+    delay_of,
+    history_of,
+    moment_named,
+    reading,
+)
 from strandline.clock import LOGICAL_BITS, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
-from strandline.durable import Arguments
+from strandline.durable import Arguments, UpdateLog
 from strandline.errors import InvalidInput, ObjectNotFound, VersionNotFound
 from strandline.logs import in_one_line
 from strandline.metastore.store.data_history import DataCommit, TableChange
@@ -114,7 +125,7 @@ def history_table(
     return table
 
 
-def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
+def point(text: str, log: UpdateLog, *, delay_ms: int, end: bool) -> Timestamp:
     """Return the time of a version, or the time in ``text``, as the beginning or end of a range.
 
     Raises `InvalidInput`, `VersionNotFound`.
@@ -126,34 +137,38 @@ def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
         if end or "Z+" in text.upper():
             return at
         return max(MIN_TIMESTAMP, Timestamp(at >> LOGICAL_BITS << LOGICAL_BITS))
+    first = version + 1 if end else version
+    found, last = None, None
+    for info in read_history_backwards(log, delay_ms=delay_ms):
+        last = last or info.version
+        if info.version < first:
+            break
+        found = info
     if end:
-        after = next((info for info in versions if info.version > version), None)
-        return MAX_TIMESTAMP if after is None else Timestamp(after.time - 1)
-    first = next((info for info in versions if info.version >= version), None)
-    if first is None:
-        latest = versions[-1].version if versions else 0
-        raise VersionNotFound(f"version {version} does not exist; the latest is {latest}")
-    return first.time
+        return MAX_TIMESTAMP if found is None else Timestamp(found.time - 1)
+    if found is None:
+        raise VersionNotFound(f"version {version} does not exist; the latest is {last or 0}")
+    return found.time
 
 
-def about_table(infos: list[VersionInfo], name: str) -> list[VersionInfo]:
-    """Return the versions that changed the table ``name``, under this or an earlier name.
+def about_table(infos: Iterable[VersionInfo], name: str) -> Iterator[VersionInfo]:
+    """Yield the versions that changed the table ``name``, under this or an earlier name.
 
-    Raises `InvalidName`, and `ObjectNotFound` if there are none.
+    ``infos`` begins with the last version. Raises `InvalidName`, and `ObjectNotFound` if there are
+    none.
     """
     table = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-    name_then = str(table).lower()
-    chosen = []
-    for info in reversed(infos):
+    name_then, exists = str(table).lower(), False
+    for info in infos:
         if any(_mentions(arguments, name_then) for _, arguments in info.actions):
-            chosen.append(info)
+            exists = True
+            yield info
         for verb, arguments in reversed(info.actions):
             name_then = _before(verb, arguments, name_then)
-    if not chosen:
+    if not exists:
         raise ObjectNotFound(
             f"no version has changed a table {table}; name it as SCHEMA.TABLE, by a name it had"
         )
-    return chosen[::-1]
 
 
 def _mentions(arguments: Arguments, name: str) -> bool:
@@ -201,20 +216,23 @@ def log(
     """
     if author == "":
         raise InvalidInput("--user names no user; leave the option out to see all changes")
-    infos = history_of(store)
-    first = MIN_TIMESTAMP if since is None else point(since, infos, end=False)
-    latest = MAX_TIMESTAMP if until is None else point(until, infos, end=True)
-    versions = infos if table_name is None else about_table(infos, table_name)
-    entries: list[VersionInfo | DataCommit] = [
-        info for info in versions if first <= info.time <= latest
-    ]
     history = None
-    if data:
-        history, commits = data_of(store, since=first, until=latest, table_name=table_name)
-        entries = sorted([*entries, *commits], key=lambda entry: entry.time)
-    if author is not None:
-        entries = [entry for entry in entries if _who(entry).lower() == author.lower()]
-    entries = entries[-(last or 0) :]
+    with reading(store, latest_only=not data) as (state, database):
+        delay_ms = delay_of(state)
+        named = partial(point, log=state.log, delay_ms=delay_ms)
+        first = MIN_TIMESTAMP if since is None else named(since, end=False)
+        latest = MAX_TIMESTAMP if until is None else named(until, end=True)
+        infos = read_history_backwards(state.log, delay_ms=delay_ms)
+        versions = infos if table_name is None else about_table(infos, table_name)
+        in_range = takewhile(lambda info: info.time >= first, versions)
+        chosen = (info for info in in_range if info.time <= latest and _is_by(author, info.author))
+        entries: list[VersionInfo | DataCommit] = [*reversed([*islice(chosen, last)])]
+        if data:
+            history = catalogs_of(state)
+            commits = data_of(history, database, since=first, until=latest, table_name=table_name)
+            entries += (commit for commit in commits if _is_by(author, commit.user))
+            entries.sort(key=lambda entry: entry.time)
+            entries = entries[-(last or 0) :]
     if output == "text":
         new_console().print(history_table(entries, history))
         return
@@ -227,8 +245,8 @@ def log(
         print_json(line)
 
 
-def _who(entry: VersionInfo | DataCommit) -> str:
-    return entry.author if isinstance(entry, VersionInfo) else entry.user
+def _is_by(author: str | None, name: str) -> bool:
+    return author is None or name.lower() == author.lower()
 
 
 _NOTHING = "—"
@@ -277,7 +295,7 @@ def diff(store: Store, *, old: str, new: str | None, output: str) -> None:
 
     OLD and NEW are versions or times (2026-11-20T10:00:00Z); without NEW, the newest version.
     """
-    history = catalogs_of(store)
+    history = history_of(store)
     older = catalog_named(history, old)
     between = differences(older, history.latest if new is None else catalog_named(history, new))
     if output == "json":

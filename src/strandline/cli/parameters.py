@@ -17,7 +17,7 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
-from strandline.cli.stores import catalogs_of
+from strandline.cli.stores import latest_of
 
 _NOTHING = "it already has this value"
 
@@ -35,7 +35,7 @@ def parameter() -> None:
 @OUTPUT
 def show(store: Store, *, output: str) -> None:
     """Show each parameter, its value, and what it means."""
-    catalog = catalogs_of(store).latest
+    catalog = latest_of(store)
     table = new_table("parameter", "value", "is")
     for known in parameter_values(catalog):
         if output == "json":

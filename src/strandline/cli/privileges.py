@@ -30,7 +30,7 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
-from strandline.cli.stores import catalogs_of
+from strandline.cli.stores import latest_of
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import roles_of
 from strandline.model.privileges import ObjectKind, Privilege, privilege_names
@@ -124,7 +124,7 @@ def list_roles(store: Store, *, output: str) -> None:
     """List the roles, and what each is a member of."""
     table = new_table("role", "superuser", "inherits", "member of")
     yes = ("no", "yes")
-    for role in roles_of(catalogs_of(store).latest):
+    for role in roles_of(latest_of(store)):
         if output == "json":
             flags = {"superuser": role.superuser, "inherit": role.inherit}
             print_json({"role": role.name, **flags, "member_of": role.member_of})

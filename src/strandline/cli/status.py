@@ -26,7 +26,7 @@ from strandline.cli.options import (
     new_table,
     print_json,
 )
-from strandline.cli.stores import address_of, catalogs_and_rows
+from strandline.cli.stores import address_of, catalogs_of, reading
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import ObjectNotFound
 from strandline.logs import in_one_line
@@ -46,12 +46,12 @@ MAX_SHOWN = 20
 def status_of(store: Store) -> dict[str, object]:
     """Return what ``--output json`` prints, with times as texts. Raises `NotFound`."""
     address = address_of(store)
-    with catalogs_and_rows(store) as (history, state, database):
-        catalog = history.latest
+    with reading(store) as (state, database):
+        catalog = catalogs_of(state).latest
         status = interface.status_of(
             state,
             catalog,
-            earliest_version=history.earliest.version,
+            earliest_version=state.log.frontier().since,
             catalog_log=log_name(LogPlace(database, address, HybridClock())),
             database_bytes=database.size(),
         )
@@ -140,8 +140,8 @@ def holders(store: Store, *, output: str) -> None:
     Holders are open transactions, holds and locks. The command reads the store without joining it;
     a node may be running.
     """
-    with catalogs_and_rows(store) as (history, _, database), database.read() as connection:
-        present, now = holders_on(connection, store, history.latest)
+    with reading(store) as (state, database), database.read() as connection:
+        present, now = holders_on(connection, store, catalogs_of(state).latest)
     if output == "json":
         for holder in present.holders:
             print_json(_record(holder, now))
@@ -226,8 +226,8 @@ def storage_usage(store: Store, table: str | None, *, output: str) -> None:
     measures the folders of the store's own tables, once a day by default, and records the sizes
     that have changed. The command reads the store without joining it; a node may be running.
     """
-    with catalogs_and_rows(store) as (history, state, _):
-        log, catalog = state.log, history.latest
+    with reading(store) as (state, _):
+        log, catalog = state.log, catalogs_of(state).latest
         if table is None:
             usage = sorted(latest_storage_usage(log, catalog), key=lambda row: -row.size_bytes)
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import inspect
 
-from strandline.catalog import Catalog, VersionInfo, read_history
+from strandline.catalog import Catalog
 from strandline.catalog.applier import DELAY
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.history import History
@@ -102,30 +102,23 @@ def _no_catalog(address: StoreAddress) -> NotFound:
 
 
 @contextmanager
-def reading(store: Store) -> Iterator[ReadOnlyState]:
-    """Open the catalog of a store for reading, without joining it. Raises `NotFound`."""
+def reading(store: Store, *, latest_only: bool = True) -> Iterator[tuple[ReadOnlyState, Database]]:
+    """Open the catalog of a store for reading, and its database, without joining it.
+
+    ``latest_only`` is that of `ReadOnlyState`. Raises `NotFound`.
+    """
     with database_of(store) as database, log_of(store, database) as log:
-        yield durable_state(log).open_read_only()
+        yield durable_state(log).open_read_only(latest_only=latest_only), database
 
 
-def history_of(store: Store) -> list[VersionInfo]:
-    """Return the history of a store, version by version. Raises `NotFound`."""
-    with reading(store) as state:
-        return read_history(state.log, delay_ms=_delay_of(state))
-
-
-def catalogs_of(store: Store) -> History:
-    """Return all retained versions of a store's catalog. Raises `NotFound`."""
-    with reading(store) as state:
-        return _catalogs(state)
-
-
-def _delay_of(state: ReadOnlyState) -> int:
+def delay_of(state: ReadOnlyState) -> int:
+    """Return the milliseconds from the commit of a version to its activation."""
     return int(config_in(state.recovered[-1].contents, DELAY) or 0)
 
 
-def _catalogs(state: ReadOnlyState) -> History:
-    delay = _delay_of(state)
+def catalogs_of(state: ReadOnlyState) -> History:
+    """Return the versions that ``state`` has read."""
+    delay = delay_of(state)
     catalogs = [
         Catalog(
             applied.version,
@@ -137,31 +130,36 @@ def _catalogs(state: ReadOnlyState) -> History:
     return History(*catalogs)
 
 
-@contextmanager
-def catalogs_and_rows(store: Store) -> Iterator[tuple[History, ReadOnlyState, Database]]:
-    """Yield the retained catalogs, the state that has them, and the database of the rows.
+def history_of(store: Store) -> History:
+    """Return all retained versions of a store's catalog. Raises `NotFound`."""
+    with reading(store, latest_only=False) as (state, _):
+        return catalogs_of(state)
 
-    Raises `NotFound`.
-    """
-    with database_of(store) as database, log_of(store, database) as log:
-        state = durable_state(log).open_read_only()
-        yield _catalogs(state), state, database
+
+def latest_of(store: Store) -> Catalog:
+    """Return the latest version of a store's catalog. Raises `NotFound`."""
+    with reading(store) as (state, _):
+        return catalogs_of(state).latest
 
 
 def data_of(
-    store: Store, *, since: Timestamp, until: Timestamp, table_name: str | None = None
-) -> tuple[History, list[DataCommit]]:
-    """Return the retained catalogs, and the data commits of ``table_name`` or of all tables.
+    history: History,
+    database: Database,
+    *,
+    since: Timestamp,
+    until: Timestamp,
+    table_name: str | None = None,
+) -> list[DataCommit]:
+    """Return the data commits of ``table_name`` or of all tables.
 
-    The table is looked up in every retained version, so dropped tables are found too. Raises
-    `NotFound`, `ObjectNotFound`.
+    The table is looked up in every version of ``history``, so dropped tables are found too. Raises
+    `ObjectNotFound`.
     """
-    with catalogs_and_rows(store) as (history, _, database), database.read() as connection:
-        table_ids = None if table_name is None else _ids_of(history, table_name)
+    table_ids = None if table_name is None else _ids_of(history, table_name)
+    with database.read() as connection:
         if not inspect(connection).has_table(TXN.name):
-            return history, []
-        commits = data_commits(connection, since=since, until=until, table_ids=table_ids)
-        return history, list(commits)
+            return []
+        return list(data_commits(connection, since=since, until=until, table_ids=table_ids))
 
 
 def _ids_of(history: History, name: str) -> set[int]:

@@ -377,7 +377,7 @@ def unseal(log: UpdateLog, sealed_epoch: int, *, member: str, raise_fence: Raise
     sealed = log.token()
     if sealed is None or not sealed.is_sealed:
         return
-    state = ReadOnlyState(log)
+    state = ReadOnlyState(log, latest_only=True)
     last = state.recovered[-1]
     token = _sealed_token(last.update, sealed_epoch)
     if token is None:

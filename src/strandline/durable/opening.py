@@ -47,7 +47,7 @@ class OpenableState:
         """Whether there is a catalog in the log."""
         if self._log.token() is None:
             return False
-        return ReadOnlyState(self._log).environment is not None
+        return ReadOnlyState(self._log, latest_only=True).environment is not None
 
     def epoch(self) -> int | None:
         """The current epoch, or None before the first open."""
@@ -74,7 +74,7 @@ class OpenableState:
         has migrated it.
         """
         while True:
-            latest = ReadOnlyState(self._log)
+            latest = ReadOnlyState(self._log, latest_only=True)
             fill = self._initializing(initialize) if latest.environment is None else None
             refuse_newer(latest.recovered[-1].contents)
             try:
@@ -100,7 +100,7 @@ class OpenableState:
         Raises `OutOfSync` if there is a catalog, also if another process created it at the same
         time; join that one.
         """
-        latest = ReadOnlyState(self._log)
+        latest = ReadOnlyState(self._log, latest_only=True)
         if self._log.token() is not None:
             raise OutOfSync("there is a catalog in this store already; join it")
         fill = self._initializing(initialize)
@@ -127,7 +127,7 @@ class OpenableState:
         is no catalog.
         """
         while True:
-            latest = self.open_read_only()
+            latest = self.open_read_only(latest_only=True)
             trial = CatalogTransaction(latest.recovered[-1], author=author)
             change(trial)
             if not trial.entries:
@@ -146,7 +146,7 @@ class OpenableState:
         while True:
             openable = OpenableState(BufferedLog(self._log))
             with suppress(NotFresh):  # a running node trimmed the log; try again
-                openable._read()
+                openable._read(latest_only=True)
                 return openable.open(
                     member=member,
                     initialize=lambda filling: None,
@@ -230,18 +230,18 @@ class OpenableState:
         refuse_other(state.recovered[-1].contents)
         return state
 
-    def open_read_only(self) -> ReadOnlyState:
-        """A state that follows the catalog and cannot write.
+    def open_read_only(self, *, latest_only: bool = False) -> ReadOnlyState:
+        """A state that follows the catalog and cannot write; see `ReadOnlyState`.
 
         Raises `NotFound` if there is no catalog, and `NeedsMigration` or `IncompatibleFormat`
         unless its format is this program's.
         """
-        state = self._read()
+        state = self._read(latest_only=latest_only)
         refuse_other(state.recovered[-1].contents)
         return state
 
-    def _read(self) -> ReadOnlyState:
-        state = ReadOnlyState(self._log)
+    def _read(self, *, latest_only: bool) -> ReadOnlyState:
+        state = ReadOnlyState(self._log, latest_only=latest_only)
         if state.environment is None:
             raise NotFound(_NOTHING_HERE)
         return state

@@ -100,15 +100,16 @@ class ReadOnlyState:
     """An opened catalog that can be read from its log. Not safe for use by several threads.
 
     ``recovered`` is what opening the catalog read: the start of the log, then each update, in
-    order. ``environment`` is the id that was created with the catalog. ``epoch`` and
+    order. With ``latest_only``, earlier versions are not kept, and its last element is the latest
+    version. ``environment`` is the id that was created with the catalog. ``epoch`` and
     ``deploy_generation`` are those at the time of opening, ``boot_timestamp`` the time when that
     epoch began. Before the catalog is initialized, both numbers are 0 and ``boot_timestamp`` is
     `MIN_TIMESTAMP`.
     """
 
-    def __init__(self, log: UpdateLog) -> None:
+    def __init__(self, log: UpdateLog, *, latest_only: bool = False) -> None:
         self.log = log
-        self.recovered = self._recover()
+        self.recovered = self._recover(latest_only=latest_only)
         latest = self.recovered[-1].contents
         self.environment = config_in(latest, ENVIRONMENT)
         fence = latest.get("fence", FENCE.encode())
@@ -116,12 +117,14 @@ class ReadOnlyState:
         self.deploy_generation = 0 if fence is None else int(fence.value.deploy_generation)
         self.boot_timestamp = MIN_TIMESTAMP if fence is None else fence.updated
 
-    def _recover(self) -> list[AppliedUpdate]:
+    def _recover(self, *, latest_only: bool) -> list[AppliedUpdate]:
         while True:
             recovered = [self.start()]
             try:
                 with keeping_garbage:  # each collection would visit all that was read before
                     while applied := self.updates_after(recovered[-1]):
+                        if latest_only:
+                            recovered.clear()
                         recovered += applied
             except TrimmedAway:  # between the read of the snapshot and that of the log
                 continue

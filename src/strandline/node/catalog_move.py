@@ -140,7 +140,7 @@ class _Move:
         original = open_log(deciding_part(present.name), source, stack)
         log = self._log = original.log
         self._takes_part = original.upper_within is not None
-        self._state = ReadOnlyState(log)
+        self._state = ReadOnlyState(log, latest_only=True)
         self._position = self._state.take_recovered()[-1]
         environment = self._state.environment
         refuse_other(self._position.contents)
@@ -281,7 +281,7 @@ class _Move:
         """Raise `Conflict` if ``log`` is neither empty nor a prefix of this history."""
         if log.token() is None:
             return
-        state = ReadOnlyState(log)
+        state = ReadOnlyState(log, latest_only=True)
         last = state.recovered[-1]
         frontier, own_frontier = log.frontier(), self._log.frontier()
         if frontier.upper > own_frontier.upper:

@@ -59,7 +59,7 @@ class StoreInspection:
         return VerificationReport(tuple(findings), verified)
 
     def dump(self, *, ignore: Sequence[str], stats_only: bool) -> Iterator[str]:
-        state = durable_state(self._store.catalog_log.log).open_read_only()
+        state = durable_state(self._store.catalog_log.log).open_read_only(latest_only=True)
         return dump_pieces(state, ignored=ignore, only_counts=stats_only)
 
     def clean(self) -> Cleanable:

@@ -138,7 +138,7 @@ def made_at(database: SqliteDatabase) -> str | None:
     log = MetastorageLog(SqlMetastorage(database, HybridClock()))
     if not durable_state(log).is_initialized():
         return None
-    latest = ReadOnlyState(log).recovered[-1]
+    latest = ReadOnlyState(log, latest_only=True).recovered[-1]
     schema = Catalog(latest.version, latest.time, latest.contents).schema(DEFAULT_SCHEMA)
     location = "" if schema is None else schema.location
     warehouse = Path("/" + location.removeprefix("file:").lstrip("/"))

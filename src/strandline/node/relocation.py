@@ -116,7 +116,7 @@ def take_place(
     with database.read() as connection:
         recorded = read(connection)
     with reading_catalog_log(log_place) as log:
-        environment = ReadOnlyState(log).environment or ""
+        environment = ReadOnlyState(log, latest_only=True).environment or ""
         if copy:
             part_from_blobs(log_place)
             environment = _new_environment(database, log)

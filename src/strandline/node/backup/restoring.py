@@ -170,7 +170,8 @@ def _load(
             copy_rows(restored, database)
             try:
                 with reading_catalog_log(LogPlace(database, address, clock)) as log:
-                    _verify(ReadOnlyState(log), relocated, name=address.name)
+                    state = ReadOnlyState(log, latest_only=True)
+                    _verify(state, relocated, name=address.name)
             except BaseException:
                 clear(database)
                 raise
