@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptData, IncompatibleFormat
-from strandline.metastore.store.file_columns import FEW, FileColumns, StoredDataFiles
+from strandline.metastore.store.file_columns import (
+    FEW,
+    KEYED,
+    FileColumns,
+    StoredDataFiles,
+    by_partition,
+    without_statistics,
+)
 from strandline.metastore.store.rows import (
     ColumnStatistics,
     DataFile,
@@ -117,6 +124,47 @@ def test_columns_are_the_same_for_few_files_and_for_many(count: int) -> None:
     rows = [row_of(replace(USUAL, rows=number), row_id=number + 1) for number in range(count)]
     parts = [values(part) for part in StoredDataFiles(rows).columns()]
     assert parts == [values(FileColumns.of(list(StoredDataFiles(rows))))]
+
+
+def partitioned(count: int) -> list[Row]:
+    """Return rows of files in seven partitions; every eighth has none, in the first format."""
+    rows = []
+    for number in range(count):
+        partition = (PartitionValue(1000, number % 7),) if number % 8 else ()
+        row = row_of(replace(USUAL, partition=partition), row_id=number + 1)
+        record = row.body[SEAL_BYTES:]
+        rows.append(row if partition else sealed(row, record[:2] + b"\1" + record[3:-1]))
+    return rows
+
+
+@pytest.mark.parametrize("count", [0, FEW, FEW + 1, KEYED + FEW + 2])
+def test_files_are_grouped_by_partition_as_if_they_were_decoded(count: int) -> None:
+    rows = partitioned(count)
+    grouped = by_partition(rows)
+    assert all(row._content is None for row in rows) or count <= FEW
+    assert sum(map(len, grouped.values())) == count
+    for partition, of_partition in grouped.items():
+        assert of_partition == [row for row in rows if row.as_(DataFile).partition == partition]
+
+
+@pytest.mark.parametrize("count", [0, FEW, FEW + 1])
+def test_files_without_statistics_are_the_decoded_ones_without_them(count: int) -> None:
+    rows = partitioned(count)
+    read = without_statistics(rows)
+    assert all(row._content is None for row in rows) or count <= FEW
+    assert read == [replace(row.as_(DataFile), statistics=()) for row in rows]
+
+
+@pytest.mark.parametrize("read", [by_partition, without_statistics])
+def test_a_damaged_row_among_many_raises_an_error(read: Callable[[list[Row]], object]) -> None:
+    rows = partitioned(FEW + 1)
+    rows[3] = rows[3]._replace(body=rows[3].body[:-1] + b"?")
+    with pytest.raises(CorruptData):
+        read(rows)
+    unknown = rows[4].body[SEAL_BYTES:]
+    rows[3] = sealed(rows[3], unknown[:2] + b"\x77" + unknown[3:])
+    with pytest.raises(IncompatibleFormat):
+        read(rows)
 
 
 @pytest.mark.parametrize("change", [lambda body: body[:-1], lambda body: body + b"\0"])

@@ -39,7 +39,7 @@ from immutables import Map
 
 from strandline import work
 from strandline.errors import CorruptData
-from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, Row, RowKind
+from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
 from strandline.metastore.store.table_contents import LeftOut, TableContents
 from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
@@ -138,7 +138,7 @@ class VisibleRows:
 
     @property
     def by_partition(self) -> Mapping[Partition, Sequence[Row]]:
-        """Data files by partition values. The first use decodes all of them."""
+        """Data files by partition values. The first use reads those of all files."""
         if self._by_partition is None:
             self._by_partition = Map(
                 {known: tuple(rows) for known, rows in _partitioned(self).items()}
@@ -206,10 +206,10 @@ class VisibleRows:
 
 
 def _partitioned(rows: Iterable[Row]) -> dict[Partition, list[Row]]:
-    by_partition: defaultdict[Partition, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_partition[row.as_(DataFile).partition].append(row)
-    return dict(by_partition)
+    # Imports pyarrow, which takes longer than a command that reads no file.
+    from strandline.metastore.store.file_columns import by_partition
+
+    return by_partition(list(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ from strandline.metastore.hive.table_structs import table_struct, view_struct
 from strandline.metastore.interface import PRESENT, TableFiles
 from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.metastore.reader import Point, Reader
+from strandline.metastore.store.file_columns import without_statistics
 from strandline.metastore.store.file_schemas import with_schema_versions
-from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
+from strandline.metastore.store.rows import DeleteFile, RowKind
 from strandline.model.descriptors import (
     SchemaDescriptor,
     TableDescriptor,
@@ -238,7 +239,8 @@ class HiveReader(Reader):
         write_ids = self.metastore.transactions.write_ids(table.id, at=last_commit)
         data_rows = store.data_files(table.id, write_ids=write_ids)
         delete_rows = store.rows(table.id, RowKind.DELETE_FILE, write_ids=write_ids)
-        data = [row.as_(DataFile) for row in work.spending(data_rows)]
+        work.spend(len(data_rows))
+        data = without_statistics(data_rows)
         if root is not None:
             data = with_schema_versions(data, table, root=root)
         deletes = tuple(row.as_(DeleteFile) for row in work.spending(delete_rows))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,13 +31,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.metastore.store.rows import NUMBERS, ColumnStatistics, DataFile, Row, RowKind
-from strandline.wire.partitions import encode_partition
+from strandline.model.partitioning import Partition
+from strandline.wire.partitions import decode_partition, encode_partition
 from strandline.wire.registry import PROTOCOL, newest_header
 
-PART = 10_000
-"""The number of files read at once: their bytes and numbers fit in the processor's cache."""
+PART, KEYED = 10_000, 1_000
+"""The number of files read at once: their bytes and numbers fit in the processor's cache.
+
+`KEYED` of them if only partition values are read: a thread of a node does that, and a step of it
+must be short.
+"""
 FEW, FEW_DECODED = 32, 400
 """Up to this many files are faster one by one: `FEW_DECODED` if they are decoded already."""
+_UNKNOWN_BYTES = (AttributeError, IndexError, TypeError, ValueError, struct.error)
+"""What reading columns raises if a row must be decoded to learn what is wrong with it."""
 _KIND = RowKind.DATA_FILE
 _SEAL = struct.Struct("<HI")
 _FILE_HEADER, _STATISTICS_HEADER = (newest_header(of) for of in (DataFile, ColumnStatistics))
@@ -89,7 +97,7 @@ class FileColumns:
         """The columns of the data files in ``rows``. Raises what `Row.as_` raises."""
         try:
             return _read(rows)
-        except (AttributeError, IndexError, TypeError, ValueError, struct.error):
+        except _UNKNOWN_BYTES:
             return cls.of([row.as_(DataFile) for row in rows])
 
 
@@ -120,6 +128,47 @@ class StoredDataFiles(Sequence[DataFile]):
             return
         for first in range(0, count, PART):
             yield FileColumns.read(self._rows[first : first + PART])
+
+
+def by_partition(rows: Sequence[Row]) -> dict[Partition, list[Row]]:
+    """The data files in ``rows`` by partition values. Raises what `Row.as_` raises.
+
+    Nothing else in a file is decoded: that would take ten times as long.
+    """
+    grouped: defaultdict[bytes, list[Row]] = defaultdict(list)
+    for first in range(0, len(rows), KEYED):
+        some = rows[first : first + KEYED]
+        for key, row in zip(_partition_keys(some), some, strict=True):
+            grouped[key].append(row)
+    return {decode_partition(key): of_key for key, of_key in grouped.items()}
+
+
+def without_statistics(rows: Sequence[Row]) -> list[DataFile]:
+    """The data files in ``rows``, without their statistics. Raises what `Row.as_` raises."""
+    files: list[DataFile] = []
+    partition_of = cache(decode_partition)  # many files share a partition
+    for columns in StoredDataFiles(rows).columns():
+        values = zip(
+            columns.file_ids.to_pylist(),
+            columns.paths.to_pylist(),
+            columns.rows.to_pylist(),
+            columns.bytes.to_pylist(),
+            columns.partitions.to_pylist(),
+            columns.schema_versions.to_pylist(),
+            strict=True,
+        )
+        files += (
+            DataFile(
+                file_id=file_id,
+                path=path,
+                rows=row_count,
+                bytes=size,
+                partition=partition_of(partition),
+                schema_version=schema_version,
+            )
+            for file_id, path, row_count, size, partition, schema_version in values
+        )
+    return files
 
 
 # -- columns from values, without `pyarrow.array`, which would import pandas ---------------------
@@ -196,38 +245,60 @@ def _compared(rows: Sequence[Row]) -> tuple[bytes, ...]:
     return bodies
 
 
-def _read(rows: Sequence[Row]) -> FileColumns:
-    """The columns of ``rows``, after comparing their checksums.
+def _partition_keys(rows: Sequence[Row]) -> list[bytes]:
+    """The encoded partition values of each of the data files in ``rows``."""
+    if len(rows) > FEW:
+        try:
+            keys: list[bytes] = _Files(rows).partitions.to_pylist()
+        except _UNKNOWN_BYTES:
+            pass
+        else:
+            return keys
+    return [encode_partition(row.as_(DataFile).partition) for row in rows]
 
-    Raises `ValueError` or `IndexError` unless all are data files of formats known here.
+
+class _Files:
+    """The fields of the data files in ``rows`` up to their partition values.
+
+    Their checksums are compared. Raises `ValueError` or `IndexError` unless all are data files of
+    formats known here. ``bodies`` are read up to the field after them.
     """
-    records = _compared(rows)
-    lengths = array("q", map(len, records))
-    ends = numbers(array("q", accumulate(lengths)))
-    starts = pc.subtract(ends, numbers(lengths))
-    bodies = _Bodies(
-        pa.py_buffer(b"".join((*records, b"\0"))),  # one more byte, to read ahead
-        pc.add(starts, _number(_SEAL.size)),
-    )
-    bodies.skip(_FILE_HEADER[:-1])
-    version = bodies.number()
-    _require_all(pc.and_(pc.greater(version, _number(0)), pc.less_equal(version, _number(_TYPED))))
-    is_versioned = pc.greater_equal(version, _number(_VERSIONED))
-    file_ids, paths = bodies.number(), bodies.text()
-    row_counts, sizes = bodies.number(), bodies.number()
-    partition_begins, partition_ends = bodies.text()
-    is_typed = pc.equal(version, _number(_TYPED))
-    partition_ends = pc.if_else(is_typed, partition_ends, partition_begins)
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        records = _compared(rows)
+        lengths = array("q", map(len, records))
+        self.ends = numbers(array("q", accumulate(lengths)))
+        starts = pc.subtract(self.ends, numbers(lengths))
+        self.bodies = bodies = _Bodies(
+            pa.py_buffer(b"".join((*records, b"\0"))),  # one more byte, to read ahead
+            pc.add(starts, _number(_SEAL.size)),
+        )
+        bodies.skip(_FILE_HEADER[:-1])
+        self.versions = versions = bodies.number()
+        _require_all(
+            pc.and_(pc.greater(versions, _number(0)), pc.less_equal(versions, _number(_TYPED)))
+        )
+        self.file_ids, self.paths = bodies.number(), bodies.text()
+        self.row_counts, self.sizes = bodies.number(), bodies.number()
+        begins, ends = bodies.text()
+        ends = pc.if_else(pc.equal(versions, _number(_TYPED)), ends, begins)
+        self.partitions = bodies.cut(begins, ends).cast(pa.binary())
+
+
+def _read(rows: Sequence[Row]) -> FileColumns:
+    """The columns of ``rows``. Raises what `_Files` raises."""
+    files = _Files(rows)
+    bodies = files.bodies
     counts = bodies.number()
     column_ids, lowers, uppers, nulls = _read_statistics(bodies, counts)
-    schema_versions = bodies.number(is_versioned)
-    _require_all(pc.equal(bodies.places, ends))
+    schema_versions = bodies.number(pc.greater_equal(files.versions, _number(_VERSIONED)))
+    _require_all(pc.equal(bodies.places, files.ends))
     return FileColumns(
-        file_ids=file_ids,
-        paths=bodies.cut(*paths),
-        rows=row_counts,
-        bytes=sizes,
-        partitions=bodies.cut(partition_begins, partition_ends).cast(pa.binary()),
+        file_ids=files.file_ids,
+        paths=bodies.cut(*files.paths),
+        rows=files.row_counts,
+        bytes=files.sizes,
+        partitions=files.partitions,
         statistics=counts,
         column_ids=column_ids,
         lowers=lowers,

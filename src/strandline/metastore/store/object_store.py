@@ -36,7 +36,7 @@ from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.metastore.store.notifications import NUMBERS, NotificationLog, WriteEvent
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
-from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
+from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents, table_contents
@@ -106,7 +106,11 @@ class ObjectStore(ABC):
         rows = self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         if partitions is None:
             return rows
-        return [row for row in rows if row.as_(DataFile).partition in partitions]
+        # Imports pyarrow, which takes longer than a command that reads no file.
+        from strandline.metastore.store.file_columns import by_partition
+
+        wanted_rows = (of_key for key, of_key in by_partition(rows).items() if key in partitions)
+        return sorted(chain.from_iterable(wanted_rows), key=lambda row: row.name)
 
     @abstractmethod
     def staging(
