@@ -417,6 +417,19 @@ class Reading:
         return [number]
 
 
+class Permits:
+    """Lets one call of `Reading` go on for each permit."""
+
+    def __init__(self, permits: threading.Semaphore) -> None:
+        self._permits = permits
+
+    def wait(self, timeout: float) -> bool:
+        return self._permits.acquire(timeout=timeout)
+
+    def set(self) -> None:
+        self._permits.release(100)
+
+
 @pytest.fixture
 def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
     """A handler that replaces the one of ``get_tables`` in a test."""
@@ -460,6 +473,57 @@ def test_the_same_request_of_a_user_is_read_once_at_a_time_until_the_next_commit
         assert await other_user.answer() == ["2"]
         assert [await client.answer() for client in later] == 10 * [["3"]]
         assert await ReadingClient(service).answer() == ["4"]
+
+    with Node.open(tmp_path / "store", background=False) as node:
+        asyncio.run(main(node))
+
+
+def test_without_a_mark_a_client_shares_only_a_read_that_begins_after_its_request(
+    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Semaphore(0)
+
+    async def main(node: Node) -> None:
+        monkeypatch.setattr(node.metastore, "mark", lambda: None)
+        monkeypatch.setattr(reading, "go_on", Permits(ended))
+        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+        first = ReadingClient(service)
+        same = [ReadingClient(service) for _ in range(10)]
+        gone, other_user = ReadingClient(service), ReadingClient(service, user="bob")
+        gone.connection.on_leave()
+        ended.release(2)
+        assert await first.answer() == ["1"]  # and those that came meanwhile begin the next read
+        assert await other_user.answer() == ["2"]
+        while reading.calls < 3:
+            await asyncio.sleep(0)
+        later = [ReadingClient(service) for _ in range(10)]
+        ended.release(2)
+        assert [await client.answer() for client in same] == 10 * [["3"]]
+        assert [await client.answer() for client in later] == 10 * [["4"]]
+        with pytest.raises(asyncio.CancelledError):
+            await gone.answer()
+        assert reading.calls == 4
+
+    with Node.open(tmp_path / "store", background=False) as node:
+        asyncio.run(main(node))
+
+
+def test_clients_that_waited_for_a_read_without_a_mark_share_what_is_kept_at_the_next_mark(
+    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Semaphore(0)
+    marks: list[int] = []
+
+    async def main(node: Node) -> None:
+        monkeypatch.setattr(node.metastore, "mark", lambda: marks[-1] if marks else None)
+        monkeypatch.setattr(reading, "go_on", Permits(ended))
+        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+        clients = [ReadingClient(service) for _ in range(3)]
+        marks.append(7)
+        ended.release(2)
+        assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
+        later = ReadingClient(service)
+        assert service.look_up(later.connection.request) is not None
 
     with Node.open(tmp_path / "store", background=False) as node:
         asyncio.run(main(node))

@@ -31,6 +31,11 @@ the same only while answers about the present do, and reading it costs microseco
 makes every kept answer useless, and the next request for each makes it again. That is the price of
 not tracking what an answer depends on. Then many clients may send one request at the same time. If
 the first one leaves the loop, those with the same user and mark wait for its answer.
+
+Without a mark (on a server, between a commit and the next look at the log), a read in progress may
+have begun before a commit that the next client knows of. So a client may share a read only if its
+request had arrived when the read began. All that come while a read is in progress wait for its end,
+and share the next one.
 """
 
 from __future__ import annotations
@@ -181,9 +186,13 @@ _Question = tuple[bytes, Hashable, str]
 
 @dataclass(slots=True)
 class _Read:
-    """A read in a worker thread, and the number of its clients that have not left."""
+    """A read in a worker thread, and the number of its clients that have not left.
+
+    Reads are numbered in the order in which they begin.
+    """
 
     call: PooledCall
+    number: int
     clients: int = 0
 
     def leave(self) -> None:
@@ -228,6 +237,7 @@ class HiveMetastoreService:
         self._children = children
         self._kept_answers = KeptAnswers(max_bytes=kept_bytes)
         self._reads: dict[_Question, _Read] = {}  # in progress
+        self._begun_reads = 0
         self._at_once = self._waited = self._changes = self._delegated = 0
         delegate = None if children is None else self.delegate
         self.dispatcher = Dispatcher(
@@ -283,15 +293,62 @@ class HiveMetastoreService:
 
     def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
         key, mark = connection.request, self._metastore.mark()
-        question = key, mark, request.user
+        read = self._in_progress((key, mark, request.user))
+        if read is None or mark is not None:
+            return self._read_at(mark, read, connection, method, request)
+        return self._read_after(read, connection, method, request)
+
+    def _read_after(
+        self, earlier: _Read, connection: ConnectionInfo, method: Method, request: Request
+    ) -> Coroutine[Any, Any, Any]:
+        """Read when ``earlier`` has ended, which began before the request arrived."""
+        key, begun_reads, has_left = connection.request, self._begun_reads, False
+
+        def leave() -> None:
+            nonlocal has_left
+            has_left = True
+
+        connection.on_leave = leave
+
+        async def waited() -> Any:
+            read: _Read | None = earlier
+            mark: Hashable | None = None
+            while read is not None and mark is None and read.number <= begun_reads:
+                await asyncio.wait([read.call.result])
+                if has_left:  # nobody needs another read
+                    raise asyncio.CancelledError
+                kept_answer, mark = self.look_up(key), self._metastore.mark()
+                if kept_answer is not None:
+                    return Encoded(kept_answer)
+                read = self._in_progress((key, mark, request.user))
+            answer = self._read_at(mark, read, connection, method, request)
+            return await answer if isinstance(answer, Coroutine) else answer
+
+        return waited()
+
+    def _in_progress(self, question: _Question) -> _Read | None:
         read = self._reads.get(question)
-        if read is None or read.call.result.cancelled():
+        return None if read is None or read.call.result.done() else read
+
+    def _read_at(
+        self,
+        mark: Hashable | None,
+        read: _Read | None,
+        connection: ConnectionInfo,
+        method: Method,
+        request: Request,
+    ) -> Any:
+        """Share ``read``, or begin one if it is None, at the present ``mark``."""
+        key = connection.request
+        question = key, mark, request.user
+        if read is None:
+            self._begun_reads += 1
             begun = self._begin(connection, method, request)
             if not isinstance(begun, PooledCall):
                 self._at_once += 1
                 return self._keep(key, mark, begun)
-            read = _Read(begun)
-            if key and mark is not None:
+            read = _Read(begun, self._begun_reads)
+            if key:
                 self._reads[question] = read
                 begun.result.add_done_callback(lambda _: self._forget(question, begun))
         read.clients += 1
