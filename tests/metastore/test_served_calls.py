@@ -8,7 +8,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,13 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.call_log import CallLog
-from strandline.metastore.served_calls import RequestMemory, delegate
+from strandline.metastore.served_calls import AnswerMemory, RequestMemory, delegate
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.thrift import ThriftException
 from strandline.node import Node
-from strandline.work.child_pool import ChildPool
+from strandline.work.child_pool import ChildPool, Reply
+from strandline.work.contents import Content
 from tests.log_lines import NEVER_SLOW_MS, log_lines
 from tests.metastore.hive.hive_node import HiveNode, hive_node
 from tests.metastore.session.served import serving
@@ -154,6 +155,35 @@ def test_holding_less_and_releasing_give_memory_back() -> None:
     memory.release("a")
     memory.release("a")
     assert memory.taken == 0
+
+
+def test_an_answer_that_several_clients_share_takes_memory_once() -> None:
+    memory = AnswerMemory(1_500, allowance=100)
+    shared = bytes(1_100)
+    for client in range(20):
+        memory.hold_answer(client, shared, only_reads=True)
+    assert memory.taken == 1_000
+    with pytest.raises(Overloaded, match="have not read the answers"):
+        memory.hold_answer("other", bytes(1_100), only_reads=True)
+    for client in range(19):
+        memory.release(client)
+        memory.release(client)
+    assert memory.taken == 1_000
+    memory.hold_answer(19, bytes(400), only_reads=True)
+    assert (memory.taken, memory.refused) == (300, 1)
+    memory.release(19)
+    assert memory.taken == 0
+
+
+def test_the_copies_of_the_answer_of_a_child_take_memory_once() -> None:
+    memory, reply = AnswerMemory(1_500, allowance=100), Reply({}, Content.of(bytes(1_100)))
+    copy, other = reply.copy(), Content.of(bytes(1_100))
+    with closing(reply.content), closing(copy.content), closing(other):
+        memory.hold_answer("a", reply.content, only_reads=True)
+        memory.hold_answer("b", copy.content, only_reads=True)
+        assert memory.taken == 1_000
+        memory.hold_answer("c", other, only_reads=False)
+        assert memory.taken == 2_000
 
 
 @pytest.mark.parametrize(("only_reads", "looks"), [(False, 1), (True, 0)])

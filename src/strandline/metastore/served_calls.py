@@ -21,10 +21,14 @@ looked at the store again. This also holds after an error: a child that died may
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable
+
 from strandline.errors import Overloaded
 from strandline.metastore.metastore import Metastore
 from strandline.work.child_pool import ChildPool, Data, Reply
 from strandline.work.children import Fields
+from strandline.work.contents import Content
 
 ALLOWANCE = 256 * 1024
 """The bytes that each owner may use without the pool."""
@@ -74,22 +78,43 @@ class RequestMemory:
 class AnswerMemory(RequestMemory):
     """A pool for answers that are not sent yet.
 
-    An answer may be larger than the whole pool if nothing else is taken.
+    An answer may be larger than the whole pool if nothing else is taken. One that several clients
+    share takes memory once.
     """
 
-    def hold_answer(self, owner: object, amount: int, *, only_reads: bool) -> None:
-        """Hold an answer of ``amount`` bytes in all for ``owner``.
+    def __init__(self, pool: int, *, allowance: int = ALLOWANCE) -> None:
+        super().__init__(pool, allowance=allowance)
+        self._shared: dict[object, Hashable] = {}  # the answer that each owner holds
+        self._owners = Counter[Hashable]()  # how many hold each answer
 
-        Raises `Overloaded` if the pool lacks them and the call ``only_reads``, so that it may be
-        repeated.
+    def hold_answer(self, owner: object, body: bytes | Content, *, only_reads: bool) -> None:
+        """Hold an answer for ``owner``, in place of another one.
+
+        Raises `Overloaded` if the pool lacks its memory and the call ``only_reads``, so that it may
+        be repeated.
         """
-        if only_reads and self.taken and self._lacks(owner, amount):
+        answer, amount = (
+            (id(body), len(body)) if isinstance(body, bytes) else (body.identity(), body.size)
+        )
+        if only_reads and self.taken and self._lacks(answer, amount):
             self.refused += 1
             raise Overloaded(
                 "this node is full: its clients have not read the answers that it holds for them;"
                 " nothing was changed, try again"
             )
-        self._take(owner, amount)
+        self.release(owner)
+        self._shared[owner] = answer
+        self._owners[answer] += 1
+        self._take(answer, amount)
+
+    def release(self, owner: object) -> None:
+        answer = self._shared.pop(owner, None)
+        if answer is None:
+            return
+        self._owners[answer] -= 1
+        if not self._owners[answer]:
+            del self._owners[answer]
+            super().release(answer)
 
 
 async def delegate(

@@ -48,6 +48,11 @@ class Content:
         """Return the file descriptor, to send it to another process."""
         return self._descriptor
 
+    def identity(self) -> tuple[int, int]:
+        """Return what is equal for the copies of one content, and different for all others."""
+        status = os.fstat(self._descriptor)
+        return status.st_dev, status.st_ino
+
     def write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         while rest:

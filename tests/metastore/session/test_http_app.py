@@ -316,11 +316,11 @@ def test_the_memory_of_incomplete_bodies_is_bounded_and_small_requests_are_serve
 
 def test_if_too_many_answers_wait_only_the_answers_of_reads_are_refused() -> None:
     bodies = Bodies(max_bytes=1, seconds=1, memory_bytes=1, answer_bytes=1, outside=False)
-    answer = b" " * (ALLOWANCE + 1)
-    answered = bodies.answer(answer, "application/json", only_reads=True)
+    first, second = bytes(ALLOWANCE + 1), bytes(ALLOWANCE + 1)
+    answered = bodies.answer(first, "application/json", only_reads=True)
     with pytest.raises(Overloaded, match="nothing was changed"):
-        bodies.answer(answer, "application/json", only_reads=True)
-    sent = bodies.answer(answer, "application/json", only_reads=False)
+        bodies.answer(second, "application/json", only_reads=True)
+    sent = bodies.answer(second, "application/json", only_reads=False)
     assert sent is not answered
     assert bodies.answers.taken == 2
 

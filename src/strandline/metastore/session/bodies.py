@@ -179,7 +179,7 @@ class Bodies:
             return Answer(body, content_type)
         answer = LongAnswer(body, content_type, on_sent=self.answers.release)
         try:
-            self.answers.hold_answer(answer, answer.size, only_reads=only_reads)
+            self.answers.hold_answer(answer, body, only_reads=only_reads)
         except Overloaded:
             answer.close()
             raise

@@ -167,7 +167,7 @@ class Outgoing:
             return
         try:
             only_reads = self._server.dispatcher.only_reads(method)
-            self._server.answers.hold_answer(self._owner, size, only_reads=only_reads)
+            self._server.answers.hold_answer(self._owner, body, only_reads=only_reads)
         except Overloaded:
             if isinstance(body, Content):
                 body.close()
