@@ -16,6 +16,7 @@ from strandline.metastore.cache import cached_store, log_applier, replica_set
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.store.notifications import LogPosition, Notification
+from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.row_queries import delete_rows
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.model.partitioning import Partition, PartitionValue
@@ -353,6 +354,33 @@ def test_a_table_whose_rows_are_replaced_stays_in_memory_without_those_removed_l
     for old in lists[:-1]:  # the store still has the rows
         assert files(cache, write_ids=old) == files(dml.store, write_ids=old)
     assert hits(cache) == (before[0] + 1, before[1] + 3)
+
+
+def test_a_table_of_which_very_many_rows_change_at_once_is_loaded_again(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_applier, "MAX_CHANGED_ROWS", 2)
+    cache = dml.cached()
+    dml.append("a")
+    files(cache)
+    dml.append("b", "c")
+    assert files(cache) == ["a", "b", "c"]
+    assert cache.statistics().loads == 1
+    dml.append("d", "e", "f")
+    cache.log_applier.catch_up()
+    assert cache.statistics().replicas == 0
+    assert files(cache) == ["a", "b", "c", "d", "e", "f"]
+    assert cache.statistics().loads == 2
+
+
+def test_a_cache_without_memory_does_not_look_whether_a_table_fits(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached(memory_bytes=0)
+    dml.append("a")
+    monkeypatch.delattr(SqlObjectStore, "contents")
+    assert files(cache) == ["a"]
+    assert cache.statistics().misses_by_cause["not_held"] == 1
 
 
 def test_a_table_that_was_too_large_is_loaded_when_its_rows_were_cleaned(

@@ -114,13 +114,6 @@ def test_a_table_larger_than_memory_is_not_loaded_again_until_it_is_evicted(
     assert replicas.begin_load(TABLE) is not None
 
 
-def test_a_table_that_outgrew_its_limit_is_not_loaded_again(replicas: ReplicaSet) -> None:
-    load(replicas, loaded())
-    replicas.outgrow(TABLE)
-    assert held(replicas) == []
-    assert replicas.begin_load(TABLE) is None
-
-
 def test_the_tables_known_to_be_too_large_are_bounded(
     replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,18 @@ class Queue:
         self._lock.release()
 
 
+@pytest.mark.parametrize("count", [0, 5, 6])
+def test_the_rows_of_a_large_table_are_put_into_maps_in_steps(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "_STEP", 5)
+    replica = shown_with_files(count)
+    rows = replica.visible(RowKind.DATA_FILE, replica.committed)
+    assert len(rows) == count
+    assert [rows.get(row.name) for row in rows] == list(rows)
+    assert len(rows.without([row.row_id for row in rows])) == 0
+
+
 def test_readers_that_come_together_make_one_answer_from_all_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

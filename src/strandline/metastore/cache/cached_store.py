@@ -35,7 +35,7 @@ What must stay true:
   applied here. After the end of a transaction, memory does not answer for the present before the
   next look at the log;
 * eviction only frees memory. Memory is bounded; the least recently used table is evicted first. A
-  table with very many rows is never held: each change of it would cost as much as a large answer.
+  table with very many rows is never held: loading it would keep a thread busy for many seconds.
 
 Rejected: one value for each entry with a flag "committed" (two open transactions break it), and
 such a flag with the set of open writes beside it (older readers would never hit).

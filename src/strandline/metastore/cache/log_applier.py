@@ -30,7 +30,7 @@ from typing import NamedTuple
 from strandline.catalog.verbs import verb_named
 from strandline.clock import Timestamp
 from strandline.errors import Stopping, StrandlineError, Unavailable
-from strandline.metastore.cache.replica_set import MAX_ROWS, Change, HeldReplica, ReplicaSet
+from strandline.metastore.cache.replica_set import Change, HeldReplica, ReplicaSet
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import (
     ABORT,
@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 BATCH = 100
 """The number of events that are read and applied at once."""
+MAX_CHANGED_ROWS = 20_000
+"""The maximum number of rows that are applied as one change; more evict their table."""
 ROOM_SECONDS = 0.05
 """The shortest time between a look at the log and the next one of the following thread."""
 ROUND_SECONDS = 0.25
@@ -209,8 +211,8 @@ class LogApplier:
         if table_id is None or write_id is None or not self._replicas.follows(table_id):
             return []
         stagings = [(event.event_id, event.write()) for event in run]
-        if sum(body.rows + len(body.removed) for _, body in stagings) > MAX_ROWS:
-            self._replicas.outgrow(table_id)
+        if sum(body.rows + len(body.removed) for _, body in stagings) > MAX_CHANGED_ROWS:
+            self._replicas.evict(table_id)
             return []
         added = [
             row

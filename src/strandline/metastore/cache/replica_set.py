@@ -35,8 +35,8 @@ from strandline.work.turns import Turns
 logger = logging.getLogger(__name__)
 
 MAX_CHANGES_WHILE_LOADING = 10_000
-MAX_ROWS = 20_000
-"""The maximum number of rows of a table in memory: a change may scan all of them."""
+MAX_ROWS = 60_000
+"""The maximum number of rows of a table in memory: loading them takes a thread a second or two."""
 MAX_OVERSIZED = 1_000
 
 
@@ -134,7 +134,8 @@ class ReplicaSet:
     def begin_load(self, table_id: int) -> Load | None:
         """Announce a load; None if the table is being loaded, or is known to be too large."""
         with self._lock:
-            if table_id in self._loading or table_id in self._oversized:
+            is_too_large = table_id in self._oversized or not self.memory_bytes
+            if is_too_large or table_id in self._loading:
                 return None
             load = self._loading[table_id] = Load(table_id)
             return load
@@ -204,12 +205,6 @@ class ReplicaSet:
         with self._lock:
             self._evict(table_id)
             self._oversized.pop(table_id, None)
-
-    def outgrow(self, table_id: int) -> None:
-        """Evict a table that has become too large to be held; it is not loaded again."""
-        with self._lock:
-            self._evict(table_id)
-            self._note_oversized(table_id)
 
     def skip(self, event_id: int, *, poisoned: Collection[int] | None) -> None:
         """Skip an event that cannot be read, and evict its tables, or all tables if None."""

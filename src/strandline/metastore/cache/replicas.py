@@ -31,9 +31,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 from immutables import Map
 
@@ -53,6 +53,12 @@ REPLICA_BYTES = 2_000
 
 MAX_DIFFERENT = 1_000
 """An answer is derived from another one if their lists differ by at most this many writes."""
+
+_STEP = 500
+"""The number of values that are put into a map at once: some half a millisecond."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 AnswerKey = tuple[int, tuple[int, ...]]
 """The high-water mark and the exceptions of a list."""
@@ -114,7 +120,8 @@ class VisibleRows:
     @classmethod
     def of(cls, by_name: dict[str, Row]) -> VisibleRows:
         names_by_id = {row.row_id: name for name, row in by_name.items()}
-        return cls(Map(by_name), Map(names_by_id), _Order(sorted(by_name.values(), key=_by_name)))
+        order = _Order(sorted(by_name.values(), key=_by_name))
+        return cls(_map_of(by_name), _map_of(names_by_id), order)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -473,7 +480,7 @@ class Replica:
         return Shown(
             write_ids,
             VisibleRows.of(by_name),
-            Map(dict.fromkeys(removed)),
+            _map_of(dict.fromkeys(removed)),
             len(by_name) < len(visible_rows),
         )
 
@@ -487,6 +494,15 @@ def _rows_in(rows: Iterable[Row], zone_partitions: frozenset[int] | None) -> Ite
             yield row
         else:
             row.compare()  # else a row with a damaged bucket would be missing without an error
+
+
+def _map_of(values: Mapping[K, V]) -> Map[K, V]:
+    """A map with these values, made in steps: the event loop waits during each of them."""
+    making = Map[K, V]().mutate()
+    items = iter(values.items())
+    while some := dict(islice(items, _STEP)):
+        making.update(some)
+    return making.finish()
 
 
 def _serves(answer: Shown | None, by_partition: bool) -> TypeGuard[Shown]:
