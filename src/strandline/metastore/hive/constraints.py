@@ -24,55 +24,38 @@ from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import Constraint, ConstraintKind, TableDescriptor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Form:
-    """Hive's names for the parts of one kind of constraint.
+    """Hive's names for the parts of one kind of constraint. ``side`` begins those of its table."""
 
-    ``listed`` is the field of answers, and of requests that create a table. ``added`` is the field
-    of the request that adds constraints.
-    """
-
-    listed: str
-    added: str
+    word: str
     name: str
-    schema: str = "table_db"
-    table: str = "table_name"
-    column: str = "column_name"
     text: str | None = None
+    side: str = ""
     numbered: bool = False
+
+    @property
+    def listed(self) -> str:
+        """The field of answers, and of requests that create a table."""
+        return f"{self.word}s"
+
+    @property
+    def home(self) -> tuple[str, str]:
+        """The fields of the schema and the table."""
+        return f"{self.side}table_db", f"{self.side}table_name"
+
+    @property
+    def column(self) -> str:
+        return f"{self.side}column_name"
 
 
 _FORMS: Mapping[ConstraintKind, _Form] = {
-    ConstraintKind.PRIMARY_KEY: _Form(
-        listed="primaryKeys", added="primaryKeyCols", name="pk_name", numbered=True
-    ),
-    ConstraintKind.FOREIGN_KEY: _Form(
-        listed="foreignKeys",
-        added="foreignKeyCols",
-        name="fk_name",
-        schema="fktable_db",
-        table="fktable_name",
-        column="fkcolumn_name",
-        numbered=True,
-    ),
-    ConstraintKind.UNIQUE: _Form(
-        listed="uniqueConstraints", added="uniqueConstraintCols", name="uk_name", numbered=True
-    ),
-    ConstraintKind.NOT_NULL: _Form(
-        listed="notNullConstraints", added="notNullConstraintCols", name="nn_name"
-    ),
-    ConstraintKind.DEFAULT: _Form(
-        listed="defaultConstraints",
-        added="defaultConstraintCols",
-        name="dc_name",
-        text="default_value",
-    ),
-    ConstraintKind.CHECK: _Form(
-        listed="checkConstraints",
-        added="checkConstraintCols",
-        name="dc_name",
-        text="check_expression",
-    ),
+    ConstraintKind.PRIMARY_KEY: _Form("primaryKey", "pk_name", numbered=True),
+    ConstraintKind.FOREIGN_KEY: _Form("foreignKey", "fk_name", side="fk", numbered=True),
+    ConstraintKind.UNIQUE: _Form("uniqueConstraint", "uk_name", numbered=True),
+    ConstraintKind.NOT_NULL: _Form("notNullConstraint", "nn_name"),
+    ConstraintKind.DEFAULT: _Form("defaultConstraint", "dc_name", "default_value"),
+    ConstraintKind.CHECK: _Form("checkConstraint", "dc_name", "check_expression"),
 }
 _FOREIGN = _FORMS[ConstraintKind.FOREIGN_KEY].listed
 
@@ -92,8 +75,8 @@ def added_event(
     constraints = [known for known in table.constraints if known.name in added]
     if len({constraint.kind for constraint in constraints}) != 1:
         return None
-    singular = _FORMS[constraints[0].kind].listed.removesuffix("s")
-    struct_name = f"SQL{singular[0].upper()}{singular[1:]}"
+    word = _FORMS[constraints[0].kind].word
+    struct_name = f"SQL{word[0].upper()}{word[1:]}"
     shown = _Shown(catalog)
     structs = [
         struct
@@ -101,7 +84,7 @@ def added_event(
         for struct in shown.structs(table, constraint, schema=schema)
     ]
     texts = [HIVE_CODEC.to_json_text(struct_name, struct) for struct in structs]
-    return f"ADD_{singular.upper()}", {f"{singular}ListJson": texts}
+    return f"ADD_{word.upper()}", {f"{word}ListJson": texts}
 
 
 class _Shown:
@@ -125,7 +108,7 @@ class _Shown:
     ) -> Iterator[Struct]:
         """Yield a struct per column of a constraint, or one for a check without columns."""
         form = _FORMS[constraint.kind]
-        home = {form.schema: schema, form.table: table.name.lower()}
+        home = dict(zip(form.home, (schema, table.name.lower()), strict=True))
         return (home | struct for struct in self._structs(form, table, constraint))
 
     def _declared(self, table: TableDescriptor) -> Iterator[Constraint]:
@@ -300,8 +283,8 @@ def _adding(method: str, kind: ConstraintKind) -> None:
 
     @changes(method)
     async def add(call: Call) -> None:
-        sent = call.structs(form.added)
-        homes = {(struct.get(form.schema, ""), struct.get(form.table, "")) for struct in sent}
+        sent = call.structs(f"{form.word}Cols")
+        homes = {tuple(struct.get(field, "") for field in form.home) for struct in sent}
         if len(homes) != 1:
             raise InvalidInput(
                 f"the constraints belong to {len(homes)} tables; send the constraints of one table"
@@ -310,11 +293,7 @@ def _adding(method: str, kind: ConstraintKind) -> None:
         constraints = tuple(_definitions(kind, sent))
         await require_parents(call, constraints)
         call.execute(
-            AddConstraints(
-                schema=present_schema(schema),
-                table=table,
-                constraints=constraints,
-            )
+            AddConstraints(schema=present_schema(schema), table=table, constraints=constraints)
         )
 
 
