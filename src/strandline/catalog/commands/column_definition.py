@@ -56,6 +56,12 @@ class ColumnDefinition:
     default: str | None = None
     metadata: str = ""
 
+    def with_id(self, column_id: int, of_type: DataType) -> ColumnDescriptor:
+        """The column in a table, where its type has ids too."""
+        return ColumnDescriptor(
+            column_id, self.name, of_type, self.nullable, self.comment, self.default, self.metadata
+        )
+
 
 def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
     """Refuse invalid and duplicate names, invalid metadata, and too many columns."""
@@ -174,17 +180,7 @@ def new_columns(
         column_id, next_id, data_type = next_id, next_id + 1, definition.type
         if depth_of(data_type):  # an id in it is of the table that the type was copied from
             data_type, next_id = carry_ids(VOID, data_type, next_id)
-        columns.append(
-            ColumnDescriptor(
-                column_id,
-                definition.name,
-                data_type,
-                definition.nullable,
-                definition.comment,
-                definition.default,
-                definition.metadata,
-            )
-        )
+        columns.append(definition.with_id(column_id, data_type))
     return tuple(columns), next_id
 
 
@@ -215,15 +211,7 @@ def redefine_columns(
                 definition = with_checked_default(
                     definition, any_expression=not table.transactional
                 )
-            column = ColumnDescriptor(
-                existing.id,
-                definition.name,
-                data_type,
-                definition.nullable,
-                definition.comment,
-                definition.default,
-                definition.metadata,
-            )
+            column = definition.with_id(existing.id, data_type)
         columns.append(column)
     return tuple(columns), next_id
 
