@@ -7,9 +7,10 @@ To change a store, a command joins it as one more node (`joining`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import wraps
 from typing import Any
 
 import click
@@ -84,11 +85,23 @@ def report(
             click.echo(f"  {describe(verb, arguments)}")
 
 
-def execute(store: Store, command: Command, *, user: str, output: str, nothing: str) -> None:
-    """Execute ``command`` on an existing store, and `report` the new version."""
-    with joining(store) as node:
-        session = node.session(user=user)
-        report(session, session.execute(command), output=output, nothing=nothing)
+def executes(nothing: str) -> Callable[[Callable[..., Command]], Callable[..., None]]:
+    """Make a function that returns a command execute it on an existing store, and `report` it.
+
+    The function gets its arguments and options without the store, the user and the output.
+    """
+
+    def decorate(requested: Callable[..., Command]) -> Callable[..., None]:
+        @wraps(requested)
+        def execute(store: Store, *, user: str, output: str, **given: Any) -> None:
+            command = requested(**given)
+            with joining(store) as node:
+                session = node.session(user=user)
+                report(session, session.execute(command), output=output, nothing=nothing)
+
+        return USER(OUTPUT(execute))
+
+    return decorate
 
 
 class _Versions(click.ParamType[tuple[int, int | None]]):

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import click
 
+from strandline.catalog import Command
 from strandline.catalog.commands import SetConfiguration
 from strandline.catalog.configuration import parameter_values
-from strandline.cli.changes import execute
-from strandline.cli.options import (
-    OUTPUT,
-    STORE,
-    USER,
-    Store,
-    cells,
-    new_console,
-    new_table,
-    print_json,
-)
+from strandline.cli.changes import executes
+from strandline.cli.options import OUTPUT, STORE, Store, cells, new_console, new_table, print_json
 from strandline.cli.stores import latest_of
 
-_NOTHING = "it already has this value"
+_changes = executes("it already has this value")
 
 
 @click.group()
@@ -51,20 +43,16 @@ def show(store: Store, *, output: str) -> None:
 @STORE
 @click.argument("name")
 @click.argument("value")
-@USER
-@OUTPUT
-def set_value(store: Store, *, name: str, value: str, user: str, output: str) -> None:
+@_changes
+def set_value(name: str, value: str) -> Command:
     """Give the parameter NAME a VALUE, on every node and at once."""
-    command = SetConfiguration(name=name, value=value)
-    execute(store, command, user=user, output=output, nothing=_NOTHING)
+    return SetConfiguration(name=name, value=value)
 
 
 @parameter.command()
 @STORE
 @click.argument("name")
-@USER
-@OUTPUT
-def reset(store: Store, *, name: str, user: str, output: str) -> None:
+@_changes
+def reset(name: str) -> Command:
     """Give the parameter NAME its default again."""
-    command = SetConfiguration(name=name, value=None)
-    execute(store, command, user=user, output=output, nothing=_NOTHING)
+    return SetConfiguration(name=name, value=None)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from strandline.catalog import Command
 from strandline.catalog.commands import (
     AlterRole,
     CreateRole,
@@ -19,17 +20,8 @@ from strandline.catalog.commands import (
     RevokeRole,
 )
 from strandline.catalog.commands.grants import grantable
-from strandline.cli.changes import execute
-from strandline.cli.options import (
-    OUTPUT,
-    STORE,
-    USER,
-    Store,
-    cells,
-    new_console,
-    new_table,
-    print_json,
-)
+from strandline.cli.changes import executes
+from strandline.cli.options import OUTPUT, STORE, Store, cells, new_console, new_table, print_json
 from strandline.cli.stores import latest_of
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import roles_of
@@ -46,14 +38,10 @@ def role() -> None:
 @click.argument("name")
 @click.option("--superuser", is_flag=True, help="The role may do everything.")
 @click.option("--no-inherit", is_flag=True, help="The role has only its own privileges.")
-@USER
-@OUTPUT
-def create(
-    store: Store, *, name: str, superuser: bool, no_inherit: bool, user: str, output: str
-) -> None:
+@executes("the role already exists")
+def create(*, name: str, superuser: bool, no_inherit: bool) -> Command:
     """Create the role NAME. A user who connects under that name has it."""
-    command = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
-    execute(store, command, user=user, output=output, nothing="the role already exists")
+    return CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
 
 
 @role.command()
@@ -65,56 +53,40 @@ def create(
 @click.option(
     "--inherit/--no-inherit", default=None, help="Whether the role has its roles' privileges."
 )
-@USER
-@OUTPUT
-def alter(
-    store: Store,
-    *,
-    name: str,
-    superuser: bool | None,
-    inherit: bool | None,
-    user: str,
-    output: str,
-) -> None:
+@executes("nothing to change")
+def alter(*, name: str, superuser: bool | None, inherit: bool | None) -> Command:
     """Change the role NAME."""
-    changed = AlterRole(name=name, superuser=superuser, inherit=inherit)
-    execute(store, changed, user=user, output=output, nothing="nothing to change")
+    return AlterRole(name=name, superuser=superuser, inherit=inherit)
 
 
 @role.command()
 @STORE
 @click.argument("name")
 @click.option("--reassign-to", metavar="ROLE", help="The new owner of the role's objects.")
-@USER
-@OUTPUT
-def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output: str) -> None:
+@executes("the role does not exist")
+def drop(*, name: str, reassign_to: str | None) -> Command:
     """Drop the role NAME."""
-    dropped = DropRole(name=name, reassign_to=reassign_to)
-    execute(store, dropped, user=user, output=output, nothing="the role does not exist")
+    return DropRole(name=name, reassign_to=reassign_to)
 
 
 @role.command("grant")
 @STORE
 @click.argument("role")
 @click.argument("member")
-@USER
-@OUTPUT
-def add_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
+@executes("it is already a member")
+def add_member(*, role: str, member: str) -> Command:
     """Make MEMBER a member of ROLE: it has the privileges of ROLE too."""
-    granted = GrantRole(role=role, member=member)
-    execute(store, granted, user=user, output=output, nothing="it is already a member")
+    return GrantRole(role=role, member=member)
 
 
 @role.command("revoke")
 @STORE
 @click.argument("role")
 @click.argument("member")
-@USER
-@OUTPUT
-def remove_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
+@executes("it is not a member")
+def remove_member(*, role: str, member: str) -> Command:
     """End the membership of MEMBER in ROLE."""
-    revoked = RevokeRole(role=role, member=member)
-    execute(store, revoked, user=user, output=output, nothing="it is not a member")
+    return RevokeRole(role=role, member=member)
 
 
 @role.command("list")
@@ -183,31 +155,20 @@ _NAME = click.argument("name", required=False)
     metavar="ROLE",
     help="The role that gets them (public: every user).",
 )
-@USER
-@OUTPUT
-def grant(
-    store: Store,
-    *,
-    privileges: str,
-    kind: str,
-    name: str | None,
-    grantee: str,
-    user: str,
-    output: str,
-) -> None:
+@executes("it is already granted")
+def grant(*, privileges: str, kind: str, name: str | None, grantee: str) -> Command:
     """Grant PRIVILEGES on an object of STORE to a role.
 
     PRIVILEGES is a list such as select,insert, or all. KIND and NAME say on what: "table
     shop.orders", "schema shop", "database hive", or "system" without a name.
     """
     object_kind = KINDS[kind]
-    command = GrantPrivileges(
+    return GrantPrivileges(
         kind=object_kind,
         privileges=privileges_of(privileges, object_kind),
         grantee=grantee,
         name=_name_of(object_kind, name),
     )
-    execute(store, command, user=user, output=output, nothing="it is already granted")
 
 
 @click.command()
@@ -216,30 +177,19 @@ def grant(
 @_KIND
 @_NAME
 @click.option("--from", "grantee", required=True, metavar="ROLE", help="The role that loses them.")
-@USER
-@OUTPUT
-def revoke(
-    store: Store,
-    *,
-    privileges: str,
-    kind: str,
-    name: str | None,
-    grantee: str,
-    user: str,
-    output: str,
-) -> None:
+@executes("it was not granted")
+def revoke(*, privileges: str, kind: str, name: str | None, grantee: str) -> Command:
     """Revoke PRIVILEGES on an object of STORE from a role.
 
     The words are those of "strandline grant".
     """
     object_kind = KINDS[kind]
-    command = RevokePrivileges(
+    return RevokePrivileges(
         kind=object_kind,
         privileges=privileges_of(privileges, object_kind),
         grantee=grantee,
         name=_name_of(object_kind, name),
     )
-    execute(store, command, user=user, output=output, nothing="it was not granted")
 
 
 @click.command()
