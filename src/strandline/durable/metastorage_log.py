@@ -294,7 +294,8 @@ class MetastorageLog(UpdateLog):
             if len(pairs) == end - start and open_record(pairs[0].value)[0].of is Update:
                 break
             self._explain(start, end, pairs)
-        since = self.frontier().since  # after the pairs, which may be what a trim has left
+        # Not read again: what an interrupted trim has left is right, as it was before that trim.
+        since = self.frontier().since if self._seen is None else self._seen[1].since
         if start <= since:
             raise trimmed_away(start, since=since)
         updates = tuple(map(_update_in, pairs))
