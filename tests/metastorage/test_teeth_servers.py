@@ -16,7 +16,6 @@ from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import looking, postgres_database
 from strandline.sql.postgres_database import PostgresDatabase
-from strandline.sql.statements import rows_of
 from tests.metastorage import test_conformance_servers as servers
 from tests.metastorage.teeth import Teeth, Tooth, wrap
 from tests.servers.loopback import Cut
@@ -94,12 +93,10 @@ def unknown_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 def dead_connections_are_used(patch: pytest.MonkeyPatch) -> None:
     """The loss of a pooled connection is reported to the caller."""
 
-    def first(self: PostgresDatabase, text: Any, parameters: Any = (), **_: Any) -> Any:
+    def first(self: PostgresDatabase, begin: Any, **_: Any) -> Any:
         pooled = self._engine.raw_connection()
         try:
-            raw = postgres_database._raw(pooled)
-            asked = text if isinstance(text, str) else text(raw)
-            return pooled, rows_of(raw, asked, parameters)
+            return pooled, begin(postgres_database._raw(pooled))
         except BaseException:
             pooled.close()
             raise

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -42,8 +41,11 @@ from strandline.sql.statements import Parameter, Query, Row, Waiting, with_waiti
 
 try:
     import psycopg
+    from psycopg import generators
     from psycopg.abc import PQGen
-    from psycopg.pq import TransactionStatus
+    from psycopg.adapt import Transformer
+    from psycopg.pq import ExecStatus, TransactionStatus
+    from psycopg.pq.abc import PGresult
     from psycopg.sql import quote
 except ImportError as missing:
     raise InvalidInput(
@@ -125,8 +127,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """The number of the pool for which it was made; see `PostgresDatabase`."""
     deadline: float | None = None
     is_given_up: Callable[[], bool] | None = None
-    kept_cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
+    kept_cursor: psycopg.Cursor[tuple[Any, ...]]
     """For statements whose answer is fetched before the next one is sent."""
+    texts: Texts
     prepared: dict[str, str]
     """The names of the statements that the server has prepared for this connection."""
     waiting: list[Waiting] | None = None
@@ -144,6 +147,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             with with_waiting(self):
                 pass
         return super().cursor(*arguments, **options)
+
+    def rollback(self) -> None:
+        """End the transaction if one is open. SQLAlchemy calls this after a commit, too."""
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().rollback()
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         """The driver forgets a statement; if None, after a rollback, all of them and ours too."""
@@ -212,18 +220,6 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             self.prepared = {} if getattr(error, "sqlstate", None) in NOT_PREPARED else before
             raise
 
-    def last_rows(self, statements: int, *, behind: int = 0) -> list[list[Row]]:
-        """The rows of the ``statements`` in `kept_cursor` before the final ``behind`` ones."""
-        cursor = self.kept_cursor
-        assert cursor is not None  # set by `connect`
-        rows: deque[list[Row]] = deque(maxlen=statements + behind)
-        has_more: bool | None = True
-        while has_more:
-            result = cursor.pgresult
-            rows.append(cursor.fetchall() if result is not None and result.nfields else [])
-            has_more = cursor.nextset()
-        return list(rows)[:statements]
-
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """Every call of the driver waits here; ``gen`` does the sending and reading."""
         if self.deadline is None:
@@ -258,6 +254,37 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def _is_over(self) -> bool:
         is_late = self.deadline is not None and time.monotonic() >= self.deadline
         return is_late or (self.is_given_up is not None and self.is_given_up())
+
+
+class Texts:
+    """Runs texts of several statements that contain their values, in the place of a cursor.
+
+    A cursor would look for values, consider whether to prepare the text, and keep its own state for
+    each answer. That takes as long as sending the text and receiving all answers.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._transformer = Transformer(connection)
+
+    def execute(self, text: str, _: None = None) -> list[list[Row]]:
+        """Run the statements in one round trip; return the rows of each."""
+        with self._connection.lock:
+            results = self._connection.wait(self._results(text.encode()))
+        for result in results:
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise psycopg.errors.error_from_result(result)
+        return [self._rows(result) if result.nfields else [] for result in results]
+
+    def _results(self, text: bytes) -> PQGen[list[PGresult]]:
+        server = self._connection.pgconn
+        server.send_query(text)
+        results: list[PGresult] = yield from generators.execute(server)
+        return results
+
+    def _rows(self, result: PGresult) -> list[Row]:
+        self._transformer.set_pgresult(result)
+        return self._transformer.load_rows(0, result.ntuples, tuple)
 
 
 def _inserting(head: str, tail: str, rows: Iterable[tuple[Parameter, ...]]) -> Iterator[str]:
@@ -327,7 +354,7 @@ def connect(address: str, *, patience: float) -> Connection:
     try:
         connection.deadline = time.monotonic() + patience
         connection.execute(_SETTINGS)
-        connection.kept_cursor = connection.cursor()
+        connection.kept_cursor, connection.texts = connection.cursor(), Texts(connection)
         connection.prepared = {}
     except BaseException:
         connection.close()
@@ -344,8 +371,10 @@ def backend(connection: Connection) -> int:
 
 def _written(value: Parameter) -> str:
     """A value as it is written into a statement."""
-    if type(value) is int:
-        return str(value)
+    if value is None:
+        return "NULL"
+    if type(value) in (int, bool):
+        return str(value)  # True and False are SQL, too
     if type(value) is str and not _NEEDS_QUOTING.search(value):
         return f"'{value}'"  # ten times as fast as the driver
     return rf"E'\\x{value.hex()}'" if isinstance(value, bytes) else quote(value)

@@ -38,7 +38,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from itertools import takewhile
-from typing import cast
+from typing import TypeVar, cast
 from weakref import WeakSet
 
 from sqlalchemy import Connection, create_engine, event
@@ -62,6 +62,7 @@ from strandline.sql.statements import (
     Parameter,
     Query,
     Row,
+    answers_to,
     change,
     formatted,
     rows_of,
@@ -101,6 +102,7 @@ _HOLDER = (
     " (the event SyncRep is a wait for a standby)"
 )
 CHANNEL = "strandline"
+T = TypeVar("T")
 _NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", "COMMIT"
 
 
@@ -155,11 +157,9 @@ class PostgresDatabase(Database):
     def read(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
         with self._in_use("reads"):
             self._settle()
-            ahead = _short(first)
-            begun = self._begun(lambda raw: "; ".join((_READ, *raw.executing(ahead))))
+            begun = self._begun(_READ, ahead=_short(first))
             with _returned(begun) as connection:
                 raw = _raw(connection.connection)
-                _keep_read_ahead(raw, ahead)
                 yield connection
                 if driver.in_transaction(raw):
                     # After a rollback the driver would make the server forget its plans.
@@ -174,7 +174,7 @@ class PostgresDatabase(Database):
         """See `Database.rows`. Takes one round trip."""
         with self._in_use("reads"):
             self._settle()
-            pooled, rows = self._first(formatted(statement), parameters)
+            pooled, rows = self._first(lambda raw: rows_of(raw, formatted(statement), parameters))
             pooled.close()
             return rows
 
@@ -322,7 +322,7 @@ class PostgresDatabase(Database):
     def _schema_change(self) -> Iterator[Connection]:
         with self._in_use("writes"):
             try:
-                begun = self._begun(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+                begun = self._begun(_WRITE, f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             except driver.NoAnswer as error:
                 raise DeadlineExceeded(
                     f"another process creates or upgrades the tables of {self.name}, or the server "
@@ -345,30 +345,39 @@ class PostgresDatabase(Database):
 
     def _begun(
         self,
-        text: str | Callable[[driver.Connection], str],
-        *,
+        *texts: str,
+        ahead: Sequence[Query] = (),
         seconds: float | None = None,
         is_given_up: Callable[[], bool] | None = None,
     ) -> Connection:
-        """A connection on which ``text`` has begun a transaction; see `_first`."""
-        pooled, _ = self._first(text, seconds=seconds, is_given_up=is_given_up)
+        """A connection on which ``texts`` have begun a transaction and ``ahead`` is read ahead.
+
+        See `_first`.
+        """
+
+        def begin(raw: driver.Connection) -> list[list[Row]]:
+            return answers_to(raw, (*texts, *raw.executing(ahead)))
+
+        pooled, answers = self._first(begin, seconds=seconds, is_given_up=is_given_up)
+        rows_ahead = answers[len(answers) - len(ahead) :]
+        _raw(pooled).read_ahead = [
+            (formatted(text), rows) for (text, _), rows in zip(ahead, rows_ahead, strict=True)
+        ]
         connection = Connection(self._engine, pooled)
         connection.begin()  # a projection knows its turn by this transaction
         return connection
 
     def _first(
         self,
-        text: str | Callable[[driver.Connection], str],
-        parameters: tuple[Parameter, ...] = (),
+        begin: Callable[[driver.Connection], T],
         *,
         seconds: float | None = None,
         is_given_up: Callable[[], bool] | None = None,
-    ) -> tuple[PoolProxiedConnection, list[Row]]:
-        """Run the first statement on a connection of the pool. Returns both, within ``seconds``.
+    ) -> tuple[PoolProxiedConnection, T]:
+        """Run ``begin`` on a connection of the pool. Returns it and the result, within ``seconds``.
 
-        ``text`` is in the driver's format, or a function that makes it for the connection. If the
-        connection turns out to be lost, or its prepared statements to be outdated, the statement is
-        tried once more on another one. The result is the pool's own connection, because creating
+        If the connection turns out to be lost, or its prepared statements to be outdated, ``begin``
+        is tried once more on another one. The result is the pool's own connection, because creating
         SQLAlchemy's takes as long as the answer.
         """
         tries = 2
@@ -379,13 +388,10 @@ class PostgresDatabase(Database):
             try:
                 _allow(raw, self._patience if seconds is None else seconds, is_given_up)
                 raw.read_ahead = raw.waiting = None
-                if isinstance(text, str):
-                    rows = rows_of(raw, text, parameters)
-                else:
-                    raw.prepared = prepared.copy()
-                    rows = rows_of(raw, text(raw), None)
+                raw.prepared = prepared.copy()
+                result = begin(raw)
                 _allow(raw, self._patience)
-                return pooled, rows
+                return pooled, result
             except BaseException as error:
                 state = getattr(error, "sqlstate", None)
                 if state != _LOCK_NOT_AVAILABLE:
@@ -415,13 +421,13 @@ class PostgresDatabase(Database):
         may_wait = not self._nobody_waits
         seconds_left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = min(int(seconds_left * 1000) + 1, _LONGEST_TIMEOUT_MS)  # never early
-        ahead = [(FENCE_ROW, ()), *_short(first)]
         begin = [_WRITE, f"SET LOCAL lock_timeout = {timeout}"]
         if not synced:
             begin.append("SET LOCAL synchronous_commit = off")
         try:
             connection = self._begun(
-                lambda raw: "; ".join((*begin, *raw.executing(((_LOCK, ()), *ahead)))),
+                *begin,
+                ahead=((_LOCK, ()), (FENCE_ROW, ()), *_short(first)),
                 seconds=seconds_left + _ANSWER_SECONDS,
                 is_given_up=lambda: may_wait and self._nobody_waits,
             )
@@ -433,9 +439,7 @@ class PostgresDatabase(Database):
                 raise
             self._count("lost_turns")
             raise self._late(began, "another process", holder=_HOLDER) from None
-        raw = _raw(connection.connection)
-        _keep_read_ahead(raw, ahead)
-        raw.waiting = []
+        _raw(connection.connection).waiting = []
         with self._state:
             self._waited += time.monotonic() - began
             self._settled_outcomes = max(self._settled_outcomes, opened)
@@ -506,13 +510,6 @@ def _returned(connection: Connection) -> Iterator[Connection]:
 def _short(queries: Sequence[Query]) -> list[Query]:
     """The queries before the first one that is too long to be sent with a begin."""
     return list(takewhile(lambda query: driver.is_short(query[1]), queries))
-
-
-def _keep_read_ahead(raw: driver.Connection, queries: Sequence[Query]) -> None:
-    """Keep the rows of the queries that were sent behind a begin, for the block that asks them."""
-    if queries:
-        texts = [formatted(text) for text, _ in queries]
-        raw.read_ahead = list(zip(texts, raw.last_rows(len(queries)), strict=True))
 
 
 def _allow(

@@ -197,14 +197,19 @@ def run_with_waiting(
     if waiting:
         driver.waiting = []
     with driver.keeping_prepared():
-        _sent(driver.kept_cursor, "; ".join((*driver.executing(together), *behind)), None)
-    answers: list[list[Row]] = driver.last_rows(len(together), behind=len(behind))
+        answers = answers_to(driver, (*driver.executing(together), *behind))
+    answers = answers[-len(together) - len(behind) :]  # without those of PREPARE
     place = 0
     for statement in waiting:
         place += len(statement.parameters)
         if statement.rows is not None:
             statement.rows.extend(answers[place - 1])
-    return answers[place:]
+    return answers[place : len(together)]
+
+
+def answers_to(driver: Any, texts: Iterable[str]) -> list[list[Row]]:
+    """The rows of statements that contain their values; a server gets them as one text."""
+    return cast("list[list[Row]]", _sent(driver.texts, "; ".join(texts), None))
 
 
 def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
@@ -250,12 +255,8 @@ def in_lists(values: Iterable[T]) -> Iterator[tuple[str, tuple[T, ...]]]:
         yield marks(padded), padded
 
 
-def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] | None = ()) -> list[Row]:
-    """All rows of a statement in the driver's format, on a connection of the driver.
-
-    If ``parameters`` is None, the text has no parameter marks, but may contain text that looks like
-    one.
-    """
+def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
+    """All rows of a statement in the driver's format, on a connection of the driver."""
     ahead = getattr(driver, "read_ahead", None)
     if ahead:
         driver.read_ahead = None  # another statement may have changed them
@@ -266,7 +267,7 @@ def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] | None = (
     return _fetched(_answered(driver, text, parameters))
 
 
-def _answered(driver: Any, text: str, parameters: tuple[Parameter, ...] | None) -> Any:
+def _answered(driver: Any, text: str, parameters: tuple[Parameter, ...]) -> Any:
     """The cursor with the answer to a statement, valid until the next statement."""
     if getattr(driver, "waiting", None):
         with with_waiting(driver):
