@@ -64,8 +64,11 @@ class Connection:
         """Call ``method`` and return its result. Raises the exception in the answer."""
         return decoded(method, self.answer(prepared(method, **arguments)))
 
-    def ask(self, request: bytes) -> None:
+    def ask(self, request: bytes) -> memoryview:
         """Send a request and wait for its answer. All answers to a method must have one length.
+
+        Returns a short answer, valid until the next one. The parts of a long one overwrite each
+        other.
 
         Raises the exception in the first answer to a method, and RuntimeError if a later one fails.
         """
@@ -75,7 +78,7 @@ class Connection:
             answer = self.answer(request)
             decoded(name.decode(), answer)
             self._lengths[name] = len(answer)
-            return
+            return memoryview(answer)
         self._socket.sendall(request)
         buffer, received = self._buffer, self._receive()
         body = 12 + len(name)
@@ -86,6 +89,7 @@ class Connection:
             raise RuntimeError(f"{name.decode()} failed: {bytes(buffer[:received])!r}")
         while received < length:
             received += self._receive()
+        return memoryview(buffer)[:length]
 
     def answer(self, request: bytes) -> bytes:
         """Send a request and return the message that answers it."""
@@ -316,11 +320,14 @@ class RenameExternal(RenameManaged):
 
 
 class OpenAndCommit(Operation):
-    """Opens and commits an empty transaction."""
+    """Opens and commits an empty transaction. Its id is the last field of answer and request."""
+
+    opening = prepared("open_txns", rqst={"num_txns": 1, "user": "bench", "hostname": "localhost"})
+    committing = prepared("commit_txn", rqst={"txnid": 0})
 
     def call(self) -> bool:
-        (txn_id,) = opened(self.connection, 1)
-        self.connection.ask(prepared("commit_txn", rqst={"txnid": txn_id}))
+        txn_id = self.connection.ask(self.opening)[-10:-2]
+        self.connection.ask(b"".join((self.committing[:-10], txn_id, self.committing[-2:])))
         return True
 
 
