@@ -74,6 +74,11 @@ from strandline.catalog.commands import (
 )
 from strandline.config import Settings
 from strandline.metastore.hive import events as rendering
+from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
+from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.off_loop import finish
+from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ConstraintKind, StorageFormat
 from strandline.model.privileges import ObjectKind, Privilege
@@ -212,6 +217,25 @@ def test_an_event_costs_as_many_units_as_it_has_rows(hive: HiveNode, stub: Any) 
     with work.budget(10):
         (rendered,) = rendering.HiveEvents(hive.node.metastore).render([added])
     assert len(json.loads(rendered["message"])["partitions"]) == 10
+
+
+@pytest.mark.parametrize("method", ["get_next_notification", "get_notification_events_count"])
+def test_a_thread_gives_up_a_request_for_very_many_events_before_it_renders_them(
+    hive: HiveNode, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    metastore, count = hive.node.metastore, 40
+    before = hive.node.notifications.head()
+    hive.node.session(user="ann").execute([CreateSchema(name=f"s{n}") for n in range(count)])
+    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
+    request = {"lastEvent": before, "fromEventId": before, "dbName": "s1"}
+    call = Call(
+        {"rqst": request}, "ann", metastore, hive.node.notifications, reader, NOTHING_BEFORE
+    )
+    with work.budget(5 * count):
+        finish(METHODS[method].handler(call))
+    monkeypatch.delattr(rendering.HiveEvents, "render")
+    with work.budget(5 * count - 1), pytest.raises(work.TooLong):
+        finish(METHODS[method].handler(call))
 
 
 def test_changes_of_partitions_whose_rows_were_cleaned_are_reported_as_alters(

@@ -30,6 +30,8 @@ from strandline.model.privileges import Privilege
 
 MAX_EVENTS = 10_000
 """The maximum number of events in one answer. A client continues after the last one."""
+_UNITS_PER_EVENT = 5
+"""The cost of rendering an event, which has the definition of its table as JSON."""
 
 
 @reads("get_current_notificationEventId")
@@ -53,7 +55,7 @@ async def get_next_notification(call: Call) -> Struct:
     last = request["lastEvent"]
     passes = _filter(request)
     ahead = max(0, call.notifications.head() - last)
-    work.spend(min(limit, ahead) if passes is None else ahead)
+    work.spend(_UNITS_PER_EVENT * (min(limit, ahead) if passes is None else ahead))
     rendered = HiveEvents(call.metastore)
     encoded: list[bytes] = []
     while len(encoded) < limit and (events := call.notifications.read(last, limit=PAGE)):
@@ -115,7 +117,7 @@ async def get_notification_events_count(call: Call) -> Struct:
         ]
         if not page:
             break
-        work.spend(len(page))
+        work.spend(_UNITS_PER_EVENT * len(page))
         count += sum(map(passes, events.render(page)))
         last = page[-1].event_id
     return {"eventsCount": min(count, max_count)}
