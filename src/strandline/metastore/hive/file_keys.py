@@ -38,13 +38,12 @@ text); a condition on names beside the column (Spark does not derive it from a f
 
 from __future__ import annotations
 
-import os
 import re
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from zlib import crc32
 
 from strandline.metastore.store.file_scans import FILE_COLUMN, IdIn, IdPlace
 from strandline.metastore.store.rows import DataFile
@@ -81,8 +80,9 @@ def distinguishable_groups(
     files_with = Counter[int]()
     unusual: list[DataFile] = []
     for file in sorted(files, key=attrgetter("file_id")):
-        if _has_plain_name(file):
-            checksum = _name_checksum(file)
+        name = _name(file)
+        if _PLAIN_NAME.fullmatch(name):
+            checksum = crc32(name.encode())
             groups[files_with[checksum]].append(file)
             files_with[checksum] += 1
         else:
@@ -122,18 +122,15 @@ def file_keys(files: Sequence[DataFile], place: IdPlace) -> FileKeys | None:
         return FileKeys(FILE_COLUMN, ids)
     if len(files) == 1:
         return FileKeys(f"CAST({files[0].file_id} AS BIGINT)", ids)
-    if not all(map(_has_plain_name, files)):
+    names = {file.file_id: _name(file) for file in files}
+    if not all(map(_PLAIN_NAME.fullmatch, names.values())):
         return None
-    checksums = {file.file_id: _name_checksum(file) for file in files}
+    checksums = {file_id: crc32(name.encode()) for file_id, name in names.items()}
     return FileKeys("crc32(CAST(_metadata.file_name AS BINARY))", checksums)
 
 
-def _has_plain_name(file: DataFile) -> bool:
-    return _PLAIN_NAME.fullmatch(os.path.basename(file.path)) is not None
-
-
-def _name_checksum(file: DataFile) -> int:
-    return zlib.crc32(os.path.basename(file.path).encode())
+def _name(file: DataFile) -> str:
+    return file.path.rpartition("/")[2]
 
 
 def value_by_key(
