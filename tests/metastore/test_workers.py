@@ -151,6 +151,34 @@ def test_a_call_that_takes_long_lets_others_set_out() -> None:
     asyncio.run(main())
 
 
+def test_a_call_that_computes_for_long_lets_others_set_out_only_after_a_longer_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = iter(range(10_000_000))  # a second of processor time at each look
+    looks: list[PooledCall] = []
+    still_computes = PooledCall.still_computes
+
+    def counted(call: PooledCall, now: float) -> bool:
+        looks.append(call)
+        return still_computes(call, now)
+
+    monkeypatch.setattr(workers, "_clock_of_this_thread", lambda: lambda: float(next(used)))
+    monkeypatch.setattr(workers, "MAX_COMPUTING_SECONDS", 3 * WAIT)
+    monkeypatch.setattr(workers, "COMPUTING_SECONDS", 0.0005)
+    monkeypatch.setattr(PooledCall, "still_computes", counted)
+
+    async def main() -> None:
+        pool = Workers(threads=8)
+        calls = [submit(pool, f"u{number}", READ) for number in range(3)]
+        await until(lambda: len(looks) > 20)
+        assert not calls[2][0].begun.is_set()
+        monkeypatch.setattr(workers, "MAX_COMPUTING_SECONDS", 0.0)
+        await until(calls[2][0].begun.is_set)
+        await end(*calls)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("kind", [LARGE, DDL])
 def test_large_and_ddl_calls_leave_half_of_the_threads_to_others(kind: CallKind) -> None:
     async def main() -> None:

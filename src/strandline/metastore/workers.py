@@ -26,11 +26,13 @@ the oldest. A call that may not start yet does not delay other calls. So a small
 and a thread unless several users fill the node with small reads. Reads continue while DDL waits for
 other DDL, or writes wait for the database.
 
-Few calls *compute* at a time. A call counts as computing until it ends or has run for
-`COMPUTING_SECONDS`: most reads end sooner, and compute all the time; a call that runs longer waits
-for something. Threads that compute concurrently finish no earlier than one after the other, and
-each switch between them is another one that the event loop waits for. DDL and writes do not count:
-they wait for the disk, and those that wait together share a sync.
+Few calls *compute* at a time. A call counts as computing for `COMPUTING_SECONDS`: most reads end
+sooner, and compute all the time. After that, it counts while its thread uses the processor, but for
+`MAX_COMPUTING_SECONDS` at most, because small calls wait for it; otherwise it waits for something
+itself. Threads that compute concurrently finish no earlier than one after the other, and each
+switch between them is another one that the event loop waits for: fifty reads of a tenth of a second
+take five times as long together as one after the other. DDL and writes do not count: they wait for
+the disk, and those that wait together share a sync.
 
 A call that only reads may have to give way (`work.give_way`). It leaves its thread, keeps its
 place, and begins again later, but at most `MAX_AGAIN` times: what it waits for may fail each time.
@@ -50,6 +52,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
@@ -80,6 +83,10 @@ With these limits, sixteen clients that read without pause get more than twice a
 a node with two cores as with all of their calls in threads at once; 15 % more if each call waits
 for a server.
 """
+MAX_COMPUTING_SECONDS = 0.3
+"""The longest time that a call counts as computing."""
+COMPUTING_SHARE = 0.1
+"""A thread computes if it uses a processor for this share of the time: others compute too."""
 MAX_AGAIN = 3
 """How often a call may begin again. A read of a table's files waits for three things: the table in
 memory, the answer for its data files, and the one for its delete files."""
@@ -161,6 +168,11 @@ class _Shares:
             del self.of_user[user]
 
 
+def _clock_of_this_thread() -> Callable[[], float]:
+    """Return a function that returns, in any thread, the processor time of this one in seconds."""
+    return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+
+
 @dataclass(eq=False, slots=True)
 class PooledCall:
     """A call that has a place. ``result`` is done when the call has ended or was withdrawn.
@@ -178,6 +190,18 @@ class PooledCall:
     workers: Workers = field(repr=False)
     again: Callable[[], Any] | None = None
     begins_left: int = MAX_AGAIN
+    started: float = 0.0  # in the time of the event loop
+    thread_clock: Callable[[], float] | None = None  # None until a thread begins it
+    computed: float = 0.0  # what `thread_clock` returned last
+
+    def still_computes(self, now: float) -> bool:
+        """Whether it counts as computing for `COMPUTING_SECONDS` more."""
+        if now - self.started >= MAX_COMPUTING_SECONDS:
+            return False
+        if self.thread_clock is None:
+            return True
+        before, self.computed = self.computed, self.thread_clock()
+        return self.computed - before >= COMPUTING_SHARE * COMPUTING_SECONDS
 
     def withdraw(self) -> bool:
         """Withdraw the call; return False, and do nothing, if it has begun."""
@@ -384,7 +408,8 @@ class Workers:
     def _start(self, call: PooledCall) -> None:
         self._threads.take(call.user, call.kind)
         if call.kind not in _WAIT_FOR_OTHERS:
-            self._computing[call] = asyncio.get_running_loop().time() + COMPUTING_SECONDS
+            call.started, call.thread_clock = asyncio.get_running_loop().time(), None
+            self._computing[call] = call.started + COMPUTING_SECONDS
         if len(self._started) < self._threads.taken:
             name = f"call_{len(self._started)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -434,6 +459,8 @@ class Workers:
             if until > now:
                 return until if len(self._computing) >= MAX_COMPUTING else None
             del self._computing[first]
+            if first.still_computes(now):
+                self._computing[first] = now + COMPUTING_SECONDS
         return None
 
     def _enter_queue(self, call: PooledCall) -> None:
@@ -460,7 +487,9 @@ class Workers:
 
     def _work(self) -> None:
         shorten_time_slices()
+        clock = _clock_of_this_thread()
         while (call := self._calls.get()) is not None:
+            call.computed, call.thread_clock = clock(), clock
             self._run(call)
             del call  # else it is kept in memory until the next call
 
