@@ -138,17 +138,17 @@ def point(text: str, log: UpdateLog, *, delay_ms: int, end: bool) -> Timestamp:
             return at
         return max(MIN_TIMESTAMP, Timestamp(at >> LOGICAL_BITS << LOGICAL_BITS))
     first = version + 1 if end else version
-    found, last = None, None
+    boundary, latest_version = None, 0
     for info in read_history_backwards(log, delay_ms=delay_ms):
-        last = last or info.version
+        latest_version = max(latest_version, info.version)
         if info.version < first:
             break
-        found = info
+        boundary = info
     if end:
-        return MAX_TIMESTAMP if found is None else Timestamp(found.time - 1)
-    if found is None:
-        raise VersionNotFound(f"version {version} does not exist; the latest is {last or 0}")
-    return found.time
+        return MAX_TIMESTAMP if boundary is None else Timestamp(boundary.time - 1)
+    if boundary is None:
+        raise VersionNotFound(f"version {version} does not exist; the latest is {latest_version}")
+    return boundary.time
 
 
 def about_table(infos: Iterable[VersionInfo], name: str) -> Iterator[VersionInfo]:
