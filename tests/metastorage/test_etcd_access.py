@@ -232,14 +232,21 @@ def test_renewed_files_are_used_and_broken_ones_are_not(tmp_path: Path) -> None:
     tls = ClientTls(files.address())
     first = serial_of(tls, authority)
     certificate = Path(files.cert).read_text()
+    tls.begin_handshake()
     Files.issued(tmp_path, authority)
-    tls.renew()
+    tls.begin_handshake()  # the context is in use
+    assert serial_of(tls, authority) == first
+    tls.end_handshake()
+    tls.end_handshake()
+    tls.begin_handshake()
+    tls.end_handshake()
     second = serial_of(tls, authority)
     assert second != first
     Path(files.cert).write_text(certificate)  # without its key, which comes later
     with log_lines() as lines:
-        tls.renew()
-        tls.renew()
+        for _ in range(2):
+            tls.begin_handshake()
+            tls.end_handshake()
     assert serial_of(tls, authority) == second
     [line] = lines.of("metastorage.etcd.access")
     assert "KEY_VALUES_MISMATCH" in line["message"]

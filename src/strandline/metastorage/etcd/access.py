@@ -112,17 +112,33 @@ def _options(text: str | None) -> dict[str, str]:
 
 
 class ClientTls:
-    """The TLS of the connections to one cluster; ``context`` is the same as long as it lives."""
+    """The TLS of the connections to one cluster; ``context`` is the same as long as it lives.
+
+    Safe for threads. OpenSSL does not allow files to be read into a context that a handshake in
+    another thread uses, so they are read before a handshake that is the only one.
+    """
 
     def __init__(self, address: EtcdAddress) -> None:
         """Raises `InvalidInput` if a file cannot be read."""
         self._address = address
         self._files = [file for file in (address.cacert, address.cert, address.key) if file]
         self._states = self._present_states()
+        self._lock = threading.Lock()
+        self._handshakes = 0
         self.context = self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
-    def renew(self) -> None:
-        """Read the files again if they have changed. The context uses them from now on."""
+    def begin_handshake(self) -> None:
+        """Call this before a handshake. Reads the files again if they have changed."""
+        with self._lock:
+            if not self._handshakes:
+                self._renew()
+            self._handshakes += 1
+
+    def end_handshake(self) -> None:
+        with self._lock:
+            self._handshakes -= 1
+
+    def _renew(self) -> None:
         states = self._present_states()
         if states == self._states:
             return

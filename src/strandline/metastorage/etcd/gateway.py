@@ -392,9 +392,13 @@ class EtcdGateway:
 
     def _trace(self, event: str, details: Mapping[str, Any]) -> None:
         """Keep the socket of a new connection, so that `close` can shut it down."""
-        if event == "connection.start_tls.started" and self._tls:
-            self._tls.renew()
-        if event not in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+        layer, _, stage = event.removeprefix("connection.").partition(".")
+        if layer == "start_tls" and self._tls:
+            if stage == "started":
+                self._tls.begin_handshake()
+            else:
+                self._tls.end_handshake()
+        if layer not in ("connect_tcp", "start_tls") or stage != "complete":
             return
         connection = details["return_value"].get_extra_info("socket")
         with self._lock:
