@@ -228,7 +228,7 @@ def test_an_impossible_host_name_is_invalid_input(host: str) -> None:
         open_metastorage(f"etcd://{host}:2379/p", HybridClock())
 
 
-@pytest.mark.parametrize("end", ["two words", "one:2379/p?ca=file", "one:2379/p?key=file"])
+@pytest.mark.parametrize("end", ["two words", "one:2379/p?password=geheim", "one:2379/p?key=file"])
 def test_an_address_with_a_password_is_refused_without_repeating_it(end: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         open_metastorage(f"etcd://user:geheim@{end}", HybridClock())

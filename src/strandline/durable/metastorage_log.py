@@ -27,7 +27,8 @@ updates, with their ids, again: whichever attempt succeeds, the updates are in t
 
 A compaction first moves ``since``, in the invoke that writes the snapshot. Then it removes the
 updates below, in invokes of a bounded size, so that others write in between. If it ends too early,
-updates below ``since`` remain. No reader gets them, and the next compaction removes them.
+updates below ``since`` remain until the next compaction. A reader refuses them once it has read
+``since``; before that, it gets what it would have got before the compaction.
 """
 
 from __future__ import annotations

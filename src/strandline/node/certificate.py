@@ -9,12 +9,12 @@ had and logs an error. A certificate that clients refuse, or soon will, is used 
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 from contextlib import suppress
 from time import monotonic, time
 
 from strandline.errors import InvalidInput
+from strandline.pem_files import refuse_encrypted, states_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def serving_context(certificate: str, key: str) -> ssl.SSLContext:
     Raises `InvalidInput` if the files cannot be read.
     """
     files = [certificate, key] if key else [certificate]
-    seen, looked = _states(files), monotonic()
+    seen, looked = states_of(files), monotonic()
     checked = looked
     first = current = _read(certificate, key)
 
@@ -39,7 +39,7 @@ def serving_context(certificate: str, key: str) -> ssl.SSLContext:
         nonlocal seen, current, looked, checked
         if monotonic() - looked >= LOOK_SECONDS:
             looked = monotonic()
-            if (states := _states(files)) != seen:
+            if (states := states_of(files)) != seen:
                 seen = states  # broken files are reported once
                 try:
                     current = _read(certificate, key)
@@ -55,22 +55,10 @@ def serving_context(certificate: str, key: str) -> ssl.SSLContext:
     return first
 
 
-def _states(files: list[str]) -> list[tuple[int, int] | None]:
-    states: list[tuple[int, int] | None] = []
-    for file in files:
-        try:
-            status = os.stat(file)
-        except OSError:
-            states.append(None)
-        else:
-            states.append((status.st_ctime_ns, status.st_ino))
-    return states
-
-
 def _read(certificate: str, key: str) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(certificate, key or None, password=_refuse_encrypted)
+        context.load_cert_chain(certificate, key or None, password=refuse_encrypted)
     except (OSError, ssl.SSLError) as error:
         raise InvalidInput(
             f"the certificate {certificate} cannot be read with its key"
@@ -103,11 +91,3 @@ def _warn_of_expiry(certificate: str, context: ssl.SSLContext) -> None:
         reason = getattr(error, "verify_message", str(error))
     if reason is not None:
         logger.warning("renew the certificate %s: %s", certificate, reason)
-
-
-def _refuse_encrypted() -> str:
-    """Called if the key is encrypted. Without it, OpenSSL would ask at the terminal."""
-    raise InvalidInput(
-        "the key of the certificate is encrypted with a password; decrypt it, for example with"
-        " openssl pkey, and protect the file"
-    )

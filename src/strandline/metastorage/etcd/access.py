@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from strandline.errors import DeadlineExceeded, InvalidInput
+from strandline.pem_files import refuse_encrypted, states_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +105,8 @@ def _options(text: str | None) -> dict[str, str]:
         name, _, file = option.partition("=")
         if name not in _TLS_OPTIONS or not file or name in options:
             raise InvalidInput(
-                f"{option!r} is not an option of an address of etcd; its options are"
-                f" {', '.join(f'{name}=FILE' for name in _TLS_OPTIONS)}, each once"
+                f"{name!r} is not an option of an address of etcd; its options are"
+                f" {', '.join(f'{known}=FILE' for known in _TLS_OPTIONS)}, each once"
             )
         options[name] = unquote(file)
     return options
@@ -122,7 +123,7 @@ class ClientTls:
         """Raises `InvalidInput` if a file cannot be read."""
         self._address = address
         self._files = [file for file in (address.cacert, address.cert, address.key) if file]
-        self._states = self._present_states()
+        self._states = states_of(self._files)
         self._lock = threading.Lock()
         self._handshakes = 0
         self.context = self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
@@ -139,7 +140,7 @@ class ClientTls:
             self._handshakes -= 1
 
     def _renew(self) -> None:
-        states = self._present_states()
+        states = states_of(self._files)
         if states == self._states:
             return
         self._states = states  # broken files are reported once
@@ -150,9 +151,6 @@ class ClientTls:
         except InvalidInput as error:
             logger.error("%s; the files read before stay in use", error)
 
-    def _present_states(self) -> list[tuple[int, int] | None]:
-        return [_state(file) for file in self._files]
-
     def _load(self, context: ssl.SSLContext) -> ssl.SSLContext:
         address = self._address
         try:
@@ -162,7 +160,7 @@ class ClientTls:
                 context.load_verify_locations(address.cacert)
             if address.cert:
                 context.load_cert_chain(
-                    address.cert, address.key or None, password=_refuse_encrypted
+                    address.cert, address.key or None, password=refuse_encrypted
                 )
         except OSError as error:  # of TLS too
             raise InvalidInput(
@@ -170,22 +168,6 @@ class ClientTls:
                 f" {error}; name PEM files, and the key that belongs to the certificate"
             ) from error
         return context
-
-
-def _state(file: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(file)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino
-
-
-def _refuse_encrypted() -> str:
-    """Called if the key is encrypted. Without it, OpenSSL would ask at the terminal."""
-    raise InvalidInput(
-        "the key of the certificate for etcd is encrypted with a password; decrypt it, for example"
-        " with openssl pkey, and protect the file"
-    )
 
 
 class Login:

@@ -209,11 +209,11 @@ class EtcdGateway:
         seconds without a message, since the server may be gone.
         """
         request = {"create_request": {"key": to_text(key), "range_end": to_text(end)}}
-        endpoint = self.endpoints[self._preferred]
         limits = httpx.Timeout(self.timeout, read=_IDLE_WATCH_SECONDS)
         with self._call_under_way():
+            token = self._token()
+            endpoint = self.endpoints[self._preferred]  # the login may have changed it
             try:
-                token = self._token()
                 with self._client.stream(
                     "POST",
                     f"{self._scheme}://{endpoint}/v3/watch",
