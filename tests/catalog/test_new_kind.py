@@ -32,7 +32,7 @@ from strandline.catalog.system_views.rows import Row, system_view
 from strandline.catalog.system_views.synchronization import declared_views
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.catalog.verbs import _VERBS, describe
-from strandline.durable.collections import _BY_CLASS, COLLECTIONS, Collection
+from strandline.durable.collections import _BY_CLASS, _NUMBERS, COLLECTIONS, Collection
 from strandline.durable.contents import restore
 from strandline.errors import (
     AlreadyExists,
@@ -147,7 +147,7 @@ def _declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ],
     )
     with ExitStack() as restored:
-        for registered in (COLLECTIONS, _BY_CLASS, _KINDS, _VERBS):
+        for registered in (COLLECTIONS, _BY_CLASS, _NUMBERS, _KINDS, _VERBS):
             restored.enter_context(patch.dict(registered))
         declare(NOTEBOOK)
         yield

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from strandline.clock import Timestamp
-from strandline.durable.collections import Collection, collection_of, id_key
+from strandline.durable.collections import (
+    _BY_CLASS,
+    _NUMBERS,
+    COLLECTIONS,
+    Collection,
+    collection_of,
+    id_key,
+    register_collection,
+)
 from strandline.durable.contents import EMPTY, Contents, Namespace, Reference, restore
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
-from strandline.errors import AlreadyExists, CorruptData, InvalidInput
+from strandline.errors import AlreadyExists, CorruptData, IncompatibleFormat, InvalidInput
 from strandline.model.descriptors import (
     IdAllocator,
     IndexColumn,
@@ -29,6 +39,10 @@ from strandline.wire.stored import AnyStored
 from tests.positions import At
 
 FIRST, SECOND, THIRD = (Timestamp(n << 20) for n in (1, 2, 3))
+
+
+class _Later:
+    """The class of a kind that a test registers."""
 
 
 def index(number: int, name: str, table: int, status: IndexStatus) -> IndexDescriptor:
@@ -111,6 +125,23 @@ def test_replay_and_recovery_give_equal_contents_and_times() -> None:
 def test_objects_restored_without_times_get_the_time_of_the_snapshot() -> None:
     contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"))
     assert restore(contents.dump(), at=THIRD).times() == ((THIRD,),)
+
+
+def test_a_kind_that_is_registered_later_has_no_objects_yet() -> None:
+    contents = after(EMPTY, FIRST, ZoneDescriptor(2, "z", "ann"))
+    with pytest.raises(IncompatibleFormat, match="'later'"):
+        contents.get("later", b"x")
+    with ExitStack() as restored:
+        for registered in (COLLECTIONS, _BY_CLASS, _NUMBERS):
+            restored.enter_context(patch.dict(registered))
+        later = register_collection(Collection("later", _Later, has_id=False))
+        assert contents.get("later", b"x") is None
+        assert contents.count("later") == 0
+        written = contents.replaced(later, b"x", None, contents.get("zone", id_key(2)))
+        assert written.count("later") == 1
+        assert not written.shares(["later"], contents)
+        assert written.shares(["zone"], contents)
+        assert contents.count("later") == 0
 
 
 def test_a_duplicate_object_in_a_snapshot_is_corrupt() -> None:

@@ -109,6 +109,7 @@ COLLECTIONS: dict[str, Collection] = {}
 """Every registered kind, by its name."""
 
 _BY_CLASS: dict[type[Any], Collection] = {}
+_NUMBERS: dict[str, int] = {}
 
 
 def register_collection(added: Collection) -> Collection:
@@ -118,6 +119,7 @@ def register_collection(added: Collection) -> Collection:
             f"the kind {added.kind} or its class {added.of.__name__} is already registered"
         )
     COLLECTIONS[added.kind] = _BY_CLASS[added.of] = added
+    _NUMBERS.setdefault(added.kind, len(_NUMBERS))
     return added
 
 
@@ -126,11 +128,26 @@ def collection(kind: str) -> Collection:
     try:
         return COLLECTIONS[kind]
     except KeyError:
-        known = ", ".join(sorted(COLLECTIONS))
-        raise IncompatibleFormat(
-            f"the catalog has objects of the kind {kind!r}, which this release does not know: a "
-            f"newer release wrote them; use that release. Known kinds are {known}"
-        ) from None
+        raise _unknown(kind) from None
+
+
+def collection_number(kind: str) -> int:
+    """The number of ``kind`` in this process, in the order of registration, from 0.
+
+    Raises `IncompatibleFormat` if this release does not know the kind.
+    """
+    try:
+        return _NUMBERS[kind]
+    except KeyError:
+        raise _unknown(kind) from None
+
+
+def _unknown(kind: str) -> IncompatibleFormat:
+    known = ", ".join(sorted(COLLECTIONS))
+    return IncompatibleFormat(
+        f"the catalog has objects of the kind {kind!r}, which this release does not know: a "
+        f"newer release wrote them; use that release. Known kinds are {known}"
+    )
 
 
 def collection_of(value: object) -> Collection:

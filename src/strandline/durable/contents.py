@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from immutables import Map, MapMutation
 
 from strandline.clock import Timestamp
-from strandline.durable.collections import COLLECTIONS, Collection, collection
+from strandline.durable.collections import COLLECTIONS, Collection, collection, collection_number
 from strandline.durable.update import Change
 from strandline.errors import CorruptData
 from strandline.model.identifiers import normalize
@@ -61,7 +61,7 @@ def name_of(kind: Collection, stored: AnyStored | None) -> tuple[Namespace, str]
 
 
 Objects = Map[bytes, AnyStored]
-Kinds = Map[str, Objects]
+Kinds = tuple[Objects, ...]  # by `Collection` number; kinds registered later have no objects yet
 Names = Map[str, Reference]
 Keys = tuple[bytes, ...]
 
@@ -71,11 +71,8 @@ _NO_NAMES: Names = Map()
 
 def _of_kind(kinds: Kinds, kind: str) -> Objects:
     """The objects of ``kind``. Raises `IncompatibleFormat` if the kind is not registered."""
-    objects = kinds.get(kind)
-    if objects is None:
-        collection(kind)
-        return _NO_OBJECTS
-    return objects
+    number = collection_number(kind)
+    return kinds[number] if number < len(kinds) else _NO_OBJECTS
 
 
 class Contents:
@@ -125,7 +122,7 @@ class Contents:
 
     def shares(self, kinds: Iterable[str], other: Contents) -> bool:
         """Whether no object of ``kinds`` differs between these contents and ``other``."""
-        return all(self._kinds.get(kind) is other._kinds.get(kind) for kind in kinds)
+        return all(_of_kind(self._kinds, kind) is _of_kind(other._kinds, kind) for kind in kinds)
 
     def toward(self, changes: Iterable[Change], later: Contents) -> Contents:
         """These contents after ``changes``, which led from here to ``later``.
@@ -223,8 +220,8 @@ class Contents:
         return tuple(tuple(stored.updated for stored in objects) for _, objects in self._in_order())
 
     def _in_order(self) -> Iterator[tuple[str, list[AnyStored]]]:
-        for kind in sorted(self._kinds):
-            objects = self._kinds[kind]
+        for kind in sorted(COLLECTIONS):
+            objects = _of_kind(self._kinds, kind)
             if objects:
                 yield kind, [objects[key] for key in sorted(objects)]
 
@@ -309,8 +306,13 @@ class _Draft:
 
     def finish(self) -> Contents:
         kinds, names, groups = self._kinds, self._names, self._groups
-        for kind, of_kind in self._new_objects.items():
-            kinds = kinds.set(kind, of_kind.finish())
+        if self._new_objects:
+            numbers = {collection_number(kind): kind for kind in self._new_objects}
+            of_kinds = list(kinds)
+            of_kinds += [_NO_OBJECTS] * (max(numbers) + 1 - len(kinds))
+            for number, kind in numbers.items():
+                of_kinds[number] = self._new_objects[kind].finish()
+            kinds = tuple(of_kinds)
         for namespace, mutated in self._new_names.items():
             names_in = mutated.finish()
             if names_in:
@@ -342,7 +344,7 @@ def share_parts(old: AnyStored, new: AnyStored) -> None:
         new.name = old.name
 
 
-EMPTY = Contents(Map(), Map(), Map())
+EMPTY = Contents((), Map(), Map())
 """The contents of version 0."""
 
 
@@ -356,7 +358,7 @@ def restore(
 
     If ``times`` is empty, ``at`` is the time of the last change of every object.
     """
-    draft = _Draft(Map(), Map(), Map())
+    draft = _Draft((), Map(), Map())
     of_kinds = list(times)
     with keeping_garbage:  # garbage collection would take twice as long as the rest
         for number, (name, records) in enumerate(kinds):
