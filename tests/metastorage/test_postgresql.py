@@ -15,12 +15,14 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.pq import DiagnosticField
 
 from strandline.clock import HybridClock, Timestamp, timestamp
 from strandline.errors import (
     CorruptData,
     DeadlineExceeded,
     InvalidInput,
+    StrandlineError,
     Unavailable,
     UnknownOutcome,
     UnsupportedOperation,
@@ -504,6 +506,27 @@ def test_a_server_that_becomes_read_only_takes_no_more_writes(database: Postgres
     database.rows("SET default_transaction_read_only = off")
     with database.write() as connection:
         assert run(connection, "SELECT time FROM strandline_clock") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("source_file", "error", "message"),
+    [
+        (b"varsup.c", Unavailable, "accepts no writes until it is vacuumed"),
+        (b"multixact.c", Unavailable, "accepts no writes until it is vacuumed"),
+        (b"indextuple.c", InvalidInput, "a value is larger than"),
+        (None, InvalidInput, "a value is larger than"),
+    ],
+)
+def test_the_stop_before_transaction_ids_wrap_around_is_no_value_that_is_too_large(
+    database: PostgresDatabase,
+    source_file: bytes | None,
+    error: type[StrandlineError],
+    message: str,
+) -> None:
+    """A server in that state needs 2 billion transactions. Both errors have one SQLSTATE."""
+    info: dict[int, bytes | None] = {DiagnosticField.SOURCE_FILE: source_file}
+    with pytest.raises(error, match=message), database.read():
+        raise psycopg.errors.ProgramLimitExceeded("in its language", info=info)
 
 
 def hears(store: Metastorage) -> bool:

@@ -100,6 +100,8 @@ _LOST_TABLE_STATES = ("42P01", "42703")
 _NO_SCHEMA = "3F000"
 _NO_RIGHT = "42501"
 _TOO_LARGE_STATES = ("54000", "54001")
+_WRAPAROUND_FILES = ("varsup.c", "multixact.c")
+"""Source files of the server whose error of such a state is the stop before its ids wrap around."""
 _NO_SUCH_CHARACTER = "22P05"
 
 _REFUSED = (
@@ -431,6 +433,11 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         return Unavailable(
             f"the role of this node may not use {name} ({reason}); nothing was changed. Let it own"
             " the tables and their schema"
+        )
+    if state in _TOO_LARGE_STATES and original.diag.source_file in _WRAPAROUND_FILES:
+        return Unavailable(
+            f"{name} accepts no writes until it is vacuumed ({reason}); nothing was changed. End"
+            " old transactions, and run VACUUM in that database"
         )
     if state in _TOO_LARGE_STATES:
         return InvalidInput(f"a value is larger than {name} can hold ({reason})")
