@@ -8,6 +8,7 @@ import socket
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.errors import InvalidInput, Unavailable, UnknownOutcome
+from strandline.errors import InvalidInput, Stopping, Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Exists, Put, StoreFull, open_metastorage
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.access import parse_etcd_url
@@ -330,3 +331,19 @@ def test_a_delayed_request_for_a_lease_that_was_read_as_free_has_no_effect(
         assert b"200 OK" in send(place.server.port, late[late.rindex(b"POST ") :])
         assert place.node().lease("lead") is None
         store.close()
+
+
+def test_closing_ends_a_call_whose_tls_handshake_the_server_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway, "TRY_SECONDS", 3600)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        address = parse_etcd_url(f"etcd://127.0.0.1:{server.getsockname()[1]}?cacert=system")
+        waiting = EtcdGateway(address, timeout=3600)
+        call = pool.submit(waiting.range, b"a")
+        connection, _ = server.accept()
+        with connection:  # closing it ends the call also if the gateway does not
+            assert connection.recv(1)  # the handshake has begun
+            waiting.close()
+            with pytest.raises(Stopping):
+                call.result(60)

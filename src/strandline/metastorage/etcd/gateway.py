@@ -143,6 +143,8 @@ class EtcdGateway:
             verify=self._tls.context if self._tls else _NO_TLS,
         )
         self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._handshaking: dict[int, socket.socket] = {}
+        """Copies of the sockets that are in a TLS handshake, by thread."""
         self._lock = threading.Condition()
         self._calls = 0
         self._ending: threading.Timer | None = None  # of calls that were given up
@@ -398,9 +400,16 @@ class EtcdGateway:
                 self._tls.begin_handshake()
             else:
                 self._tls.end_handshake()
+                copy = self._handshaking.pop(threading.get_ident(), None)
+                if copy is not None:
+                    copy.close()
         if layer not in ("connect_tcp", "start_tls") or stage != "complete":
             return
         connection = details["return_value"].get_extra_info("socket")
+        if layer == "connect_tcp" and self._tls:
+            # The handshake takes the socket away; a copy of it ends the handshake just as well.
+            with suppress(OSError):  # too many files are open
+                connection = self._handshaking[threading.get_ident()] = connection.dup()
         with self._lock:
             self._sockets.add(connection)
             closed = self._closed
