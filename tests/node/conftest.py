@@ -14,6 +14,7 @@ import pytest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node
+from tests.node.backups import small_store
 from tests.sql.processes import Process
 
 
@@ -72,3 +73,9 @@ def create_table(node: Node, name: str = "t") -> int:
     )
     session.execute(CreateTable(schema="default", definition=definition))
     return session.table(f"default.`{name}`").descriptor.id
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """The `small_store` that tests back up."""
+    return small_store(tmp_path / "lake")

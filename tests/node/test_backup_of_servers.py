@@ -33,7 +33,7 @@ from strandline.node.membership import open_newer_epoch
 from strandline.node.relocation import Relocated
 from strandline.sql import Database, open_database
 from tests.metastore.snapshots import paths_of
-from tests.node.test_backup import append, place
+from tests.node.backups import append, place
 from tests.node.test_catalog_log import fill, tables
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore

@@ -1,0 +1,279 @@
+"""A backup or restore that is refused or fails says why, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import resource
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.cli import main
+from strandline.cli.main import IO_ERROR
+from strandline.errors import InvalidInput
+from strandline.node import Node
+from strandline.node.backup import taking as module
+from strandline.node.backup.archive import ArchiveWriter, Backup
+from strandline.node.backup.database_copy import copy_database
+from strandline.node.backup.manifest import MANIFEST
+from tests.node.backups import append, files_of, place, strandline, unpack
+
+
+def test_a_store_inside_the_folder_of_another_is_refused(store: Path, tmp_path: Path) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    inside = store / "warehouse" / "new"
+    restored = strandline("restore", tmp_path / "b", inside, "--copy")
+    assert restored.exit_code != 0
+    assert f"{inside} is inside {store}, which is a folder of another store" in restored.output
+    link = tmp_path / "link"
+    link.symlink_to(store / "warehouse")
+    with pytest.raises(InvalidInput, match=f"inside {store}, which is a folder of another store"):
+        Node.open(link / "new")
+    assert not inside.exists()
+
+
+def test_a_lost_data_file_is_reported_and_the_rest_is_backed_up(
+    store: Path, tmp_path: Path
+) -> None:
+    with Node.open(store) as node:
+        append(node.session(user="ann"), "shop.rows", "lost.parquet", write=False)
+    made = strandline("backup", store, tmp_path / "b")
+    assert made.exit_code == 65
+    assert "missing: warehouse/shop.db/rows/lost.parquet" in made.stderr
+    assert "missing when it was backed up: 1 file that the store names;" in made.stderr
+    again = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert again.exit_code == 65
+    with Node.open(tmp_path / "new") as node, pytest.raises(FileNotFoundError):
+        files_of(node.session(user="ann"), "shop.rows")
+
+
+def refuse_to_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the system refuse to list ``folder``, also for root."""
+    scandir = os.scandir
+
+    def refused(path: Any = ".") -> Any:
+        if str(path) == str(folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+
+
+def test_a_folder_that_cannot_be_listed_fails_the_backup(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(store) as node:
+        unreadable = place(node.session(user="ann"), "shop.plain")
+    refuse_to_list(unreadable, monkeypatch)
+    made = strandline("backup", store, tmp_path / "b")
+    assert made.exit_code != 0
+    assert f"Permission denied: '{unreadable}'" in made.output
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_folder_of_fsck_at_the_root_of_a_file_system_does_not_fail_the_backup(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable = store / "lost+found"
+    unreadable.mkdir(mode=0o700)
+    refuse_to_list(unreadable, monkeypatch)
+    made = strandline("backup", store, tmp_path / "b")
+    assert made.exit_code == 0, made.output
+
+
+def test_wrong_sources_and_targets_of_backup_and_restore_are_refused(
+    store: Path, tmp_path: Path
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    (tmp_path / "file").write_text("x")
+    cases = [
+        (("backup", store, store), 73, "already exists"),
+        (("backup", store, tmp_path / "b"), 73, "already exists"),
+        (("backup", store, store / "inner"), 64, "is inside the other"),
+        (("backup", store, tmp_path / "none" / "b"), 64, "does not exist"),
+        (("backup", store, ""), 2, "it is empty; name the file"),
+        (("backup", tmp_path / "none", tmp_path / "c"), 66, "there is no store"),
+        (("restore", tmp_path / "b", store), 73, "is not empty"),
+        (("restore", tmp_path / "b", tmp_path / "file"), 64, "is not a folder"),
+        (("restore", tmp_path / "file", tmp_path / "c"), 66, "is not a backup"),
+        (("restore", tmp_path / "b", "postgresql://h/d"), 64, "the backup of a store in a folder"),
+        (("restore", store, tmp_path / "c"), 66, "is not a complete backup"),
+        (("restore", tmp_path / "none", tmp_path / "c"), 66, "is not a backup"),
+        (("restore", tmp_path / "b", tmp_path / "c"), 75, "--copy"),
+    ]
+    for arguments, status, says in cases:
+        result = strandline(*arguments)
+        assert (result.exit_code, says in result.stderr) == (status, True), result.output
+    assert not (tmp_path / "c").exists() or not any((tmp_path / "c").iterdir())
+    assert not (store / "inner").exists()
+
+
+@pytest.mark.parametrize("name", ["strandline.db", "warehouse/shop.db/rows/a.parquet"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_backup_is_refused_and_leaves_nothing(
+    store: Path, tmp_path: Path, name: str, damage: str
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    folder = unpack(tmp_path / "b", tmp_path / "unpacked")
+    file = folder / name
+    content = bytearray(file.read_bytes())
+    content[5] ^= 1
+    if damage == "remove":
+        file.unlink()
+    else:
+        file.write_bytes(content if damage == "flip" else content[:-1])
+    result = strandline("restore", folder, tmp_path / "new", "--copy")
+    assert result.exit_code == 65
+    assert name in result.stderr
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "says"),
+    [
+        ({"format": 3}, 78, "this release reads up to 2"),
+        ({"files": {"../x": [1, "a"]}}, 65, "'../x' is not a file of a backup"),
+        ({"files": {"/x": [1, "a"]}}, 65, "'/x' is not a file of a backup"),
+        ({"files": {}}, 65, "does not name strandline.db"),
+        ({"folders": ["warehouse", "../x"]}, 65, "'../x' is not a file of a backup"),
+        ({"folders": 7}, 65, "is damaged"),
+        ({"files": 7}, 65, "is damaged"),
+        ({"nothing": 7}, 65, "is damaged"),
+        ({"warehouse": 7}, 65, "is damaged"),
+        ({"format": 3, "nothing": 7}, 78, "this release reads up to 2"),
+        ({"mode": 1 << 20}, 65, "is damaged"),
+    ],
+)
+def test_an_invalid_manifest_is_refused(
+    store: Path, tmp_path: Path, change: dict[str, Any], status: int, says: str
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    manifest = unpack(tmp_path / "b", tmp_path / "unpacked") / MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
+    result = strandline("restore", manifest.parent, tmp_path / "new", "--copy")
+    assert (result.exit_code, says in result.stderr) == (status, True), result.output
+
+
+def test_a_backup_into_a_linked_warehouse_is_refused(store: Path, tmp_path: Path) -> None:
+    (store / "warehouse").rename(tmp_path / "disk")
+    (store / "warehouse").symlink_to(tmp_path / "disk")
+    result = strandline("backup", store, tmp_path / "disk" / "b")
+    assert result.exit_code == 64
+    assert "is inside the other" in result.stderr
+    assert not (tmp_path / "disk" / "b").exists()
+
+
+def test_a_full_disk_has_the_exit_status_of_a_failed_write(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArchiveWriter, "finish", full)
+        result = strandline("backup", store, tmp_path / "b")
+    assert result.exit_code == IO_ERROR
+    assert re.search(r"the backup to .*/b failed: .*No space left", result.stderr)
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    monkeypatch.setattr(Backup, "copy_file", full)
+    result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert result.exit_code == IO_ERROR
+    assert re.search(r"restoring to .*/new failed: .*No space left", result.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_backup_or_restore_and_leaves_nothing(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    temporary, target = tmp_path / "tmp", tmp_path / "new"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    former = signal.signal(number, signal.default_int_handler)  # for a test that fails
+
+    def end(*_: object) -> None:
+        signal.raise_signal(number)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ArchiveWriter, "finish", end)
+            assert strandline("backup", store, tmp_path / "b").exit_code == 128 + number
+        assert not (tmp_path / "b.unfinished").exists()
+        assert "holds: 0" in strandline("holders", store).output
+        assert strandline("backup", store, tmp_path / "b").exit_code == 0
+        monkeypatch.setattr(Backup, "copy_file", end)
+        assert strandline("restore", tmp_path / "b", target, "--copy").exit_code == 128 + number
+        assert [*target.iterdir(), *temporary.iterdir()] == []
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, former)
+
+
+def test_a_full_temporary_folder_is_named_in_the_error(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(node_database: Any, file: Path) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+        try:
+            copy_database(node_database, file)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    monkeypatch.setattr(module, "copy_database", limited)
+    result = strandline("backup", store, tmp_path / "b")
+    assert result.exit_code == 69, result.exception
+    assert "strandline-backup-" in result.stderr
+    assert not (tmp_path / "b.unfinished").exists()
+
+
+def test_control_characters_in_a_manifest_are_not_printed_to_the_terminal(
+    store: Path, tmp_path: Path
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    manifest = unpack(tmp_path / "b", tmp_path / "unpacked") / MANIFEST
+    stated = {**json.loads(manifest.read_text()), "time": "\x1b[2Jnow"}
+    manifest.write_text(json.dumps(stated))
+    result = CliRunner().invoke(
+        main,
+        ["restore", str(manifest.parent), str(tmp_path / "new"), "--copy"],
+        color=True,  # otherwise click removes terminal codes
+    )
+    assert result.exit_code == 0
+    assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link"])
+def test_an_unpacked_backup_with_a_pipe_or_a_link_is_refused(
+    store: Path, tmp_path: Path, kind: str
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    folder = unpack(tmp_path / "b", tmp_path / "unpacked")
+    file = folder / "warehouse" / "shop.db" / "plain" / "part-0"
+    file.rename(tmp_path / "moved")
+    if kind == "a pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(tmp_path / "moved")
+    result = strandline("restore", folder, tmp_path / "new", "--copy")
+    assert result.exit_code == 65
+    assert "plain/part-0 is not a file" in result.stderr
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_restore_next_to_the_original_store_asks_for_the_copy_option(
+    store: Path, tmp_path: Path
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    refused = strandline("restore", tmp_path / "b", tmp_path / "new")
+    assert refused.exit_code == 75
+    assert f"still in {store}" in refused.stderr
+    assert "add --copy" in refused.stderr
+    assert "relocate" not in refused.stderr
