@@ -51,6 +51,13 @@ def stub(hive: HiveNode) -> Iterator[Any]:
         yield client
 
 
+@pytest.fixture
+def since(stub: Any) -> int:
+    """The last event before the test."""
+    number: int = stub.get_current_notificationEventId().eventId
+    return number
+
+
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
     """The node that ``spark`` uses as its metastore."""
