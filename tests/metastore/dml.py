@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from sqlalchemy import Connection, inspect
 
 from strandline.clock import HybridClock
@@ -39,6 +40,9 @@ START_MS = 1_700_000_000_000
 FLIGHTS, CANCELLATIONS, WEATHER = 1, 2, 3
 TABLES = (FLIGHTS, CANCELLATIONS, WEATHER)
 
+ONLY_PROOF = pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+"""On SQLite an unchanged mark proves that nothing was committed, and threads are cheap."""
+
 S = TypeVar("S", bound=SqlObjectStore)
 
 
@@ -54,6 +58,12 @@ def parameters(
     """The parameters of a table that count or date its content; empty if none were set."""
     rows = store.rows(table_id, RowKind.TABLE_PARAMETERS, write_ids=write_ids)
     return rows[0].as_(TableParametersRow).parameters if rows else ()
+
+
+def hits(cache: CachedStore) -> tuple[int, int]:
+    """The hits and the misses of the cache so far."""
+    statistics = cache.statistics()
+    return statistics.hits, statistics.misses
 
 
 class NoDdl:

@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
-from strandline import clock, work
-from strandline.clock import system_elapsed
+from strandline import work
 from strandline.errors import Unavailable
-from strandline.metastore.cache import cached_store, log_applier, replica_set
-from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.cache import log_applier
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.store.notifications import LogPosition, Notification
-from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.row_queries import delete_rows
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.model.partitioning import Partition, PartitionValue
 from tests.metastore.dml import (
     CANCELLATIONS,
     FLIGHTS,
+    ONLY_PROOF,
     WEATHER,
     Dml,
     ListedPartitions,
     Partitions,
     data_file,
     files,
+    hits,
     names,
     parameters,
     stage,
 )
 
 FILES = RowKind.DATA_FILE
-
-ONLY_PROOF = pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
-"""On SQLite an unchanged mark proves that nothing was committed, and threads are cheap."""
-
-
-def hits(cache: CachedStore) -> tuple[int, int]:
-    statistics = cache.statistics()
-    return statistics.hits, statistics.misses
 
 
 def test_a_list_that_is_applied_is_a_hit_even_if_it_is_old(dml: Dml) -> None:
@@ -196,28 +185,6 @@ def test_a_change_through_the_cache_is_in_memory_when_the_call_returns(dml: Dml)
     assert cache.statistics().misses == 0
 
 
-def test_a_read_of_the_present_is_not_as_old_as_the_staleness(dml: Dml) -> None:
-    now = [100.0]
-    cache = CachedStore(
-        dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: now[0]
-    )
-    assert files(cache) == []
-    dml.append("a")
-    now[0] += 0.999
-    assert files(cache) == []
-    now[0] += 0.001
-    assert cache.known_rows(FLIGHTS, FILES, write_ids=None) is None
-    assert files(cache) == ["a"]
-
-
-def test_without_staleness_a_read_of_the_present_sees_every_commit(dml: Dml) -> None:
-    cache = dml.cached(staleness=0)
-    for number in range(5):
-        assert len(files(cache)) == number
-        dml.append(f"{number}")
-    assert cache.statistics().misses == 0
-
-
 def test_the_store_answers_if_the_log_cannot_be_read(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,268 +255,6 @@ def test_catching_up_ends_if_the_log_is_set_back_meanwhile(
     assert files(cache) == ["kept"]
 
 
-def test_memory_is_bounded_and_the_least_recently_used_table_is_evicted(dml: Dml) -> None:
-    for table_id in (FLIGHTS, CANCELLATIONS, WEATHER):
-        dml.append("a", "b", table_id=table_id)
-    cache = dml.cached(memory_bytes=8_000)
-    for table_id in (FLIGHTS, CANCELLATIONS, FLIGHTS, WEATHER):
-        assert files(cache, table_id) == ["a", "b"]
-        assert cache.statistics().size <= 8_000
-    assert cache.statistics().evictions == 1
-    loads = cache.statistics().loads
-    files(cache, FLIGHTS)
-    assert cache.statistics().loads == loads
-    files(cache, CANCELLATIONS)
-    assert cache.statistics().loads == loads + 1
-
-
-def test_a_table_that_is_too_large_is_answered_by_the_store(dml: Dml) -> None:
-    dml.append(*(f"{number:04d}" for number in range(200)))
-    cache = dml.cached(memory_bytes=20_000)
-    for _ in range(3):
-        assert len(files(cache)) == 200
-    assert hits(cache) == (0, 3)
-    assert cache.statistics().loads == 0
-
-
-def test_a_table_that_outgrows_memory_is_evicted(dml: Dml) -> None:
-    cache = dml.cached(memory_bytes=20_000)
-    assert files(cache) == []
-    dml.append(*(f"{number:04d}" for number in range(200)))
-    assert len(files(cache)) == 200
-    statistics = cache.statistics()
-    assert (statistics.replicas, statistics.rows, statistics.size) == (0, 0, 0)
-
-
-def replace_files(dml: Dml, *, minutes: int) -> None:
-    """Replace all ten files of a table once a minute."""
-    for minute in range(minutes):
-        dml.wall_ms += 60_000
-        txn_id = dml.begin()
-        old = dml.store.rows(FLIGHTS, FILES, write_ids=None)
-        new = [data_file(f"{minute}.{number}") for number in range(10)]
-        stage(dml.store, txn_id, FLIGHTS, add=new, remove=[row.row_id for row in old])
-        dml.transactions.commit(txn_id)
-
-
-@pytest.mark.slow
-def test_a_table_whose_rows_are_replaced_stays_in_memory_without_those_removed_long_ago(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (cached_store, replica_set):
-        monkeypatch.setattr(module, "MAX_ROWS", 200)
-    cache = dml.cached()
-    replace_files(dml, minutes=15)
-    lists = [dml.transactions.write_ids(FLIGHTS)]
-    assert len(files(cache)) == 10
-    for _ in range(3):  # it outgrows the memory, and is loaded again
-        replace_files(dml, minutes=15)
-        lists.append(dml.transactions.write_ids(FLIGHTS))
-        assert len(files(cache)) == 10
-    assert cache.statistics().replicas == 1
-    assert cache.statistics().rows <= 200
-    before = hits(cache)
-    assert files(cache, write_ids=lists[-1]) == files(dml.store, write_ids=lists[-1])
-    assert hits(cache) == (before[0] + 1, before[1])
-    for old in lists[:-1]:  # the store still has the rows
-        assert files(cache, write_ids=old) == files(dml.store, write_ids=old)
-    assert hits(cache) == (before[0] + 1, before[1] + 3)
-
-
-def test_a_table_of_which_very_many_rows_change_at_once_is_loaded_again(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_applier, "MAX_CHANGED_ROWS", 2)
-    cache = dml.cached()
-    dml.append("a")
-    files(cache)
-    dml.append("b", "c")
-    assert files(cache) == ["a", "b", "c"]
-    assert cache.statistics().loads == 1
-    dml.append("d", "e", "f")
-    cache.log_applier.catch_up()
-    assert cache.statistics().replicas == 0
-    assert files(cache) == ["a", "b", "c", "d", "e", "f"]
-    assert cache.statistics().loads == 2
-
-
-def test_a_cache_without_memory_does_not_look_whether_a_table_fits(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = dml.cached(memory_bytes=0)
-    dml.append("a")
-    monkeypatch.delattr(SqlObjectStore, "contents")
-    assert files(cache) == ["a"]
-    assert cache.statistics().misses_by_cause["not_held"] == 1
-
-
-def test_a_table_that_was_too_large_is_loaded_when_its_rows_were_cleaned(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cached_store, "MAX_ROWS", 20)
-    cache = dml.cached()
-    dml.append(*(f"{number:04d}" for number in range(30)))
-    files(cache)
-    assert cache.statistics().replicas == 0
-    with dml.database.write() as connection:
-        delete_rows(connection, list(range(1, 21)))
-    cache.forget(FLIGHTS)
-    assert len(files(cache)) == 10
-    assert cache.statistics().replicas == 1
-
-
-def test_a_node_holds_only_its_zone_partitions_and_answers_only_for_names_in_them(
-    dml: Dml,
-) -> None:
-    cache = dml.cached(zone_partitions=lambda table_id: frozenset({0, 2}))
-    files(cache)
-    for name, bucket in {"all": -1, "zero": 0, "one": 1}.items():
-        txn = dml.begin()
-        stage(dml.store, txn, FLIGHTS, add=[data_file(name, bucket=bucket)])
-        dml.transactions.commit(txn)
-    cache.log_applier.catch_up()
-    before = cache.statistics()
-    assert before.rows == 2
-    write_ids = dml.transactions.write_ids(FLIGHTS)
-    for asked in (["all", "zero"], ["zero"]):
-        assert names(cache.rows(FLIGHTS, FILES, write_ids=write_ids, names=asked)) == asked
-        known = cache.known_rows(FLIGHTS, FILES, write_ids=write_ids, names=asked)
-        assert known is not None
-        assert names(known) == asked
-    assert cache.statistics().misses == before.misses
-    assert files(cache, write_ids=write_ids) == ["all", "one", "zero"]
-    assert cache.known_rows(FLIGHTS, FILES, write_ids=write_ids) is None
-    assert cache.statistics().misses_by_cause["not_held"] == before.misses_by_cause["not_held"] + 1
-
-
-# -- places of tables
-
-
-@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_on_a_server_memory_is_level_until_a_notification_arrives_or_it_is_stale(dml: Dml) -> None:
-    now = 0.0
-    cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: now)
-    location = dml.put_place(FLIGHTS, "s.db/a")
-    cache.log_applier.catch_up()
-    cache.location(FLIGHTS)
-    while cache.mark() is None:  # the notification of the own write arrives later
-        dml.log.wait(dml.log.mark(), timeout=0.01)
-        cache.log_applier.catch_up()
-    mark = cache.mark()
-    assert cache.known_location(FLIGHTS, version=0) == location
-    assert cache.known_location(FLIGHTS, version=1) is None  # not projected yet
-    now = 1.5
-    assert cache.mark() is None
-    assert cache.known_location(FLIGHTS, version=0) is None
-    cache.log_applier.catch_up()
-    assert cache.mark() == mark
-    dml.append("a")
-    assert cache.mark() is None
-
-
-@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_without_staleness_a_commit_in_the_millisecond_of_a_look_is_seen(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=0, monotonic=lambda: 7.0)
-    mark = dml.log.mark()
-    monkeypatch.setattr(dml.log, "mark", lambda: mark)  # the notification is on its way
-    assert files(cache) == []
-    dml.append("a")
-    assert files(cache) == ["a"]
-    assert cache.mark() is None
-
-
-@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_memory_is_not_fresh_after_the_machine_slept(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = dml.cached(staleness=600.0)
-    assert cache.look()
-    assert cache.log_applier.is_known_level()
-    woken = system_elapsed() + 601_000
-    monkeypatch.setattr(clock, "system_elapsed", lambda: woken)
-    monkeypatch.setattr(dml.log, "mark", lambda: -1)  # a notification is on its way
-    assert not cache.log_applier.is_known_level()
-
-
-@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_a_look_in_progress_does_not_count_for_a_look_that_is_requested_later(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: 0.0)
-    cache.log_applier.catch_up()
-    while not cache.is_level():  # the notification of the own tables arrives later
-        cache.log_applier.catch_up()
-    read_next = dml.log.read_next
-
-    def overtaken(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        position_and_events = read_next(applied, limit=limit)
-        cache.look_again()  # a child process has committed after that position
-        return position_and_events
-
-    monkeypatch.setattr(dml.log, "read_next", overtaken)
-    cache.log_applier.catch_up()
-    assert not cache.is_level()
-    monkeypatch.undo()
-    cache.log_applier.catch_up()
-    assert cache.is_level()
-
-
-@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_readers_share_a_look_that_began_after_they_arrived(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = dml.cached()
-    applier, read_next = cache.log_applier, dml.log.read_next
-    looks: list[int] = []
-
-    def counted(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        looks.append(applied)
-        return read_next(applied, limit=limit)
-
-    class Lock:
-        """A lock that another reader holds; that reader calls ``look`` before it releases it."""
-
-        def __init__(self, look: Callable[[], object]) -> None:
-            self.look = look
-
-        def acquire(self, *, timeout: float) -> bool:
-            self.look()
-            return True
-
-        def release(self) -> None:
-            pass
-
-    monkeypatch.setattr(dml.log, "read_next", counted)
-    monkeypatch.setattr(applier, "_checking", Lock(applier._look))
-    assert cache.look()
-    assert len(looks) == 1
-    under_way = applier._looks  # this look began before the next reader arrived
-    monkeypatch.setattr(
-        applier, "_checking", Lock(lambda: setattr(applier, "_last_reach", under_way))
-    )
-    assert cache.look()
-    assert len(looks) == 2
-
-
-@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
-def test_a_mark_from_before_another_process_wrote_for_the_node_never_returns(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dml.log, "mark", lambda: 7)  # the notification has not arrived yet
-    cache = dml.cached(staleness=1_000)
-    cache.log_applier.catch_up()
-    before = cache.mark()
-    assert before is not None
-    cache.look_again()
-    assert cache.mark() is None
-    cache.log_applier.catch_up()
-    after = cache.mark()
-    assert after is not None
-    assert after != before
-
-
 @ONLY_PROOF
 @pytest.mark.parametrize("failure", [Unavailable("the store is away"), ValueError("a bad row")])
 def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
@@ -599,67 +304,6 @@ def test_a_cached_place_is_valid_again_after_commits_that_moved_nothing(dml: Dml
     assert cache.known_location(FLIGHTS, version=1, is_last=True) is None  # not projected yet
     cache.log_applier.catch_up()
     assert cache.known_location(FLIGHTS, version=0) == location
-
-
-# -- following
-
-
-@ONLY_PROOF
-def test_readers_do_not_wait_while_many_events_are_applied(
-    dml: Dml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    cache = CachedStore(
-        dml.store, dml.log, dml.transactions, staleness=600.0, monotonic=lambda: now[0]
-    )
-    assert files(cache) == []
-    dml.append("a")
-    dml.append("b")
-    now[0] += 1_000  # memory is stale now
-    monkeypatch.setattr(log_applier, "BATCH", 1)
-    read_next, answers = dml.log.read_next, list[list[str]]()
-
-    def meanwhile(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
-        if applied == dml.log.head() - 1:
-            reader = threading.Thread(target=lambda: answers.append(files(cache)))
-            reader.start()
-            reader.join(60)
-        return read_next(applied, limit=limit)
-
-    monkeypatch.setattr(dml.log, "read_next", meanwhile)
-    cache.log_applier.catch_up()
-    assert answers == [["a", "b"]]
-    assert cache.statistics().misses_by_cause["behind"] == 1
-    assert cache.is_level()
-    assert files(cache) == ["a", "b"]
-    assert hits(cache) == (2, 1)
-
-
-def test_a_started_cache_follows_the_log(dml: Dml) -> None:
-    applied = threading.Event()
-
-    class Announcing(LogApplier):
-        def catch_up(self) -> None:
-            super().catch_up()
-            applied.set()
-
-    cache = dml.cached(kind=type("Announced", (CachedStore,), {"applier": Announcing}))
-    files(cache)
-    cache.follower.start()
-    cache.follower.start()
-    try:
-        dml.append("a")
-        while cache.statistics().applied_event < dml.log.head():
-            assert applied.wait(60)
-            applied.clear()
-        known = cache.known_rows(FLIGHTS, FILES, write_ids=dml.transactions.write_ids(FLIGHTS))
-        assert known is not None
-        assert names(known) == ["a"]
-        assert cache.statistics().following
-    finally:
-        cache.follower.stop()
-    assert not cache.statistics().following
-    cache.follower.stop()
 
 
 @ONLY_PROOF
