@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from strandline.clock import HybridClock
+from strandline.durable import UpdateLog
+from strandline.durable.contents import Contents, restore
 from strandline.durable.persist.blob import Blob, FileBlob
 from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.persist_log import PersistLog, shard_name
@@ -20,6 +22,8 @@ from tests.servers.sqlite import sqlite_url
 SHARD = shard_name("environment")
 EVERY = 3
 """Diffs between two rollups: few, so that even a short log has rollups and parts."""
+LARGE = 60
+"""Number of objects that makes an update too large to be stored inside the state."""
 
 
 class Killed(BaseException):
@@ -84,6 +88,20 @@ class Meddled:
 def meddled(real: Any, method: str, meddle: Any) -> Any:
     """Wrap ``real`` so that ``method`` is answered by ``meddle(real method, …)``."""
     return Meddled(real, method, meddle)
+
+
+def versions(log: UpdateLog) -> list[int]:
+    frontier = log.frontier()
+    return [logged.version for logged in log.updates(frontier.since + 1, frontier.upper)]
+
+
+def contents_of(log: UpdateLog) -> Contents:
+    """The contents of the last version, computed from the snapshot and all later updates."""
+    snapshot = log.snapshot()
+    contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    for logged in log.updates(snapshot.version + 1, log.frontier().upper):
+        contents = contents.apply(logged.changes(), at=logged.time)
+    return contents
 
 
 @pytest.fixture

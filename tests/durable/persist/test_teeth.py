@@ -19,7 +19,13 @@ from strandline.durable.persist.shard_state import Append, ShardState
 from strandline.durable.rows import Row, consolidated
 from strandline.errors import StrandlineError, UnknownOutcome
 from tests.durable import test_log_contract as contract
-from tests.durable.persist import test_consensus, test_shard, test_shard_damage
+from tests.durable.persist import (
+    test_consensus,
+    test_shard,
+    test_shard_crashes,
+    test_shard_damage,
+    test_shard_races,
+)
 from tests.durable.persist.conftest import Place
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -125,7 +131,7 @@ def a_compaction_goes_one_version_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 @found_by(
-    lambda place: test_shard.test_the_outcome_of_an_unanswered_append_is_found_by_its_token(
+    lambda place: test_shard_races.test_the_outcome_of_an_unanswered_append_is_found_by_its_token(
         place, UnknownOutcome("cut")
     ),
     r"\(appended,\) = log.append",
@@ -135,7 +141,7 @@ def the_token_of_a_writer_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shard_state, "Writer", lambda writer, token, time: real(writer, b"", time))
 
 
-@found_by(test_shard.test_parts_uploaded_before_a_sweep_are_uploaded_again, "missing|blobs")
+@found_by(test_shard_crashes.test_parts_uploaded_before_a_sweep_are_uploaded_again, "missing|blobs")
 def swept_uploads_may_be_named(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shard_state, "check_uploads", lambda state, uploads: None)
 
@@ -149,8 +155,10 @@ def the_checksum_of_a_blob_is_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 @found_by(
-    lambda place: test_shard.test_a_crash_during_a_large_append_leaves_parts_that_a_sweep_removes(
-        place, "consensus.compare_and_set", 1
+    lambda place: (
+        test_shard_crashes.test_a_crash_during_a_large_append_leaves_parts_that_a_sweep_removes(
+            place, "consensus.compare_and_set", 1
+        )
     ),
     r"place.blobs\(\) == set\(\)",
 )
