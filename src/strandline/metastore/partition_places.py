@@ -11,8 +11,10 @@ table. `strandline.metastore.store.partition_moves` records each move.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from strandline.errors import (
@@ -21,6 +23,7 @@ from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
     StrandlineError,
+    UnknownOutcome,
     WriteConflict,
 )
 from strandline.metastore.metastore import Metastore
@@ -31,8 +34,9 @@ from strandline.metastore.store.partition_moves import (
     PartitionMove,
     PartitionMoves,
     name_of,
+    relocation,
 )
-from strandline.metastore.store.rows import PartitionRow, Row, RowKind
+from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
@@ -40,10 +44,12 @@ from strandline.metastore.store.warehouse import (
     FolderRefused,
     Unsynced,
     delete_or_leave,
+    relative_location,
     resolve_location,
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import Place
+from strandline.model.privileges import SYSTEM_NAME
 from strandline.transactions import ValidWriteIdList
 
 logger = logging.getLogger(__name__)
@@ -170,7 +176,11 @@ class PartitionPlaces:
         """
         for move in change.unfinished_moves():
             place = self._at(move.location)
-            if move.location in locations and self._folders.exists(place):
+            if (
+                move.location in locations
+                and not move.is_relocation
+                and self._folders.exists(place)
+            ):
                 raise IllegalChange(
                     f"partition {move.location} of {self._table.name} cannot be created: the files"
                     f" of another partition are still in {place}, because they could not be moved"
@@ -365,8 +375,11 @@ def finish_partition_moves(
     for table_id, moves_of_table in moves.items():
         table = catalog.table_by_id(table_id)
         if table is not None:
+            relocations = {move for move in moves_of_table if move.is_relocation}
+            for mark in relocations:
+                _end_relocation(metastore, table_id, mark, author=SYSTEM_NAME)
             places = partition_places(metastore, table, location=metastore.location(table))
-            places.finish_moves(store, moves_of_table)
+            places.finish_moves(store, moves_of_table - relocations)
 
 
 class UnfinishedMoves:
@@ -394,6 +407,70 @@ class UnfinishedMoves:
             finish_partition_moves(self._metastore, unfinished_again)
         self._tried = (self._tried | unfinished_again) & unfinished
         self._seen = unfinished
+
+
+@contextmanager
+def partitions_staying(
+    metastore: Metastore, table: TableDescriptor, *, location: str, author: str
+) -> Iterator[None]:
+    """For a block that gives the table another location: its partitions stay where they are.
+
+    Their whole places are stored before the block, so that no reader looks for them below the new
+    location. If the process dies, another one does what remains.
+    """
+    mark = relocation(location)
+    metastore.store.sql_store.begin_moves(table.id, [mark])
+    try:
+        _store_places(metastore, table.id, mark, author=author, whole=True)
+        yield
+    except UnknownOutcome:
+        raise
+    except BaseException:
+        with suppress(StrandlineError):
+            _end_relocation(metastore, table.id, mark, author=author)
+        raise
+    try:
+        # Others may have been added or altered before the table got its new location.
+        _end_relocation(metastore, table.id, mark, author=author)
+    except StrandlineError as error:
+        raise UnknownOutcome(
+            f"table {table.name} has its new location, but partitions that were added meanwhile may"
+            f" be looked for there; set their locations ({error.message})"
+        ) from error
+
+
+def _end_relocation(
+    metastore: Metastore, table_id: int, mark: PartitionMove, *, author: str
+) -> None:
+    """Store the places of partitions as the present table needs them, and remove the mark.
+
+    They follow the folder of a managed table, and stay where they are if it is external by now.
+    """
+    _store_places(metastore, table_id, mark, author=author, whole=False)
+    metastore.store.sql_store.finish_moves(table_id, {mark}, lambda marks, *_: marks)
+
+
+def _store_places(
+    metastore: Metastore, table_id: int, mark: PartitionMove, *, author: str, whole: bool
+) -> None:
+    def new_rows(rows: Iterable[Row]) -> dict[str, tuple[int, NewRow]]:
+        """By name, the row that changes, and the row that replaces it."""
+        table = metastore.catalogs.latest_catalog().table_by_id(table_id)
+        follows = not whole and table is not None and table.kind is TableKind.MANAGED
+        stored = partial(relative_location if follows else resolve_location, mark.location)
+        partitions = ((row, row.as_(PartitionRow)) for row in rows)
+        return {
+            row.name: (row.row_id, row.replaced_by(replace(partition, location=location)))
+            for row, partition in partitions
+            if (location := stored(partition.location)) != partition.location
+        }
+
+    names = new_rows(metastore.store.rows(table_id, RowKind.PARTITION, write_ids=None))
+    if names:
+        with metastore.store.change(table_id, author=author) as change:
+            # Read again: the table may have got its location meanwhile.
+            rows = change.visible(RowKind.PARTITION, names.keys())
+            change.replace(dict(new_rows(rows.values()).values()))
 
 
 def undrop_partitions(

@@ -13,12 +13,13 @@ import pytest
 from strandline import work
 from strandline.catalog import Applied
 from strandline.config import Settings
-from strandline.errors import IllegalChange, Unavailable, WriteConflict
+from strandline.errors import IllegalChange, Unavailable, UnknownOutcome, WriteConflict
 from strandline.metastore.cache import log_applier
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.rows import NewRow, PartitionRow
 from strandline.metastore.store.staging import Staging
@@ -206,6 +207,7 @@ def test_a_partition_that_is_added_while_its_table_gets_another_location_keeps_i
         with monkeypatch.context() as patch:
             patch.setattr(Metastore, "execute", execute)
             call("append_partition", db_name="default", tbl_name="t", part_vals=["2"])
+            finish_partition_moves(metastore)  # as a node that starts does
         return execute(metastore, *arguments, **options)
 
     execute = Metastore.execute
@@ -285,6 +287,48 @@ def test_partitions_follow_a_renamed_table_after_another_location_was_refused(
     place = call("get_table", dbname="default", tbl_name="u")["sd"]["location"]
     assert shown(call, "u")["1"]["sd"]["location"] == f"{place}/p=1"
     assert Path(f"{place}/p=1".removeprefix("file:")).is_dir()
+
+
+@pytest.mark.parametrize(("committed", "starting"), [(False, True), (True, False)])
+def test_a_node_settles_the_places_of_partitions_whose_process_died_as_it_relocated_their_table(
+    call: Caller,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    committed: bool,
+    starting: bool,
+) -> None:
+    table = _partitioned(call)
+    first = table["sd"]["location"]
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    execute = Metastore.execute
+
+    def execute_and_die(metastore: Metastore, *arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        if committed:
+            call("append_partition", db_name="default", tbl_name="t", part_vals=["2"])
+            execute(metastore, *arguments, **options)
+        raise UnknownOutcome("the process died")  # after which the call does nothing more
+
+    moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
+    monkeypatch.setattr(Metastore, "execute", execute_and_die)
+    with pytest.raises(UnknownOutcome):
+        call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+    if starting:
+        Node.open(tmp_path / "store").close()
+    else:
+        moves = UnfinishedMoves(call.node.metastore)
+        moves.finish()  # the process may still be at work
+        moves.finish()
+    assert not call.node.metastore.store.sql_store.unfinished_moves()
+    if committed:
+        places = {values: part["sd"]["location"] for values, part in shown(call, "t").items()}
+        assert places == {"1": f"{first}/p=1", "2": f"{first}/p=2"}
+    else:
+        call("alter_table", dbname="default", tbl_name="t", new_tbl={**table, "tableName": "u"})
+        place = call("get_table", dbname="default", tbl_name="u")["sd"]["location"]
+        assert place != first
+        assert shown(call, "u")["1"]["sd"]["location"] == f"{place}/p=1"
 
 
 def _refuse(*_: object, **__: object) -> None:

@@ -6,12 +6,12 @@ table the folder of a partition moves when the partition is renamed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from strandline.catalog.privileges.rules import WRITING
-from strandline.errors import IllegalChange, StrandlineError, UnknownOutcome
+from strandline.errors import IllegalChange, StrandlineError
 from strandline.metastore.hive.parameters import QuickStatistics, split_parameters
 from strandline.metastore.hive.partition_changes import named_table, plain_table, stored_rows
 from strandline.metastore.hive.partition_values import Partitioned
@@ -151,59 +151,6 @@ async def give_table_columns(call: Call, table: TableDescriptor) -> None:
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
             change.replace(without_own(change.visible(RowKind.PARTITION, names).values()))
-
-
-@contextmanager
-def keeping_places(call: Call, partitioned: Partitioned, rows: Sequence[Row]) -> Iterator[None]:
-    """For a block that gives the table another location: its partitions stay where they are.
-
-    ``rows`` are those of all partitions. Their places are stored before the block, so that no
-    reader looks for them below the new location.
-    """
-    locations = {row.name: row.as_(PartitionRow).location for row in rows}
-    places = {row.name: partitioned.place(row.as_(PartitionRow)) for row in rows}
-    table = partitioned.table
-    _relocate(call, table, locations, places)
-    try:
-        yield
-    except UnknownOutcome:
-        raise
-    except BaseException:
-        with suppress(StrandlineError):
-            _relocate(call, table, places, locations)
-        raise
-    try:
-        # Others may have been added or altered before the table got its new location.
-        present = call.metastore.store.rows(table.id, RowKind.PARTITION, write_ids=None)
-        later = {row.name: row.as_(PartitionRow) for row in present}
-        locations = {name: row.location for name, row in later.items()}
-        _relocate(call, table, locations, {n: partitioned.place(row) for n, row in later.items()})
-    except StrandlineError as error:
-        raise UnknownOutcome(
-            f"table {table.name} has its new location, but partitions that were added meanwhile may"
-            f" be looked for there; set their locations ({error.message})"
-        ) from error
-
-
-def _relocate(
-    call: Call, table: TableDescriptor, old: Mapping[str, str], new: Mapping[str, str]
-) -> None:
-    """Store the ``new`` locations of partitions, by name, of those that have the ``old`` ones."""
-    names = [name for name in new if new[name] != old[name]]
-    if not names:
-        return
-    with call.metastore.store.change(table.id, author=call.user) as change:
-        rows = [
-            (row, row.as_(PartitionRow))
-            for row in change.visible(RowKind.PARTITION, names).values()
-        ]
-        change.replace(
-            {
-                row.row_id: row.replaced_by(replace(partition, location=new[row.name]))
-                for row, partition in rows
-                if partition.location == old[row.name]
-            }
-        )
 
 
 @changes("rename_partition")

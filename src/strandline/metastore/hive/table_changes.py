@@ -41,8 +41,7 @@ from strandline.metastore.hive.parameters import (
     is_counted_table,
     without_time,
 )
-from strandline.metastore.hive.partition_alters import give_table_columns, keeping_places
-from strandline.metastore.hive.partition_values import Partitioned
+from strandline.metastore.hive.partition_alters import give_table_columns
 from strandline.metastore.hive.registry import (
     Call,
     changes,
@@ -59,7 +58,7 @@ from strandline.metastore.hive.transactional_tables import (
     refuse_transactional,
 )
 from strandline.metastore.metastore import completing
-from strandline.metastore.store.rows import RowKind
+from strandline.metastore.partition_places import partitions_staying
 from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
@@ -272,7 +271,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         if location is not None and not same_location(new_table.location or location, location):
             call.reader.access.require_ownership(old)
             call.folders.refuse_former(new_table.location)
-        with await _partitions_staying(call, command, old, location):
+        with _partitions_staying(call, command, old, location):
             applied = call.execute(command)
     except WriteConflict as error:
         raise meta_exception(error.message) from None
@@ -292,7 +291,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
             _set_counted(call, new, new_counted)
 
 
-async def _partitions_staying(
+def _partitions_staying(
     call: Call, command: AlterRelation, old: Relation, location: str | None
 ) -> AbstractContextManager[None]:
     """As in Hive, another location of a table does not concern the partitions that exist."""
@@ -300,10 +299,7 @@ async def _partitions_staying(
         return nullcontext()
     if not (old.partition_columns and command.relocates(call.reader.catalog, old)):
         return nullcontext()
-    rows = await call.reader.rows(call.reader.present, old, RowKind.PARTITION)
-    shown = call.folders.shown
-    partitioned = Partitioned(old, schema=command.schema, location=location, shown=shown)
-    return keeping_places(call, partitioned, rows)
+    return partitions_staying(call.metastore, old, location=location, author=call.user)
 
 
 def _moved(old: TableDescriptor, new: TableDescriptor) -> bool:

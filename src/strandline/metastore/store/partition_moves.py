@@ -20,6 +20,8 @@ partition is created at that location, because it would show the files of the dr
 A rename, and the return of a dropped partition, move the folder before they commit. So before that,
 they mark the opposite move as unfinished (`begin`), and their commit removes the mark. If the
 process dies in between, a node moves the folder back soon, or before a change of the partition.
+
+A table that gets another location (`relocation`) has a mark of its own among the unfinished moves.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from strandline.model.places import DROPPED
 from strandline.sql import change, change_each, in_lists, run
 
 _MOVE = "location, up_to_row, target, target_row"
+_NO_ROW = 0
 PURGED = ""
 """The target of a dropped partition whose files were deleted with it."""
 _KEY = re.compile("(?:^|(?<=/))[^=/]+=")
@@ -71,6 +74,19 @@ class PartitionMove(NamedTuple):
     def undoes_rename(self) -> bool:
         """Whether this is the unfinished move back of a partition that was to be renamed."""
         return self.target != PURGED and DROPPED not in self.target.split("/")
+
+    @property
+    def is_relocation(self) -> bool:
+        """Whether this is no move, but the mark of a `relocation`."""
+        return self.up_to_row == _NO_ROW
+
+
+def relocation(location: str) -> PartitionMove:
+    """The mark of a table while it gets another location than ``location``; no folder moves.
+
+    Meanwhile its partitions have their whole places in their rows.
+    """
+    return PartitionMove(location, _NO_ROW, location)
 
 
 class PartitionMoves:
