@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.applier import Announce
@@ -25,6 +25,7 @@ from strandline.durable import DurableCatalogState, Superseded
 from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.cache.state_file import StateFile
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.session import LocalSession
@@ -53,9 +54,6 @@ from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.settings import shown_settings
 from strandline.sql import check_time
 from strandline.transactions import Transactions
-
-if TYPE_CHECKING:
-    from strandline.metastore.cache.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
@@ -384,9 +382,6 @@ class Node:
             return
         if not settings.cache_interval_ms or not settings.cache_bytes:
             return
-        # Imported here: it imports pyarrow, which a program that embeds a node may not need.
-        from strandline.metastore.cache.state_file import StateFile
-
         file = StateFile(
             path,
             self.store,

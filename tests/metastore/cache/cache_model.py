@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from strandline.errors import WriteConflict
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.cache.packed_replicas import Group, pack
+from strandline.metastore.cache.packed_replicas import PackedReplica, pack
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, NewRow, Row, RowKind, new_file
 from strandline.model.partitioning import PartitionValue
@@ -278,12 +278,10 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(used=SUBSETS)
     def restart(self, used: list[int]) -> None:
         """Restart the node with the state that it held, and read the tables ``used``."""
-        groups = [group.write() for group in pack(self.cache.snapshot()[1])]
+        packed = list(pack(self.cache.snapshot()[1]))
         applied, known = self.cache.statistics().applied_event, self.cache.statistics().replicas
         self.cache = self.new_cache()
-        self.cache.restore(
-            applied, [packed for data in groups for packed in Group.read(data).replicas()]
-        )
+        self.cache.restore(applied, map(PackedReplica.read, packed))
         assert self.cache.statistics().applied_event == self.dml.log.head()
         if self.partitions is None and self.memory >= 1 << 20:
             assert self.cache.statistics().replicas == known

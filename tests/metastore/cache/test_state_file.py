@@ -15,9 +15,9 @@ from sqlalchemy import delete, insert, update
 
 from strandline.clock import Timestamp
 from strandline.fencing import FenceToken
-from strandline.metastore.cache import state_file
+from strandline.metastore.cache import packed_replicas, state_file
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.cache.packed_replicas import pack
+from strandline.metastore.cache.packed_replicas import PackedReplica, pack
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.cache.state_file import MAGIC, VERSION, StateFile
@@ -149,6 +149,20 @@ def test_replicas_that_were_never_used_are_written_again_unchanged(
     for table_id in (FLIGHTS, CANCELLATIONS, WEATHER):
         assert files(again, table_id) == files(dml.store, table_id)
     assert again.statistics().loads == 0
+
+
+def test_a_replica_with_more_rows_than_a_line_is_packed_whole(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_replicas, "_STEP", 2)
+    dml.append("a", "b", "é\n", "c", "d")
+    with dml.store.change(FLIGHTS, author="ann") as change:
+        change.stage(remove=[change.visible(RowKind.DATA_FILE)["b"].row_id])
+    cache = dml.cached()
+    files(cache)
+    (replica,) = cache.snapshot()[1]
+    (data,) = pack([replica])
+    assert PackedReplica.read(data).unpacked() == replica
 
 
 def test_a_state_that_has_not_changed_is_not_written_again(dml: Dml, path: Path) -> None:

@@ -21,10 +21,10 @@ A table that was cleaned since is left out.
 
 ::
 
-    file   = magic (7 bytes) version (1 byte) frame(head as JSON) frame(group) … frame(nothing)
+    file   = magic (7 bytes) version (1 byte) frame(head as JSON) frame(replica) … frame(nothing)
     frame  = length (4 bytes) CRC-32 (4 bytes) content
 
-`packed_replicas` describes a group. A new file is written beside the old one, and renamed when
+`packed_replicas` describes a replica. A new file is written beside the old one, and renamed when
 complete. It is not synced: if a power cut damages it, a checksum is wrong. Several nodes of one
 folder share the file, and any of them may write it: they would all write the same. If a node dies
 while it writes, a later writer deletes its file after an hour.
@@ -49,17 +49,19 @@ from strandline.clock import system_wall_clock
 from strandline.errors import CorruptData, StrandlineError
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.cache.packed_replicas import Group, PackedReplica, pack
+from strandline.metastore.cache.packed_replicas import PackedReplica, pack
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.store.notifications import Notification, NotificationLog
 
 logger = logging.getLogger(__name__)
 
-MAGIC, VERSION = b"strcach", 2
+MAGIC, VERSION = b"strcach", 3
 MAX_EVENTS = 10_000
 TIMES_MEMORY = 2
 """The largest file that is read, in multiples of the node's memory."""
 LEFTOVER_SECONDS = 3_600
+PART_BYTES = 100_000
+"""A part of the file, for `StateFile.write`, ends with the replica that brings it to this size."""
 _FRAME = struct.Struct("<II")
 _SUFFIX = ".new"
 
@@ -117,7 +119,7 @@ class StateFile:
     def write(self, *, between: Callable[[], object] = lambda: None) -> bool:
         """Write the state if it has changed; return whether it was written.
 
-        Each group takes a few milliseconds; ``between`` is called after each.
+        A part of the file takes some milliseconds; ``between`` is called after each.
         """
         event_id, replicas = self._cache.snapshot()
         now = event_id, self._cache.statistics().loads
@@ -128,7 +130,7 @@ class StateFile:
             if event is None:
                 return False  # the log was cleaned up to here: a start could not continue after it
             head = json.dumps(self._head(event)).encode()
-            self._replace(chain((head,), _groups(replicas, between)))
+            self._replace(chain((head,), _packed(replicas, between)))
         except (StrandlineError, OSError):
             logger.warning("the cache file %s cannot be written", self.path, exc_info=True)
             return False
@@ -145,7 +147,7 @@ class StateFile:
             raise _Ignored(f"it begins with {begin[:16]!r}, but this release writes {_BEGIN!r}")
         frames = _frames(file)
         event_id = self._accepted(next(frames, b""))
-        replicas = [packed for frame in frames for packed in Group.read(frame).replicas()]
+        replicas = list(map(PackedReplica.read, frames))
         cleaned = self._cache.sql_store.cleaned_tables()
         return event_id, [
             replica
@@ -210,10 +212,15 @@ _BEGIN = MAGIC + bytes([VERSION])
 _END = _FRAME.pack(0, 0)
 
 
-def _groups(replicas: Iterable[HeldReplica], between: Callable[[], object]) -> Iterator[bytes]:
-    for group in pack(replicas):
-        yield group.write()
-        between()
+def _packed(replicas: Iterable[HeldReplica], between: Callable[[], object]) -> Iterator[bytes]:
+    size = 0
+    for packed in pack(replicas):
+        yield packed
+        size += len(packed)
+        if size >= PART_BYTES:
+            between()
+            size = 0
+    between()
 
 
 def _frames(file: BinaryIO) -> Iterator[bytes]:
