@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import Connection
 
 from strandline.catalog import Command
 from strandline.catalog.commands import (
@@ -21,9 +23,8 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli.main import main
-from strandline.durable import MetastorageLog
-from strandline.errors import CorruptData, IncompatibleFormat, TransactionNotFound, Unavailable
-from strandline.metastore.store.notifications import Notification
+from strandline.errors import CorruptData, IncompatibleFormat, TransactionNotFound
+from strandline.metastore.store.notifications import LogPosition, Notification, NotificationLog
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
@@ -41,10 +42,22 @@ from tests.node.crashed_stores import left_by_a_crash, log_of, table_names, writ
 def test_effects_of_ddl_outside_the_catalog_are_redone_after_a_power_cut(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crashed, before = tmp_path / "crashed", []
-    monkeypatch.setattr(SqliteDatabase, "sync", lambda _: None)  # as if the cut came earlier
-    rename = RenameTable(schema="default", table="t", new_name="u")
-    run_until_power_cut(folder, crashed, rename, last_step=lambda node: before.extend(events(node)))
+    crashed, move_projection = tmp_path / "crashed", NotificationLog.move_projection
+
+    def cut_first(*arguments: Any, **named: Any) -> LogPosition:  # Any: as the log's
+        if not crashed.exists():
+            shutil.copytree(folder, crashed)
+        return move_projection(*arguments, **named)
+
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        session.execute(create_t())
+        (folder / "warehouse" / "t" / "data").touch()
+        monkeypatch.setattr(NotificationLog, "move_projection", cut_first)
+        session.execute(RenameTable(schema="default", table="t", new_name="u"))
+        before = events(node)
+    assert (crashed / "warehouse" / "u").exists()
+    relocate(crashed, copy=True)
     with Node.open(crashed) as node:
         table = node.session(user="ann").table("default.u")
         assert table.location == f"file://{crashed}/warehouse/u"
@@ -70,19 +83,16 @@ def run_until_power_cut(
         session = node.session(user="ann")
         session.execute(create_t())
         (folder / "warehouse" / "t" / "data").touch()
-        append, sync = MetastorageLog.append, SqliteDatabase.sync
+        write = SqliteDatabase._write
 
-        def noted_append(*arguments: Any, **named: Any) -> Any:  # Any: as the log's
-            appended = append(*arguments, **named)
-            synced.append(log_of(folder).stat().st_size)
-            return appended
+        @contextmanager
+        def noted_write(*arguments: Any, **named: Any) -> Iterator[Connection]:  # Any: as there
+            with write(*arguments, **named) as connection:
+                yield connection
+            if named["synced"]:
+                synced.append(log_of(folder).stat().st_size)
 
-        def noted_sync(database: SqliteDatabase) -> None:
-            sync(database)
-            synced.append(log_of(folder).stat().st_size)
-
-        patch.setattr(MetastorageLog, "append", noted_append)
-        patch.setattr(SqliteDatabase, "sync", noted_sync)
+        patch.setattr(SqliteDatabase, "_write", noted_write)
         session.execute(commands)
         last_step(node)
         shutil.copytree(folder, crashed)
@@ -120,25 +130,6 @@ def test_files_written_at_the_place_of_a_dropped_table_survive_a_power_cut(
         session = node.session(user="ann")
         session.execute(create_t())
         assert session.table("default.t").location == f"file://{crashed}/warehouse/t"
-
-
-def test_a_move_whose_sync_failed_is_synced_before_the_next_answer(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sync, syncs = SqliteDatabase.sync, 0
-
-    def fail_first(database: SqliteDatabase) -> None:
-        nonlocal syncs
-        syncs += 1
-        if syncs == 1:
-            raise Unavailable("the disk fails")
-        sync(database)
-
-    with Node.open(folder) as node:
-        node.session(user="ann").execute(create_t())
-        monkeypatch.setattr(SqliteDatabase, "sync", fail_first)
-        node.session(user="ann").execute(DropTable(schema="default", table="t"))
-        assert syncs == 2
 
 
 def write_nothing(node: Node) -> None:

@@ -189,18 +189,6 @@ class Database(ABC):
         """
         return self._write(deadline, synced=False)
 
-    @property
-    @abstractmethod
-    def is_synced(self) -> bool:
-        """Whether everything that this object committed is known to be on disk."""
-
-    @abstractmethod
-    def sync(self) -> None:
-        """Return once everything that any process committed before is on disk.
-
-        May be called inside a write.
-        """
-
     @abstractmethod
     def check_place(self) -> None:
         """Raise `StoreMoved` if the database is known to have moved from where it was opened.

@@ -243,14 +243,6 @@ class PostgresDatabase(Database):
         change(self._writing, "SAVEPOINT before_changes_outside")
         super().if_undone(undo)
 
-    @property
-    def is_synced(self) -> bool:
-        """See `Database.is_synced`. Unsynced writes matter only while the server runs."""
-        return True
-
-    def sync(self) -> None:
-        """Does nothing: a derived write is on disk when it returns."""
-
     def mark(self) -> int:
         self._refuse_in_a_fork()
         if self._closed:

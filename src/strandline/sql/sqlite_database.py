@@ -177,7 +177,6 @@ class SqliteDatabase(Database):
         self._look: sqlite3.Cursor | None = None
         self._watching = threading.Lock()
         self._commits = self._wakes = 0
-        self._synced = True
         self._failed_commit = False  # whether one may still be at the end of the log
         self._version = -1  # the last mark, and since when it is unmoved
         self._moved_at = time.monotonic()
@@ -258,12 +257,11 @@ class SqliteDatabase(Database):
                 reader.close()
             return rows
 
-    @property
-    def is_synced(self) -> bool:
-        return self._synced
-
     def sync(self) -> None:
-        """See `Database.sync`. Data that has left the log was synced before."""
+        """Return once everything that any process committed before is on disk.
+
+        Data that has left the log was synced before.
+        """
         sqlite_file.sync(self._log_path)
 
     def mark(self) -> int:
@@ -370,7 +368,6 @@ class SqliteDatabase(Database):
                     marks = {} if head is None else head.read_marks(driver)
                     self._commit(connection)
                 if has_changes:
-                    self._synced = synced
                     self._failed_commit &= not synced
             except BaseException:
                 self._undo(connection)

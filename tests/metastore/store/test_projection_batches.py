@@ -279,21 +279,14 @@ def test_what_the_database_loses_while_a_thread_notes_its_end_is_projected_again
     assert node.verbs()[-1] == "create_table"
 
 
-def test_several_moves_of_one_table_sync_the_database_once_each(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_moves_of_one_table_are_on_disk_one_by_one(node: Node) -> None:
     node.ddl(create(node, "a"))
     version = node.ddl(*(rename(node, old, new) for old, new in pairwise("abcd")), project=False)
-    syncs: list[str] = []
-    sync = node.database.sync
-
-    def counted() -> None:
-        syncs.append("sync")
-        sync()
-
-    monkeypatch.setattr(node.database, "sync", counted)
+    before = node.database.statistics()
     node.projector.project_up_to(version)
-    assert len(syncs) == 3
+    after = node.database.statistics()
+    assert after.writes - before.writes == 3
+    assert after.unsynced_writes == before.unsynced_writes
     assert node.folder("d").is_dir()
 
 
@@ -315,42 +308,6 @@ def test_each_move_of_one_table_looks_ahead_only_to_the_next(
     assert node.folder(names[-1]).is_dir()
     assert node.verbs().count("rename_table") == 40
     assert len(looked_at) < 3 * 40
-
-
-def test_a_sync_that_began_before_a_move_does_not_count_for_it(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.ddl(create(node, "a"))
-    first = node.ddl(rename(node, "a", "b"), project=False)
-    begun, go_on = threading.Event(), threading.Event()
-    noting = node.projector._note_projected
-    syncs: list[str] = []
-
-    def failing_sync() -> None:
-        raise Unavailable("the disk is full")
-
-    def slow_sync() -> None:
-        begun.set()
-        assert go_on.wait(LONG)
-
-    def note_after_the_look(*arguments: Any) -> None:
-        go_on.set()
-        look.result(LONG)
-        syncs.clear()
-        noting(*arguments)
-
-    monkeypatch.setattr(node.database, "sync", failing_sync)
-    with pytest.raises(Unavailable, match="the disk is full"):
-        node.projector.project_up_to(first)
-    monkeypatch.setattr(node.database, "sync", slow_sync)
-    with ThreadPoolExecutor(1) as pool:
-        look = pool.submit(node.projector.catch_up)
-        assert begun.wait(LONG)
-        monkeypatch.setattr(node.database, "sync", lambda: syncs.append("sync"))
-        second = node.ddl(rename(node, "b", "c"), project=False)
-        monkeypatch.setattr(node.projector, "_note_projected", note_after_the_look)
-        node.projector.project_up_to(second)
-    assert syncs == ["sync"]
 
 
 def test_a_projection_whose_commit_fails_is_repeated_and_is_no_unknown_outcome_for_a_reader(

@@ -5,8 +5,7 @@ of tables and moves the position of the projection, which counts entries within 
 `folder_turns` decides which effects one SQL transaction may have.
 
 Effects of two SQL transactions may touch each other's folders, so only one transaction may be lost:
-the earlier ones are on disk before the first effect of the next. This is not needed if both only
-make folders: making a folder twice is harmless.
+each is on disk before the next one can see how far it came.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ class KnownProjection:
 
     def __init__(self) -> None:
         self.projected = 0
-        self.own_end: tuple[int, int] | None = None  # the position after this process's last batch
-        self.synced_end: tuple[int, int] | None = None  # one that is on disk
 
 
 class EntryProjection:
@@ -116,7 +113,6 @@ class EntryProjection:
                     try:
                         if first:
                             self._database.check_place()  # else it would make folders elsewhere
-                            self._require_synced(before, turn)
                         if not self._folders.carry_out(turn, entry, effect, update=update):
                             break
                     except StrandlineError as error:
@@ -162,19 +158,6 @@ class EntryProjection:
             self._folders.expect(turn, upcoming)
             yield from (effect for _, _, effect in upcoming)
         yield from (folder_effect(entry) for _, entry in entries)
-
-    def _require_synced(self, before: LogPosition, turn: Turn) -> None:
-        """Sync the database, unless it does no harm to repeat the effects up to ``before``.
-
-        The append of a version syncs what was projected before it, but one append may take several
-        SQL transactions to project, and another process may have projected. A ``turn`` that only
-        makes folders (with an append) needs no sync after a batch of this process: its makes may be
-        repeated, and its moves are on disk.
-        """
-        known, end = self.known, (before.projected_version, before.projected_entries)
-        is_safe = turn.appends or known.synced_end == end or self._database.is_synced
-        if not (known.own_end == end and is_safe):
-            self._database.sync()
 
     def _failed(self, version: int, what: str, error: StrandlineError) -> NotCarriedOut:
         self.failures += 1

@@ -225,7 +225,6 @@ class FolderEffects:
         makes, moves = work.makes, work.moves  # without `work.do`, which refers to the turn
         if not turn.take(lambda: (self._paths(makes), self._paths(moves))):
             return False
-        turn.moves = turn.moves or bool(moves)
         work.do()
         return True
 

@@ -59,8 +59,6 @@ class Turn:
         self.places = TablePlaces(connection)
         self.default_places: DefaultPlaces = {} if default_places is None else default_places
         self.unsynced = Unsynced()
-        self.moves = False
-        """Whether the turn moves or removes a folder."""
         self.free_of_links: set[str] = set()
         """Folders above those of the effects that the turn found to be no symbolic links."""
         self.effects_left = MAX_EFFECTS

@@ -26,14 +26,9 @@ their version, one of them continues. No lock of the catalog is held meanwhile. 
 caller gave up or whose node died is projected a little later by a background thread, unless a child
 process of the node is projecting it.
 
-**Durability.** After a durable append, all of this can be repeated. So in a folder, the SQL
-transaction of a batch is not synced: after a power cut, the first process that opens the store
-projects the same events again under the same numbers, before it does anything else. (Folders are
-synced all the same: a later commit may make the rows durable, and does not sync folders.) A
-transaction that moved or removed a folder is on disk before its callers are answered: a client may
-then write into the old place (as Spark does before it creates a table anew), and repeating the move
-must not move those files. On a server, every batch is synced: other nodes, which continue when the
-server's machine fails, have seen the events.
+**Durability.** A batch is on disk before its callers are answered. A client may then write into the
+old place of a folder that was moved or removed (as Spark does before it creates a table anew), and
+repeating the move must not move those files.
 
 A refused effect is skipped and counted. A shortage (a full disk, no descriptors) is an error, and
 is tried again before anything else is projected.
@@ -142,8 +137,6 @@ class Projector:
         )
         self._state = threading.Condition()
         self._projecting = False
-        self._moves = 0  # committed batches that moved a folder
-        self._synced_moves = 0  # how many of these are on disk, at least
         self._applied = 0
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
@@ -249,10 +242,7 @@ class Projector:
         """Project at most up to ``version``, with the effects that one SQL transaction may have."""
         known = self._entries.known
         try:
-            # If a power cut loses this, the next process that opens the file projects it again.
-            with self._database.write(
-                deadline=deadline, first=[(POSITION, ())], is_provisional=True
-            ) as connection:
+            with self._database.write(deadline=deadline, first=[(POSITION, ())]) as connection:
                 self._guard(connection)
                 turn = self._entries.turn(connection)
                 reached = self._entries.advance(connection, version, turn)
@@ -266,20 +256,11 @@ class Projector:
                 f"recorded ({error.reason}); try again"
             ) from error
         self._failed_batch = None
-        self._moves += turn.moves
-        syncs = self._moves > self._synced_moves
         self._note_projected(known, reached.projected_version)  # not before the commit
-        known.own_end = reached.projected_version, reached.projected_entries
-        if syncs:
-            known.synced_end = known.own_end
         self._folders.delete_purged()
 
     def _note_projected(self, known: KnownProjection, version: int) -> None:
         """Note that any process has projected all versions up to this one."""
-        moves = self._moves  # before the sync, which does not cover a later move
-        if moves > self._synced_moves:  # the callers may write into the old place of the folder
-            self._database.sync()
-            self._synced_moves = max(self._synced_moves, moves)
         known.projected = max(known.projected, version)
         self._updates.forget(known.projected)
 
@@ -419,7 +400,6 @@ class _WithAppend:
         reached = self._reached
         if reached is not None:
             self._known.projected = max(self._known.projected, reached.projected_version)
-            self._known.own_end = reached.projected_version, reached.projected_entries
 
 
 def _only_makes(update: Update) -> bool:
