@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds, milliseconds, timestamp
 from strandline.errors import HoldExpired, InvalidInput, VersionNotFound
+from strandline.sql import accept_time
 from strandline.transactions import Hold
 from strandline.transactions.holds import Holds
 from tests.transactions.stores import START_MS, Store
@@ -25,7 +26,7 @@ def watermark_after(holds: Holds, store: Store) -> Timestamp:
     """Return the low watermark after a hold on the present was acquired and released."""
     holds.release(holds.acquire("reader", "now", at=store.clock.current(), ttl_ms=1).hold_id)
     with store.database.read() as connection:
-        time = connection.exec_driver_sql("SELECT time FROM hold_watermark").scalar()
+        time = connection.exec_driver_sql("SELECT time FROM hold_watermark WHERE id = 1").scalar()
     return MIN_TIMESTAMP if time is None else Timestamp(time)
 
 
@@ -94,10 +95,79 @@ def test_a_hold_below_the_watermark_is_gone_even_before_its_expiry(
     holds = store.transactions.holds
     hold = holds.acquire("reader", "ann", at=ago(DAY), ttl_ms=1000)
     with store.database.write() as connection:
-        connection.exec_driver_sql(f"UPDATE hold_watermark SET time = {hold.at + 1}")
+        connection.exec_driver_sql(f"UPDATE hold_watermark SET time = {hold.at + 1} WHERE id = 1")
     with pytest.raises(HoldExpired):
         holds.renew(hold.hold_id, ttl_ms=9)
     assert holds.list() == ()
+
+
+def in_use(store: Store, *, days: int) -> None:
+    """Let days pass, with a look at the watermark on each."""
+    for _ in range(days):
+        store.wall_ms += DAY
+        store.transactions.holds.cleaning_limit()
+
+
+def cleaned_up_to(store: Store) -> int:
+    """The limit of cleaning, in milliseconds. A dry run must say the same."""
+    said = store.transactions.holds.cleaning_limit(dry_run=True)
+    assert said == store.transactions.holds.time_before(WEEK)
+    limit = store.transactions.holds.cleaning_limit()
+    assert limit is not None
+    assert said is not None
+    assert milliseconds(said) == milliseconds(limit)
+    return milliseconds(limit)
+
+
+def test_a_leap_of_the_stores_time_ages_no_history(store: Store) -> None:
+    """A clock is 40 days ahead: all is kept as long as if it were right, also once it is right."""
+    store.clock.max_ahead_ms = DAY
+    in_use(store, days=3)
+    right = store.wall_ms
+    store.wall_ms += 40 * DAY
+    assert cleaned_up_to(store) == right - WEEK
+    store.transactions.holds.acquire("reader", "ann", at=timestamp(right - WEEK + 1), ttl_ms=1)
+    in_use(store, days=6)
+    assert cleaned_up_to(store) == right - DAY
+    assert milliseconds(store.transactions.holders().low_watermark) == right - DAY
+    ahead, store.wall_ms = store.wall_ms, right + 6 * DAY
+    with store.database.write() as connection:
+        accept_time(connection)
+    assert cleaned_up_to(store) == right - DAY
+    store.wall_ms = ahead
+    in_use(store, days=1)
+    assert cleaned_up_to(store) == right + 40 * DAY
+
+
+def test_a_long_leap_is_remembered_behind_many_short_ones(store: Store) -> None:
+    store.clock.max_ahead_ms = DAY
+    in_use(store, days=1)
+    right = store.wall_ms
+    store.wall_ms += 40 * DAY
+    for _ in range(7):
+        assert cleaned_up_to(store) < right
+        store.wall_ms += DAY + 1
+
+
+def test_of_a_store_that_is_used_once_in_ten_days_the_last_four_leaps_do_not_count(
+    store: Store,
+) -> None:
+    store.clock.max_ahead_ms = DAY
+    store.transactions.holds.cleaning_limit()
+    uses = [START_MS] * 4
+    for _ in range(6):
+        uses.append(store.wall_ms)
+        store.wall_ms += 10 * DAY
+        assert cleaned_up_to(store) == uses[-4] - WEEK
+
+
+def test_a_leap_is_seen_in_a_store_that_an_older_release_cleaned(store: Store) -> None:
+    store.clock.max_ahead_ms = DAY
+    store.transactions.holds.cleaning_limit()
+    with store.database.write() as connection:
+        connection.exec_driver_sql("DELETE FROM hold_watermark WHERE id > 1")
+    store.wall_ms += 40 * DAY
+    assert cleaned_up_to(store) == START_MS - WEEK
 
 
 def test_a_retention_that_reaches_before_the_first_timestamp_keeps_everything(store: Store) -> None:

@@ -13,6 +13,11 @@ What must stay true:
 * Grants and the watermark are decided in write transactions of one database, so the watermark never
   passes a hold that is being granted. Code that discards history raises the watermark first
   (`Holds.raise_low_watermark`) and discards afterwards: a hold granted in between is above it.
+* A leap of the store's time ages nothing. If the time moves by more than `HybridClock.max_ahead_ms`
+  between two looks at the watermark, the store was not in use, or a clock is wrong: nobody can tell
+  which. So no age includes the longest leaps since the watermark. If a clock was wrong, all is kept
+  as long as if it had been right. Rejected: to leave out only one leap, since a store with a wrong
+  clock may rest, too; and all, since a store that is used once a week would keep years of history.
 * A hold that has expired is gone for every reader at once, whether or not its row still exists. So
   is a hold that the watermark has passed, because its history may be gone, even if a clock says
   that it has not expired.
@@ -21,8 +26,10 @@ What must stay true:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
+from itertools import chain
 
 from sqlalchemy import Connection
 
@@ -33,7 +40,9 @@ from strandline.clock import (
     Timestamp,
     add_milliseconds,
     format_timestamp,
+    milliseconds,
     milliseconds_before,
+    timestamp,
 )
 from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
@@ -58,6 +67,10 @@ _ADD = (
     'INSERT INTO hold (kind, owner, time, expires, "user") VALUES (?, ?, ?, ?, ?) RETURNING hold_id'
 )
 _FORGET_EXPIRED = "DELETE FROM hold WHERE expires <= ?"
+_WATERMARK, _LAST_LOOK, _FIRST_LEAP = 1, 2, 3
+"""The ids of rows of ``hold_watermark``. From the third on: end and start of each leap."""
+_MOST_LEAPS = 4
+_TIMES = "SELECT id, time FROM hold_watermark WHERE id > 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,10 @@ class Hold:
     owner: str
     at: Timestamp
     expires: Timestamp
+
+
+_Leaps = Sequence[tuple[Timestamp, Timestamp]]
+"""Leaps of the store's time, latest first: the end of each, and its start."""
 
 
 class Holds:
@@ -169,13 +186,20 @@ class Holds:
         if dry_run:
             with self._database.read() as connection:
                 now = present_time(connection, self._clock)
-                lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
+                leaps, retention_ms = self._leaps(connection, now), self._retention_ms()
+                lowest = watermark_at(connection, now, retention_ms=retention_ms, leaps=leaps)
                 return _limit(connection, now, lowest)
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
             change(connection, _FORGET_EXPIRED, (now,))
             return _limit(connection, now, self._raise_watermark(connection, now))
+
+    def time_before(self, ms: int) -> Timestamp:
+        """The time ``ms`` before the present, not counting leaps of the store's time."""
+        with self._database.read() as connection:
+            now = present_time(connection, self._clock)
+            return _time_before(now, ms, leaps=self._leaps(connection, now))
 
     def raise_low_watermark(self, to: Timestamp) -> None:
         """Give up the history below ``to``, and the change that was made at ``to``.
@@ -211,20 +235,48 @@ class Holds:
                     " or wait for its end: `strandline holders` lists what needs history"
                 )
             if to > stored_watermark:
-                _set_watermark(connection, to)
+                _set_time(connection, _WATERMARK, to)
 
     def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
         """Raise the stored low watermark to that at ``now``, if higher; return the result."""
-        stored_watermark = _given_watermark(connection)
-        lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
+        stored_watermark, leaps = _given_watermark(connection), self._leaps(connection, now)
+        if leaps and leaps[0][0] == now:
+            change(connection, f"DELETE FROM hold_watermark WHERE id >= {_FIRST_LEAP}")
+            for row, time_of_row in enumerate(chain(*leaps), start=_FIRST_LEAP):
+                _set_time(connection, row, time_of_row)
+        _set_time(connection, _LAST_LOOK, now)
+        lowest = watermark_at(connection, now, retention_ms=self._retention_ms(), leaps=leaps)
         if lowest > stored_watermark:
-            _set_watermark(connection, lowest)
+            _set_time(connection, _WATERMARK, lowest)
         return lowest
 
+    def _leaps(self, connection: Connection, now: Timestamp) -> _Leaps:
+        """The leaps that no age includes. If one ends at ``now``, it is not stored yet."""
+        times = _times(connection)
+        if _LAST_LOOK in times:
+            last_look = milliseconds(times[_LAST_LOOK])
+        else:  # releases before 0.6.0 stored the watermark only
+            last_look = milliseconds(times.get(_WATERMARK, now)) + self._retention_ms()
+        leaps = _stored_leaps(times)
+        if milliseconds(now) - last_look <= self._clock.max_ahead_ms:
+            return leaps
+        needed = (leap for leap in leaps if leap[0] > times.get(_WATERMARK, MIN_TIMESTAMP))
+        longest = nlargest(
+            _MOST_LEAPS, ((now, timestamp(last_look)), *needed), key=lambda leap: leap[0] - leap[1]
+        )
+        return sorted(longest, reverse=True)
 
-def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -> Timestamp:
-    """The low watermark at ``now``; never below one that was returned before."""
-    needed = [milliseconds_before(now, retention_ms)]
+
+def watermark_at(
+    connection: Connection, now: Timestamp, *, retention_ms: int, leaps: _Leaps | None = None
+) -> Timestamp:
+    """The low watermark at ``now``; never below one that was returned before.
+
+    ``leaps`` are by default those that are stored.
+    """
+    if leaps is None:
+        leaps = _stored_leaps(_times(connection))
+    needed = [_time_before(now, retention_ms, leaps=leaps)]
     oldest_hold = value(connection, "SELECT min(time) FROM hold WHERE expires > ?", (now,))
     if oldest_hold is not None:
         needed.append(Timestamp(oldest_hold))
@@ -232,6 +284,16 @@ def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -
     if oldest_begin is not None:
         needed.append(oldest_begin)
     return max(_given_watermark(connection), min(needed))
+
+
+def _time_before(now: Timestamp, ms: int, *, leaps: _Leaps) -> Timestamp:
+    """The time ``ms`` before ``now``, not counting ``leaps``."""
+    for end, start in leaps:
+        since = milliseconds(now) - milliseconds(end)
+        if since >= ms:
+            break
+        now, ms = start, ms - since
+    return milliseconds_before(now, ms)
 
 
 def _limit(connection: Connection, now: Timestamp, lowest: Timestamp) -> Timestamp | None:
@@ -249,16 +311,24 @@ def is_backed_up(connection: Connection, now: Timestamp) -> bool:
 
 
 def _given_watermark(connection: Connection) -> Timestamp:
-    watermark = value(connection, "SELECT time FROM hold_watermark WHERE id = 1")
-    return MIN_TIMESTAMP if watermark is None else Timestamp(watermark)
+    return _times(connection).get(_WATERMARK, MIN_TIMESTAMP)
 
 
-def _set_watermark(connection: Connection, time: Timestamp) -> None:
+def _stored_leaps(times: Mapping[int, Timestamp]) -> _Leaps:
+    rows = range(_FIRST_LEAP, _FIRST_LEAP + 2 * _MOST_LEAPS, 2)
+    return [(times[row], times[row + 1]) for row in rows if row in times]
+
+
+def _times(connection: Connection) -> dict[int, Timestamp]:
+    return {row: Timestamp(time) for row, time in run(connection, _TIMES)}
+
+
+def _set_time(connection: Connection, row: int, time: Timestamp) -> None:
     change(
         connection,
-        "INSERT INTO hold_watermark (id, time) VALUES (1, ?)"
+        "INSERT INTO hold_watermark (id, time) VALUES (?, ?)"
         " ON CONFLICT (id) DO UPDATE SET time = excluded.time",
-        (time,),
+        (row, time),
     )
 
 

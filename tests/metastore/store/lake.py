@@ -23,8 +23,9 @@ SETTINGS = Settings(
     transaction_timeout_ms=1_000 * RETENTION,
     clean_interval_ms=0,
     notification_retention_ms=100 * RETENTION,
+    clock_ahead_limit_ms=1_000 * RETENTION,
 )
-"""No transaction times out when a test moves the clock, and no thread cleans."""
+"""No transaction times out when a test moves the clock, ages count its moves, no thread cleans."""
 
 
 class Lake:

@@ -6,6 +6,8 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,6 +16,8 @@ from click.testing import CliRunner
 
 from strandline.catalog.commands import DropTable
 from strandline.cli import main
+from strandline.clock import system_wall_clock
+from strandline.config import Settings
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
 from strandline.metastore.store import cleaned_files, cleaning
@@ -89,6 +93,40 @@ def test_files_removed_just_now_are_kept_even_if_their_history_is_trimmed(in_fol
     assert lake.clean() == []
     lake.wait(lake.node.settings.snapshot_hold_ms + 1_000)
     assert lake.clean() == [("removed rows", 1, 1)]
+
+
+def test_a_node_that_starts_with_a_clock_far_ahead_cleans_nothing_that_is_kept(
+    tmp_path: Path,
+) -> None:
+    ahead = [0]
+    settings = replace(
+        SETTINGS,
+        notification_retention_ms=RETENTION,
+        clock_ahead_limit_ms=Settings().clock_ahead_limit_ms,
+    )
+    open_node = partial(
+        Node.open, tmp_path / "lake", settings=settings, wall=lambda: system_wall_clock() + ahead[0]
+    )
+    with open_node() as node:
+        lake = Lake(node, ahead)
+        table = lake.create()
+        path = lake.write(table)
+        assert lake.clean() == []
+        lake.remove(table, path)
+    ahead[0] = 6 * RETENTION
+    with open_node() as node:
+        lake = Lake(node, ahead)
+        assert lake.clean() == []
+        assert lake.on_disk() == {path}
+        hour = 3_600_000
+        lake.wait(48 * hour)  # a leap, too
+        for _ in range(7):
+            assert lake.clean() == []
+            lake.wait(23 * hour)
+        assert lake.clean() == []
+        lake.wait(7 * hour)
+        assert {what for what, _, _ in lake.clean()} == {"removed rows", "events"}
+        assert lake.on_disk() == set()
 
 
 def test_a_hold_an_open_transaction_and_a_backup_keep_the_files_that_they_may_see(

@@ -159,7 +159,7 @@ def holds_are_ignored(patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.setattr(
         holds,
         "watermark_at",
-        lambda connection, now, *, retention_ms: add_milliseconds(now, -retention_ms),
+        lambda connection, now, *, retention_ms, leaps=None: add_milliseconds(now, -retention_ms),
     )
     yield
 

@@ -52,7 +52,7 @@ from itertools import chain
 from sqlalchemy import Connection
 
 from strandline.catalog import CatalogManager
-from strandline.clock import HybridClock, Timestamp, milliseconds, milliseconds_before
+from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.errors import CorruptData, VersionNotFound, WriteConflict
 from strandline.metastore.store.aborted_rows import AbortedRows
@@ -240,7 +240,7 @@ class Cleaner:
         limit = self._transactions.holds.cleaning_limit(dry_run=this_pass.dry_run)
         if limit is None:
             return None
-        return min(limit, milliseconds_before(self._clock.current(), self._snapshot_hold_ms))
+        return min(limit, self._transactions.holds.time_before(self._snapshot_hold_ms))
 
     # -- removed rows
 
@@ -404,7 +404,7 @@ class Cleaner:
     # -- events
 
     def _old_events(self, this_pass: _Pass) -> Iterator[Cleaned]:
-        oldest = milliseconds_before(self._clock.current(), self._notification_retention_ms)
+        oldest = self._transactions.holds.time_before(self._notification_retention_ms)
         with self._database.read() as connection:
             ((count, first),) = run(connection, _OLD_EVENTS, (oldest,))
         if not count:
@@ -471,7 +471,7 @@ class Cleaner:
 
     def _folders_without_rows(self, unneeded_ids: set[int], this_pass: _Pass) -> Iterator[Cleaned]:
         """Clean the folders of tables without rows that a process left when it died."""
-        oldest_kept = milliseconds(self._clock.current()) - TRUNCATED_KEPT_MS
+        oldest_kept = milliseconds(self._transactions.holds.time_before(TRUNCATED_KEPT_MS))
         for path, name, place in self._files.set_aside():
             if this_pass.stopped():
                 return
