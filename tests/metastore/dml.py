@@ -93,6 +93,7 @@ class Dml:
             catalogs=self.catalogs,
             guard=self.guard,
             listeners=[TransactionEvents(self.log, projector=NoDdl())],
+            monotonic=lambda: self.wall_ms / 1000,
         )
         self.store = self.store_of(SqlObjectStore)
 

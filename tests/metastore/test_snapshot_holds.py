@@ -106,6 +106,6 @@ def test_a_hold_expires_while_the_machine_sleeps(dml: Dml, monkeypatch: pytest.M
     kept.keep(at, last=at)
     woken = system_elapsed() + 2 * HOUR_MS + 1
     monkeypatch.setattr(clock, "system_elapsed", lambda: woken)
-    dml.wall_ms += 2 * HOUR_MS + 1
+    dml.wall_ms += 2 * HOUR_MS + 1  # for the holds, as on another machine, which did not sleep
     kept.keep(at, last=at)
     assert [hold.at for hold in dml.transactions.holds.list()] == [at]

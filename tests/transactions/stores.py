@@ -22,10 +22,14 @@ FLIGHTS, CANCELLATIONS = 1, 2
 
 
 class Store:
-    """The parts that a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
+    """The parts that a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence.
+
+    ``leapt_ms`` is how much of the clock's move was a leap, in which the process did not run.
+    """
 
     def __init__(self, address: Path | str) -> None:
         self.wall_ms = START_MS
+        self.leapt_ms = 0
         self.fenced = False
         self.address = address if isinstance(address, str) else sqlite_url(address)
         self.database = open_database(self.address)
@@ -43,8 +47,18 @@ class Store:
     def heard_by(self, *listeners: TransactionListener) -> Transactions:
         """Return the transactions of this store, with these listeners."""
         return Transactions(
-            self.database, self.clock, catalogs=self.catalogs, guard=self.guard, listeners=listeners
+            self.database,
+            self.clock,
+            catalogs=self.catalogs,
+            guard=self.guard,
+            listeners=listeners,
+            monotonic=lambda: (self.wall_ms - self.leapt_ms) / 1000,
         )
+
+    def leap(self, milliseconds: int) -> None:
+        """Move the wall clock while the process does not run, or runs for no time."""
+        self.wall_ms += milliseconds
+        self.leapt_ms += milliseconds
 
     def begin(self, *, writing: Iterable[int] = (), read_only: bool = False) -> int:
         """Begin a transaction with write ids of these tables."""

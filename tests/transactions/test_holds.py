@@ -101,6 +101,30 @@ def test_a_hold_below_the_watermark_is_gone_even_before_its_expiry(
     assert holds.list() == ()
 
 
+def test_a_hold_outlasts_a_leap_of_the_clock(store: Store) -> None:
+    holds = store.transactions.holds
+    hold = holds.acquire("reader", "ann", at=ago(2 * WEEK // 3), ttl_ms=3_600_000)
+    ended = holds.acquire("reader", "bob", at=None, ttl_ms=1_000)
+    forever = holds.acquire("pin", "carl", at=None, ttl_ms=200 * 365 * DAY)
+    other = Store(store.address)
+    for node in (store, other):
+        node.transactions.expire()
+        node.wall_ms += 1_200_000
+    store.leap(2 * 3_600_000)
+    other.transactions.expire()  # it hears of the leap first
+    assert holds.renew(hold.hold_id, ttl_ms=2_400_000).at == hold.at
+    for node in (store, other):
+        node.transactions.expire()
+    assert milliseconds(holds.renew(forever.hold_id, ttl_ms=1).expires) == store.wall_ms + 1
+    store.wall_ms += 2_399_999
+    assert [held.hold_id for held in holds.list()] == [hold.hold_id]
+    with pytest.raises(HoldExpired):
+        holds.renew(ended.hold_id, ttl_ms=1)
+    store.wall_ms += 2
+    assert holds.list() == ()
+    other.database.close()
+
+
 def in_use(store: Store, *, days: int) -> None:
     """Let days pass, with a look at the watermark on each."""
     for _ in range(days):

@@ -208,6 +208,25 @@ def test_the_expiry_of_transactions_deletes_silent_locks_too(store: Store) -> No
     assert contents["lock_request"] == contents["lock_component"] == []
 
 
+def test_a_leap_of_the_clock_ends_no_request_that_is_heard(store: Store) -> None:
+    manager = store.transactions.locks
+    silent, beating = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.u"))
+    waiting = ask(store, on(EXCLUSIVE, "d.t"))
+    store.leap(24 * TIMEOUT_MS)
+    assert manager.expire() == 0
+    assert not manager.check(waiting.lock_id).acquired
+    assert not ask(store, on(EXCLUSIVE, "d.u")).acquired
+    manager.heartbeat(beating.lock_id)
+    store.wall_ms += TIMEOUT_MS
+    assert not manager.check(waiting.lock_id).acquired
+    manager.heartbeat(beating.lock_id)
+    store.wall_ms += 1
+    assert manager.check(waiting.lock_id).acquired
+    manager.heartbeat(beating.lock_id)
+    with pytest.raises(LockNotFound):
+        manager.heartbeat(silent.lock_id)
+
+
 def test_locks_survive_a_restart(store: Store) -> None:
     lock = ask(store, on(EXCLUSIVE, "d.t"))
     store.database.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, timestamp
 from strandline.errors import Fenced, TransactionFinished, WriteConflict
+from strandline.sql import take_time
 from strandline.transactions import TransactionState, records
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Recorder, Store
 
@@ -124,6 +125,100 @@ def test_a_silent_transaction_that_is_not_aborted_yet_can_still_commit(store: St
     store.wall_ms += 10**9
     assert store.transactions.commit(txn_id).state is COMMITTED
     assert store.transactions.expire() == []
+
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("leap", [90_000, 2 * HOUR, 23 * HOUR])
+def test_a_leap_of_the_clock_ends_no_transaction_that_is_heard(store: Store, leap: int) -> None:
+    """A clock is set, or the machine slept; the clients send heartbeats every 100 seconds."""
+    silent, beating = store.begin(), store.begin()
+    store.wall_ms += 100_000
+    store.transactions.heartbeat([beating])
+    assert store.transactions.expire() == []
+    for _ in range(2):  # a second leap before all are heard again
+        store.leap(leap)
+        assert store.transactions.expire() == []
+    store.wall_ms += 100_000
+    store.transactions.heartbeat([beating])
+    assert store.transactions.expire() == []
+    store.wall_ms += 100_001
+    assert store.transactions.expire() == [silent]
+    store.wall_ms += 199_999
+    assert store.transactions.expire() == []
+    store.wall_ms += 1
+    assert store.transactions.expire() == [beating]
+
+
+def test_a_store_whose_time_stood_still_ends_no_transaction_when_it_goes_on(store: Store) -> None:
+    """A clock was set back, and is set right again."""
+    txn_id = store.begin()
+    store.transactions.expire()
+    store.leap(-2 * HOUR)
+    for _ in range(4):
+        store.wall_ms += HOUR // 4
+        store.transactions.heartbeat([txn_id])
+        assert store.transactions.expire() == []
+    store.leap(2 * HOUR)
+    assert store.transactions.expire() == []
+    store.transactions.heartbeat([txn_id])
+    store.wall_ms += 300_000
+    assert store.transactions.expire() == []
+    store.wall_ms += 1
+    assert store.transactions.expire() == [txn_id]
+
+
+@pytest.fixture
+def ahead(store: Store) -> Iterator[Store]:
+    """Another node on the same store, with a clock ten minutes ahead, that has written."""
+    other = Store(store.address)
+    other.wall_ms += 600_000
+    with other.database.write() as connection:
+        take_time(connection, other.clock)
+    assert store.transactions.expire() == []  # sees that time
+    yield other
+    other.database.close()
+
+
+def test_a_node_whose_clock_is_ahead_ends_no_transaction_that_another_node_hears(
+    store: Store, ahead: Store
+) -> None:
+    def pass_time(milliseconds: int) -> list[int]:
+        for node in (store, ahead):
+            node.wall_ms += milliseconds
+        return store.transactions.expire() + ahead.transactions.expire()
+
+    for _ in range(2):  # nothing is written
+        assert pass_time(400_000) == []
+    txn_id = store.begin()
+    for leap in (0, 0, 2 * HOUR, 0, 0, 0):
+        ahead.leap(leap)
+        assert pass_time(1) == []
+        store.transactions.heartbeat([txn_id])
+        assert pass_time(150_000) == []
+    assert pass_time(150_001) == [txn_id]
+
+
+def test_a_node_that_starts_with_a_clock_ahead_first_lets_other_nodes_hear_their_clients(
+    store: Store, ahead: Store
+) -> None:
+    txn_id = store.begin()
+    ahead.wall_ms += 2 * HOUR
+    with ahead.database.write() as connection:
+        take_time(connection, ahead.clock)
+    ahead.transactions.heartbeats.start(has_other_nodes=True)
+    try:
+        for _ in range(4):
+            assert ahead.transactions.expire() == []
+            store.transactions.heartbeat([txn_id])
+            for node in (store, ahead):
+                node.wall_ms += 150_000
+        assert ahead.transactions.expire() == []
+        ahead.wall_ms += 150_001
+        assert ahead.transactions.expire() == [txn_id]
+    finally:
+        ahead.transactions.heartbeats.stop()
 
 
 # -- listeners and the fence

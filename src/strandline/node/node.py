@@ -334,7 +334,7 @@ class Node:
         )
         finish_partition_moves(self.metastore)
         self.transactions.reserved_ids.skip_lost()
-        self.transactions.heartbeats.start()
+        self.transactions.heartbeats.start(has_other_nodes=self.address.folder is None)
         self._has_reserved_ids = True
         self._start_chores()
         self._opened_store.examine()

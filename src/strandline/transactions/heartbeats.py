@@ -16,6 +16,10 @@ What must stay true:
 * Code that ends silent transactions or locks first stores the notes of its own process, in the same
   write transaction: a heartbeat that was noted before wins.
 * A note never moves the last heartbeat back in time, and never revives what has ended.
+* Nobody is silent because the store's time leaps, as when a clock is set or a machine has slept.
+  Until a time-out has passed since a leap, silence does not include it (`Heartbeats.heard_until`).
+* Nobody is silent because its node's clock is behind. While the store's time, which a node with
+  another clock has moved ahead, stands still, heartbeats go on from it (`Heartbeats.time`).
 
 A process that is killed loses the notes of the last `PERIOD`. Clients send heartbeats at a third or
 half of the time-out, so the next one arrives in time, on any node.
@@ -72,9 +76,22 @@ Notes = dict[int, int]
 class Heartbeats:
     """See the module docstring. Safe for threads. ``guard`` raises if the process may not write."""
 
-    def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        guard: Callable[[Connection], None],
+        timeout_ms: int,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._database = database
         self._guard = guard
+        self._timeout_ms = timeout_ms
+        self._monotonic = monotonic
+        self._ahead = 0  # how far the latest time of the store is ahead of ``monotonic``
+        self._last_look: tuple[int, int] | None = None
+        self._has_other_nodes = False
+        self._leap = self._leap_end = 0
         self._txns: Notes = {}
         self._locks: Notes = {}
         self._oldest: float | None = None
@@ -104,6 +121,33 @@ class Heartbeats:
             self._changed.notify_all()
         if is_late or not self._thread.running():
             self.store()
+
+    def time(self, now: int) -> int:
+        """The time (ms) of a heartbeat: ``now``, or later if the store's time stood still."""
+        with self._changed:
+            ran = self._ran()
+            self._ahead = max(self._ahead, now - ran)
+            return self._ahead + ran
+
+    def heard_until(self, now: int) -> int:
+        """``now`` (ms), less a leap of the store's time since which clients may not be heard yet.
+
+        In a leap, the time moves on by more than this process has run since its last look. Smaller
+        ones than a quarter of a time-out do not count: clients send heartbeats soon enough.
+        """
+        self.time(now)
+        with self._changed:
+            ran = self._ran()
+            if self._last_look is None and self._has_other_nodes:
+                self._leap = self._leap_end = now
+            last_look, last_ran = self._last_look or (now, ran)
+            self._last_look = now, ran
+            if last_look > self._leap_end + self._timeout_ms:
+                self._leap = 0
+            leap = (now - last_look) - (ran - last_ran)
+            if leap > self._timeout_ms // 4:
+                self._leap, self._leap_end = self._leap + leap, now
+            return now - self._leap
 
     def store(self, *, timeout: float = PATIENCE) -> None:
         """Store all notes. If it raises the database's error, unstored notes are kept.
@@ -143,7 +187,13 @@ class Heartbeats:
             locks = self._locks.copy()
         _write(connection, _STORE_LOCK, locks)
 
-    def start(self) -> None:
+    def start(self, *, has_other_nodes: bool = False) -> None:
+        """Start the thread.
+
+        If other nodes, with other clocks, may use the store, nobody counts as silent until a
+        time-out has passed.
+        """
+        self._has_other_nodes = has_other_nodes
         self._thread.start()
 
     def stop(self) -> None:
@@ -156,6 +206,9 @@ class Heartbeats:
             self.store(timeout=PERIOD)
         except StrandlineError as error:
             logger.warning("the last heartbeats are not stored: %s", error)
+
+    def _ran(self) -> int:
+        return round(self._monotonic() * 1000)
 
     def _wake(self) -> None:
         with self._changed:

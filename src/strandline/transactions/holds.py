@@ -25,6 +25,7 @@ What must stay true:
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ from strandline.sql import (
     first_row,
     present_time,
     run,
+    stored_time,
     take_time,
     value,
 )
@@ -66,10 +68,13 @@ _LIVE = f"{_ALL} WHERE expires > ? AND time >= ?"
 _ADD = (
     'INSERT INTO hold (kind, owner, time, expires, "user") VALUES (?, ?, ?, ?, ?) RETURNING hold_id'
 )
+_OUTLAST = "UPDATE hold SET expires = expires + ? WHERE expires > ? AND expires <= ?"
 _FORGET_EXPIRED = "DELETE FROM hold WHERE expires <= ?"
 _WATERMARK, _LAST_LOOK, _FIRST_LEAP = 1, 2, 3
 """The ids of rows of ``hold_watermark``. From the third on: end and start of each leap."""
 _MOST_LEAPS = 4
+_LEAP_MS = 60_000
+"""A smaller leap of a machine's clock ends no hold: its owner renews it soon enough."""
 _TIMES = "SELECT id, time FROM hold_watermark WHERE id > 0"
 
 
@@ -98,11 +103,15 @@ class Holds:
         *,
         guard: Callable[[Connection], None],
         history_retention_ms: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
         self._clock = clock
         self._guard = guard
         self._retention_ms = history_retention_ms
+        self._monotonic = monotonic
+        self._looking = threading.Lock()
+        self._ahead: int | None = None  # how far the present was ahead of ``monotonic``
 
     def acquire(
         self,
@@ -127,6 +136,7 @@ class Holds:
             _check_text(what, text)
         if at is not None and not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
+        self.outlast_leap()
         with self._database.write(deadline=time.monotonic() + timeout) as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
@@ -151,6 +161,7 @@ class Holds:
         stored (release 0.2.0). It raises if the caller may not touch the hold.
         """
         _positive(ttl_ms)
+        self.outlast_leap()
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
@@ -189,11 +200,31 @@ class Holds:
                 leaps, retention_ms = self._leaps(connection, now), self._retention_ms()
                 lowest = watermark_at(connection, now, retention_ms=retention_ms, leaps=leaps)
                 return _limit(connection, now, lowest)
+        self.outlast_leap()
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
             change(connection, _FORGET_EXPIRED, (now,))
             return _limit(connection, now, self._raise_watermark(connection, now))
+
+    def outlast_leap(self) -> None:
+        """Let holds last as if this machine's clock had not leapt, or slept, since the last call.
+
+        Nodes whose clocks did not leap get to know the time, and note heartbeats with it.
+        """
+        with self._looking:
+            with self._database.read() as connection:
+                stored = stored_time(connection)
+            present = milliseconds(max(self._clock.current(), stored))
+            ahead = present - round(self._monotonic() * 1000)
+            leap = ahead - (ahead if self._ahead is None else self._ahead)
+            if leap > _LEAP_MS and self._clock.ahead_of_wall(stored) <= 0:
+                with self._database.write() as connection:
+                    self._guard(connection)
+                    now = take_time(connection, self._clock, bounded=False)
+                    start, end = (add_milliseconds(now, ms) for ms in (-leap, leap))
+                    change(connection, _OUTLAST, (end - now, start, end))
+            self._ahead = ahead
 
     def time_before(self, ms: int) -> Timestamp:
         """The time ``ms`` before the present, not counting leaps of the store's time."""
@@ -209,6 +240,7 @@ class Holds:
         nothing, if a hold or open transaction needs history at ``to`` or before; the message names
         the oldest one.
         """
+        self.outlast_leap()
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)

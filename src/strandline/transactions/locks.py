@@ -225,7 +225,7 @@ class Locks:
                 host=host,
                 agent=agent,
                 txn_id=txn_id,
-                last_heartbeat=now,
+                last_heartbeat=self._heartbeats.time(now),
                 timeout_ms=self._timeout_ms,
             )
             return self._settle(connection, lock_id, now)
@@ -243,15 +243,16 @@ class Locks:
             now = self._now_ms(connection)
             stays = self._stays_as_it_is(connection, request, now)
         txn_ids = () if request.txn_id is None else (request.txn_id,)
-        self._heartbeats.note(locks=[lock_id], txns=txn_ids, at=now)
+        heard_at = self._heartbeats.time(now)
+        self._heartbeats.note(locks=[lock_id], txns=txn_ids, at=heard_at)
         if stays:
             # The usual answer to a client that polls: it must not cost a write.
-            return replace(request, last_heartbeat=max(now, request.last_heartbeat))
+            return replace(request, last_heartbeat=max(heard_at, request.last_heartbeat))
         with self._database.write() as connection:
             self._guard(connection)
             request = self._find(connection, lock_id, may_touch)
             now = self._now_ms(connection)
-            lock_records.set_state(connection, lock_id, last_heartbeat=now)
+            lock_records.set_state(connection, lock_id, last_heartbeat=self._heartbeats.time(now))
             if request.acquired:
                 return request
             self._delete_silent(connection, now)
@@ -268,7 +269,7 @@ class Locks:
             self._guard(connection)
             self._find(connection, lock_id, may_touch)
             now = self._now_ms(connection)
-        self._heartbeats.note(locks=[lock_id], at=now)
+        self._heartbeats.note(locks=[lock_id], at=self._heartbeats.time(now))
 
     def release(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
@@ -331,7 +332,7 @@ class Locks:
         """Delete the requests that were silent for longer than their time-out; return how many."""
         with self._database.read() as connection:
             now = self._now_ms(connection)
-            if not lock_records.has_silent(connection, at=now):
+            if not self._has_silent(connection, now):
                 return 0
         with self._database.write() as connection:
             self._guard(connection)
@@ -344,14 +345,17 @@ class Locks:
         """Whether the request is granted, or still waits for the same request, which is alive."""
         if request.acquired:
             return True
-        if lock_records.has_silent(connection, at=now):
+        if self._has_silent(connection, now):
             return False
         blocker = _first_conflict(connection, request)
         return blocker is not None and blocker == request.blocked_by
 
+    def _has_silent(self, connection: Connection, now: int) -> bool:
+        return lock_records.has_silent(connection, at=self._heartbeats.heard_until(now))
+
     def _delete_silent(self, connection: Connection, now: int) -> int:
         self._heartbeats.write_locks(connection)
-        return lock_records.delete_silent(connection, at=now)
+        return lock_records.delete_silent(connection, at=self._heartbeats.heard_until(now))
 
     def _settle(self, connection: Connection, lock_id: int, now: int) -> LockRequest:
         """Grant a waiting request unless an earlier one conflicts; store which one conflicts."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from strandline.clock import Timestamp, format_timestamp, milliseconds
+from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
 from strandline.sql import Query, Row, change, change_each, first_row, in_lists, marks, run, value
 from strandline.transactions import lock_records
@@ -86,13 +86,13 @@ def begin_query(
     agent: str = "",
     read_only: bool = False,
     timeout_ms: int,
+    last_heartbeat: int,
 ) -> Query:
     """The query that inserts open transactions with these values of `TXN`; see `added`.
 
-    ``catalog_version`` is that of the begin time, which counts as the first heartbeat.
+    ``catalog_version`` is that of the begin time.
     """
-    heartbeat = milliseconds(begin_time)
-    values = begin_time, catalog_version, heartbeat, user, host, agent, read_only, timeout_ms
+    values = begin_time, catalog_version, last_heartbeat, user, host, agent, read_only, timeout_ms
     return (_BEGIN_ONE, values) if count == 1 else (_BEGIN_MANY, (count, *values))
 
 

@@ -28,6 +28,7 @@ from strandline.transactions.conflicts import (
     row_conflict,
 )
 from strandline.transactions.heartbeats import Heartbeats
+from strandline.transactions.holds import Holds
 from strandline.transactions.locks import Locks
 from strandline.transactions.reserved_ids import ReservedIds
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
@@ -68,9 +69,13 @@ class TransactionEnds(TransactionReads):
         listeners: Iterable[TransactionListener],
         name_row: NameRow,
         timeout_ms: int,
+        monotonic: Callable[[], float],
         retention_ms: Callable[[], int],
     ) -> None:
         super().__init__(database, clock, catalogs=catalogs, guard=guard, retention_ms=retention_ms)
+        self.holds = Holds(
+            database, clock, guard=guard, history_retention_ms=retention_ms, monotonic=monotonic
+        )
         self._writes = GuardedWrites(
             database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
         )
@@ -78,7 +83,9 @@ class TransactionEnds(TransactionReads):
         self._shared = SharedWrites(
             clock, writes=self._writes, catalogs=catalogs, reserved_ids=self.reserved_ids
         )
-        self.heartbeats = Heartbeats(database, guard=guard)
+        self.heartbeats = Heartbeats(
+            database, guard=guard, timeout_ms=timeout_ms, monotonic=monotonic
+        )
         self.locks = Locks(
             database, clock, guard=guard, heartbeats=self.heartbeats, timeout_ms=timeout_ms
         )
@@ -241,14 +248,16 @@ class TransactionEnds(TransactionReads):
         A transaction that cannot be aborted is logged; the next call tries it again. Also deletes
         silent locks, and footprints that can no longer conflict with any open transaction.
         """
+        self.holds.outlast_leap()
         self.heartbeats.store()
         self.locks.expire()
         with self._database.read() as connection:
-            now = milliseconds(present_time(connection, self._clock))
-            candidates = records.silent(connection, at=now)
+            present = milliseconds(present_time(connection, self._clock))
+            heard_until = self.heartbeats.heard_until(present)
+            candidates = records.silent(connection, at=heard_until)
         expired: list[int] = []
         for chunk in _in_parts(candidates):
-            expired += self._expire_together(chunk, silent_at=now)
+            expired += self._expire_together(chunk, silent_at=heard_until)
         self._count(*["expired", "aborted"] * len(expired))
         self._note_written(*expired)
         with self._database.read() as connection:

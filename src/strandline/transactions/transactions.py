@@ -37,6 +37,7 @@ and cannot answer for a past time); locks (others would have to wait for a write
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -63,7 +64,7 @@ from strandline.sql import (
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView
 from strandline.transactions.conflicts import NameRow
-from strandline.transactions.holds import Holds, watermark_at
+from strandline.transactions.holds import watermark_at
 from strandline.transactions.list_records import list_of, min_open_txn, seen_by_query
 from strandline.transactions.shared_writes import Round, SharedCall
 from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
@@ -105,6 +106,7 @@ class Transactions(TransactionEnds):
         guard: Callable[[Connection], None],
         listeners: Iterable[TransactionListener] = (),
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        monotonic: Callable[[], float] = time.monotonic,
         history_retention_ms: Callable[[], int] = lambda: DEFAULT_HISTORY_RETENTION_MS,
         name_row: NameRow = lambda *_: None,
         has_own_times: bool = False,
@@ -118,12 +120,12 @@ class Transactions(TransactionEnds):
             listeners=listeners,
             name_row=name_row,
             timeout_ms=timeout_ms,
+            monotonic=monotonic,
             retention_ms=history_retention_ms,
         )
         self.has_own_times = has_own_times
         self._timeout_ms = timeout_ms
         self._uncounted = 0
-        self.holds = Holds(database, clock, guard=guard, history_retention_ms=history_retention_ms)
 
     # -- the life of a transaction
 
@@ -177,6 +179,7 @@ class Transactions(TransactionEnds):
                 agent=agent,
                 read_only=read_only,
                 timeout_ms=self._timeout_ms,
+                last_heartbeat=self.heartbeats.time(milliseconds(shared.time)),
             )
             begun = run_at_commit(shared.connection, *begin_query)
 
@@ -207,7 +210,7 @@ class Transactions(TransactionEnds):
             self._guard(connection)
             now = milliseconds(present_time(connection, self._clock))
             heartbeat = records.heartbeat(connection, requested_ids, owner=owner)
-        self.heartbeats.note(txns=heartbeat.open, at=now)
+        self.heartbeats.note(txns=heartbeat.open, at=self.heartbeats.time(now))
         return heartbeat
 
     @contextmanager
@@ -332,6 +335,7 @@ class Transactions(TransactionEnds):
                     catalog_version=version,
                     user=user,
                     timeout_ms=self._timeout_ms,
+                    last_heartbeat=milliseconds(now),
                 )
                 (begun,) = records.added(run(connection, *begin_query))
                 return self._step(connection, begun, table_id, None, now=begun.begin_time)
