@@ -185,13 +185,29 @@ def test_of_a_store_that_is_used_once_in_ten_days_the_last_four_leaps_do_not_cou
         assert cleaned_up_to(store) == uses[-4] - WEEK
 
 
-def test_a_leap_is_seen_in_a_store_that_an_older_release_cleaned(store: Store) -> None:
+@pytest.mark.parametrize("is_cleaned", [True, False])
+def test_a_store_that_is_cleaned_rarely_is_in_use_while_transactions_begin(
+    store: Store, is_cleaned: bool
+) -> None:
+    """Also a store that an older release cleaned, which did not note that it looked."""
     store.clock.max_ahead_ms = DAY
-    store.transactions.holds.cleaning_limit()
-    with store.database.write() as connection:
-        connection.exec_driver_sql("DELETE FROM hold_watermark WHERE id > 1")
+    if is_cleaned:
+        store.transactions.holds.cleaning_limit()
+    for _ in range(10):
+        store.wall_ms += DAY - 1_000
+        store.transactions.commit(store.begin())
+    right = store.wall_ms
     store.wall_ms += 40 * DAY
-    assert cleaned_up_to(store) == START_MS - WEEK
+    store.transactions.commit(store.begin())
+    assert cleaned_up_to(store) == right - WEEK
+
+
+def test_the_first_cleaning_of_a_store_in_use_counts_all_but_a_day_or_two(store: Store) -> None:
+    store.clock.max_ahead_ms = DAY
+    for _ in range(10):
+        store.wall_ms += DAY - 1_000
+        store.transactions.commit(store.begin())
+    assert store.wall_ms - 2 * DAY <= cleaned_up_to(store) + WEEK < store.wall_ms
 
 
 def test_a_retention_that_reaches_before_the_first_timestamp_keeps_everything(store: Store) -> None:

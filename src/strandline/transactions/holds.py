@@ -14,10 +14,11 @@ What must stay true:
   passes a hold that is being granted. Code that discards history raises the watermark first
   (`Holds.raise_low_watermark`) and discards afterwards: a hold granted in between is above it.
 * A leap of the store's time ages nothing. If the time moves by more than `HybridClock.max_ahead_ms`
-  between two looks at the watermark, the store was not in use, or a clock is wrong: nobody can tell
-  which. So no age includes the longest leaps since the watermark. If a clock was wrong, all is kept
-  as long as if it had been right. Rejected: to leave out only one leap, since a store with a wrong
-  clock may rest, too; and all, since a store that is used once a week would keep years of history.
+  while nobody looks at the watermark or begins a transaction, the store was not in use, or a clock
+  is wrong: nobody can tell which. So no age includes the longest leaps since the watermark. If a
+  clock was wrong, all is kept as long as if it had been right. Rejected: to leave out one leap, as
+  a store with a wrong clock may rest, too; and all, as a store that is used once a week would keep
+  years of history.
 * A hold that has expired is gone for every reader at once, whether or not its row still exists. So
   is a hold that the watermark has passed, because its history may be gone, even if a clock says
   that it has not expired.
@@ -43,7 +44,6 @@ from strandline.clock import (
     format_timestamp,
     milliseconds,
     milliseconds_before,
-    timestamp,
 )
 from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
@@ -75,6 +75,9 @@ _WATERMARK, _LAST_LOOK, _FIRST_LEAP = 1, 2, 3
 _MOST_LEAPS = 4
 _LEAP_MS = 60_000
 """A smaller leap of a machine's clock ends no hold: its owner renews it soon enough."""
+_LAST_BEGIN = (
+    "SELECT begin_time FROM txn WHERE begin_time BETWEEN 1 AND ? ORDER BY txn_id DESC LIMIT 1"
+)
 _TIMES = "SELECT id, time FROM hold_watermark WHERE id > 0"
 
 
@@ -285,16 +288,16 @@ class Holds:
     def _leaps(self, connection: Connection, now: Timestamp) -> _Leaps:
         """The leaps that no age includes. If one ends at ``now``, it is not stored yet."""
         times = _times(connection)
-        if _LAST_LOOK in times:
-            last_look = milliseconds(times[_LAST_LOOK])
-        else:  # releases before 0.6.0 stored the watermark only
-            last_look = milliseconds(times.get(_WATERMARK, now)) + self._retention_ms()
         leaps = _stored_leaps(times)
-        if milliseconds(now) - last_look <= self._clock.max_ahead_ms:
+        earlier = milliseconds_before(now, self._clock.max_ahead_ms)
+        last_use = times.get(_LAST_LOOK, MIN_TIMESTAMP)
+        if last_use < earlier:  # nobody may have looked for long, though the store was in use
+            last_use = max(last_use, value(connection, _LAST_BEGIN, (earlier,)) or MIN_TIMESTAMP)
+        if last_use == MIN_TIMESTAMP or last_use >= earlier:
             return leaps
         needed = (leap for leap in leaps if leap[0] > times.get(_WATERMARK, MIN_TIMESTAMP))
         longest = nlargest(
-            _MOST_LEAPS, ((now, timestamp(last_look)), *needed), key=lambda leap: leap[0] - leap[1]
+            _MOST_LEAPS, ((now, Timestamp(last_use)), *needed), key=lambda leap: leap[0] - leap[1]
         )
         return sorted(longest, reverse=True)
 
