@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 from strandline.catalog.commands import TableDefinition
 from strandline.catalog.commands.table_definition import describe, first_columns
 from strandline.errors import InvalidInput
-from strandline.model.descriptors import TableDescriptor
+from strandline.metastore.interface import ResolvedTable
 from strandline.model.types import (
     INT,
     ArrayType,
@@ -29,30 +29,33 @@ from tests.spark.data import files, folder
 pytestmark = pytest.mark.spark
 
 
-def table(ddl: str) -> TableDescriptor:
+def table(ddl: str) -> ResolvedTable:
     definition = TableDefinition(name="orders", columns=column_definitions(ddl), transactional=True)
     first = first_columns(definition)
-    return describe(definition, first, owner="ann", table_id=1, schema_id=1, zone_id=1, created=0)
+    descriptor = describe(
+        definition, first, owner="ann", table_id=1, schema_id=1, zone_id=1, created=0
+    )
+    return ResolvedTable("shop", descriptor, catalog_version=1, location="file:///lake/orders")
 
 
 @pytest.mark.parametrize(
     ("ddl", "query", "message"),
     [
-        ("id INT", "SELECT 1 AS id, 2 AS extra", "no column 'extra'; it has id"),
+        ("id INT", "SELECT 1 AS id, 2 AS extra", "shop.orders has no column 'extra'; it has id"),
         ("s STRUCT<x: INT>", "SELECT named_struct('x', 1, 'y', 2) AS s", r"no column 's\.y'"),
         (
             "a ARRAY<STRUCT<x: INT>>",
             "SELECT array(named_struct('z', 1)) AS a",
             r"no column 'a\.element\.z'",
         ),
-        ("id INT, n INT NOT NULL", "SELECT 1 AS id", "'n' of orders is NOT NULL"),
+        ("id INT, n INT NOT NULL", "SELECT 1 AS id", "'n' of shop.orders is NOT NULL"),
         (
             "m MAP<STRING, STRUCT<x: INT, n: INT NOT NULL>>",
             "SELECT map('k', named_struct('x', 1)) AS m",
-            r"'m\.value\.n' of orders is NOT NULL",
+            r"'m\.value\.n' of shop.orders is NOT NULL",
         ),
-        ("id INT", "SELECT 1 AS id, 2 AS ID", "duplicate column 'ID'"),
-        ("id INT", "SELECT 'x' AS id", '`id` is of type "STRING"'),
+        ("id INT", "SELECT 1 AS id, 2 AS ID", "duplicate column 'ID' in the rows for shop.orders"),
+        ("id INT", "SELECT 'x' AS id", 'do not fit shop.orders: .* `id` is of type "STRING"'),
         ("s STRUCT<x: DATE>", "SELECT named_struct('x', 1) AS s", '`s`.`x` is of type "INT"'),
         ("a ARRAY<INT>", "SELECT 1 AS a", '`a` is of type "INT"'),
     ],
@@ -150,8 +153,8 @@ def test_length_and_null_constraints_are_checked_at_every_level(spark: SparkSess
 def test_a_value_that_breaks_a_constraint_is_refused_and_leaves_no_file(tables: Tables) -> None:
     tables.create("shop.t", "id INT NOT NULL, s STRUCT<v: VARCHAR(3)>")
     for query, column in (
-        ("SELECT IF(id = 1, NULL, id) AS id FROM range(3)", "'id' of t, which is INT NOT NULL"),
-        ("SELECT 1 AS id, named_struct('v', 'long') AS s", "'s' of t, which is STRUCT<v: VARCHAR"),
+        ("SELECT IF(id = 1, NULL, id) AS id FROM range(3)", "'id' of shop.t, which is INT NOT"),
+        ("SELECT 1 AS id, named_struct('v', 'long') AS s", "'s' of shop.t, which is STRUCT<v: VA"),
     ):
         with pytest.raises(InvalidInput, match=f"does not fit column {column}"):
             tables.append("shop.t", tables.spark.sql(query))

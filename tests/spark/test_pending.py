@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from strandline.errors import InvalidInput, WriteConflict
-from strandline.model.descriptors import TableDescriptor
+from strandline.metastore.interface import ResolvedTable
 from strandline.spark import Tables, TablesTransaction, tables
 from strandline.spark.transaction import Counts
 from strandline.spark.writing import conform
@@ -76,7 +76,7 @@ def test_a_condition_of_a_delete_is_required() -> None:
 
 
 def test_a_pandas_dataframe_is_refused_with_how_to_convert_it() -> None:
-    table: TableDescriptor = NOTHING
+    table: ResolvedTable = NOTHING
     rows: Any = pd.DataFrame({"a": [1]})
     with pytest.raises(InvalidInput, match=r"not a pandas DataFrame; make one with spark\.create"):
         conform(rows, table)

@@ -123,7 +123,7 @@ class TablesTransaction:
         opened = self._table(name)
         folder = opened.folder
         descriptor = opened.table.descriptor
-        rows = conform(frame, descriptor)
+        rows = conform(frame, opened.table)
         check_writing(frame.sparkSession, descriptor.columns)  # this session will write the rows
         with self._discarding(opened):
             files = write_data_files(

@@ -32,6 +32,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
 from strandline.errors import InvalidInput, StrandlineError
+from strandline.metastore.interface import ResolvedTable
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.partitioning import Partition
@@ -58,7 +59,7 @@ class Conformed:
     messages: tuple[str, ...]
 
 
-def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
+def conform(frame: DataFrame, table: ResolvedTable) -> Conformed:
     """Convert ``frame`` to rows of ``table``. Raises `InvalidInput` naming a column that fails."""
     if not isinstance(frame, DataFrame):
         frame_type = type(frame)
@@ -68,8 +69,9 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
             "make one with spark.createDataFrame(…)"
         )
     exact = setting_of(frame.sparkSession, "spark.sql.caseSensitive") == "TRUE"
-    _NameCheck(table.name, exact=exact).run(frame.schema, declared_schema(table.columns), path="")
-    target = file_schema(table.columns)
+    table_columns = table.descriptor.columns
+    _NameCheck(table.name, exact=exact).run(frame.schema, declared_schema(table_columns), path="")
+    target = file_schema(table_columns)
     try:
         shaped = frame.to(target)
     except AnalysisException as error:
@@ -151,10 +153,10 @@ def _single(character: str, change: Callable[[str], str]) -> str:
     return changed if len(changed) == 1 else character
 
 
-def _with_checks(frame: DataFrame, table: TableDescriptor) -> tuple[DataFrame, tuple[str, ...]]:
+def _with_checks(frame: DataFrame, table: ResolvedTable) -> tuple[DataFrame, tuple[str, ...]]:
     messages = []
     condition: Column | None = None
-    for column in table.columns:
+    for column in table.descriptor.columns:
         if not constrained(column.type, nullable=column.nullable):
             continue
         bad = broken(sql.col(quoted(column.name)), column.type, nullable=column.nullable)
@@ -167,7 +169,7 @@ def _with_checks(frame: DataFrame, table: TableDescriptor) -> tuple[DataFrame, t
     return frame.filter(condition.otherwise(sql.lit(True))), tuple(messages)
 
 
-def _violation_message(table: TableDescriptor, column: ColumnDescriptor) -> str:
+def _violation_message(table: ResolvedTable, column: ColumnDescriptor) -> str:
     declared = ddl_text(column.type) + ("" if column.nullable else " NOT NULL")
     return f"a value does not fit column {column.name!r} of {table.name}, which is {declared}"
 
