@@ -65,8 +65,10 @@ _BIGINT_DIGITS = 20
 def check_field_names(data_type: DataType, *, column: str) -> None:
     """Check the names of all struct fields in the type of ``column``.
 
-    Raises `InvalidName` for an invalid name, and `InvalidInput` for a duplicate in one struct.
+    Raises `InvalidName` for an invalid name, `InvalidInput` for a duplicate in one struct, and
+    `InvalidType` if the type or one inside it is no type.
     """
+    simple_string(data_type)  # refuses a text in place of a type
     if not depth_of(data_type):
         return
     for inner in walk(data_type):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from strandline.errors import InvalidType
 from strandline.model.types import (
     ArrayType,
     AtomicType,
@@ -61,7 +62,10 @@ def fields_ddl(fields: Iterable[StructField]) -> str:
 
 
 def simple_string(data_type: DataType) -> str:
-    """Return Spark's catalog string: ``struct<a:int,b:array<string>>``. Names are not quoted."""
+    """Return Spark's catalog string: ``struct<a:int,b:array<string>>``. Names are not quoted.
+
+    Raises `InvalidType` for a value that is no type, such as the text of one.
+    """
     if type(data_type) is AtomicType:  # a match statement is several times slower
         return data_type.name
     match data_type:
@@ -90,6 +94,7 @@ def simple_string(data_type: DataType) -> str:
         case StructType(fields):
             inner = ",".join(f"{entry.name}:{simple_string(entry.type)}" for entry in fields)
             return f"struct<{inner}>"
+    raise InvalidType(f"{data_type!r:.80} is not a data type; make one from a text with parse_type")
 
 
 def hive_string(data_type: DataType) -> str | None:

@@ -116,6 +116,14 @@ SCENARIOS = [
         cases=[42],
     ),
     refused(
+        "a type that is still a text",
+        "c int",
+        alter(type="bigint"),
+        InvalidType,
+        "'bigint' is not a data type; make one from a text with parse_type",
+        cases=[],
+    ),
+    refused(
         "a NOT NULL column with the default NULL",
         "c int not null",
         alter(default="NULL"),

@@ -22,6 +22,7 @@ from strandline.errors import (
     IllegalChange,
     InvalidInput,
     InvalidName,
+    InvalidType,
     ObjectNotFound,
     UnsupportedOperation,
 )
@@ -88,6 +89,16 @@ def columns_before(result: Result) -> list[str]:
 
 SCENARIOS = [
     # -- add ---------------------------------------------------------------------------------
+    Scenario(
+        "a type that is still a text is refused",
+        setup=[SCHEMA, TABLE],
+        run=AddColumns(
+            schema="s",
+            table="t",
+            columns=(ColumnDefinition("c", "int"),),  # type: ignore[arg-type]  # the point of it
+        ),
+        expect=Refused(InvalidType, "'int' is not a data type"),
+    ),
     Scenario(
         "a new column stands at the end, with a new id, in a new schema version",
         cases=[33],

@@ -36,7 +36,7 @@ from strandline.model.descriptors import (
     TableKind,
 )
 from strandline.model.type_changes import assign_ids
-from strandline.model.types import BIGINT, DataType, DecimalType, StructType
+from strandline.model.types import BIGINT, ArrayType, DataType, DecimalType, StructType
 from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
 from tests.catalog.scenario import Refused
 from tests.catalog.test_scenarios import ALL
@@ -284,6 +284,14 @@ def test_a_value_that_is_not_a_member_of_a_union_cannot_be_sent() -> None:
 
     with pytest.raises(InvalidInput, match="Unheard cannot be sent"):
         write_json(Unheard(), Command)
+
+
+def test_a_type_that_is_still_a_text_cannot_be_sent() -> None:
+    wider: Any = "bigint"
+    for text_type in (wider, ArrayType(wider)):
+        command = commands.AlterColumn(schema="s", table="t", column="c", type=text_type)
+        with pytest.raises(InvalidType, match="'bigint' is not a data type"):
+            write_json(command, Command)
 
 
 def test_a_type_hint_without_a_json_form_raises_type_error() -> None:
