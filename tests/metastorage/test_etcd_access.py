@@ -7,119 +7,40 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import httpx
 import pytest
 import trustme
 
 from strandline.clock import HybridClock
 from strandline.errors import DeadlineExceeded, InvalidInput, Stopping, Unavailable
 from strandline.metastorage import Metastorage, open_metastorage
-from strandline.metastorage.etcd.access import ClientTls, EtcdAddress, Login, parse_etcd_url
+from strandline.metastorage.etcd.access import ClientTls, Login, parse_etcd_url
 from strandline.metastorage.etcd.gateway import EtcdGateway
-from strandline.metastorage.etcd.operations import to_text
 from tests.log_lines import log_lines
 from tests.metastorage.conftest import put
-from tests.servers.etcd import EtcdServer
-
-USER, PASSWORD = "lisa@example", "a:b/c?d"
-OPTIONS = ("cacert", "cert", "key")
+from tests.servers.secured_etcd import OPTIONS, PASSWORD, Files, SecuredEtcd
 
 
-@dataclass(frozen=True)
-class Files:
-    """The PEM files of a client, and of the authority that it trusts."""
-
-    cacert: str
-    cert: str
-    key: str
-
-    @classmethod
-    def issued(cls, folder: Path, authority: trustme.CA) -> Files:
-        folder.mkdir(exist_ok=True)
-        files = cls(*(str(folder / f"{name}.pem") for name in OPTIONS))
-        issued = authority.issue_cert("127.0.0.1", "node")
-        authority.cert_pem.write_to_path(files.cacert)
-        issued.cert_chain_pems[0].write_to_path(files.cert)
-        issued.private_key_pem.write_to_path(files.key)
-        return files
-
-    def address(self) -> EtcdAddress:
-        return EtcdAddress(("127.0.0.1:1",), "p", cacert=self.cacert, cert=self.cert, key=self.key)
-
-
-class Cluster:
-    """The server, and what an administrator does to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = trustme.CA()
-        self.files = Files.issued(folder / "client", self.authority)
-        server = Files.issued(folder / "server", self.authority)
-        self._tls = ssl.create_default_context(cafile=self.files.cacert)
-        self._tls.load_cert_chain(self.files.cert, self.files.key)
-        self.server = EtcdServer(
-            *("--cert-file", server.cert, "--key-file", server.key),
-            *("--client-cert-auth", "--trusted-ca-file", server.cacert, "--bcrypt-cost", "4"),
-            tls=self._tls,
-        )
-        for name, password in (("root", "r"), (USER, PASSWORD)):
-            self.administer("user/add", name=name, password=password)
-            self.administer("role/add", name=name)
-            self.administer("user/grant", user=name, role=name)
-        key, end = to_text(b"p/"), to_text(b"p0")
-        permission = {"permType": "READWRITE", "key": key, "range_end": end}
-        self.administer("role/grant", name=USER, perm=permission)
-        self.administer("enable")
-
-    def administer(self, path: str, **arguments: Any) -> Any:
-        base = f"https://127.0.0.1:{self.server.port}/v3/auth"
-        with httpx.Client(verify=self._tls, trust_env=False) as client:
-            login = client.post(f"{base}/authenticate", json={"name": "root", "password": "r"})
-            headers = {"Authorization": login.json()["token"]} if login.is_success else {}
-            answer = client.post(f"{base}/{path}", json=arguments, headers=headers)
-            return answer.raise_for_status().json()
-
-    def make_tokens_old(self) -> None:
-        """Change the password, to what it was. The server then forgets the tokens of the user."""
-        self.administer("user/changepw", name=USER, password=PASSWORD)
-
-    def url(
-        self,
-        *,
-        user: str | None = USER,
-        password: str | None = PASSWORD,
-        prefix: str = "p",
-        **files: str,
-    ) -> str:
-        login = "" if user is None else quote(user, safe="")
-        login += "" if password is None else f":{quote(password, safe='')}"
-        options = {name: getattr(self.files, name) for name in OPTIONS} | files
-        query = "&".join(f"{name}={quote(file)}" for name, file in options.items() if file)
-        place = f"127.0.0.1:{self.server.port}/{prefix}"
-        return f"etcd://{login}{'@' if login else ''}{place}{'?' if query else ''}{query}"
-
-    def opened(self, **access: str | None) -> Metastorage:
-        return open_metastorage(self.url(**access), HybridClock(), patience=60)  # type: ignore[arg-type]  # the parameters of url
+def opened(cluster: SecuredEtcd, **access: str | None) -> Metastorage:
+    return open_metastorage(cluster.url(**access), HybridClock(), patience=60)  # type: ignore[arg-type]  # the parameters of url
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("etcd"))
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredEtcd]:
+    cluster = SecuredEtcd(tmp_path_factory.mktemp("etcd"))
     yield cluster
     cluster.server.remove()
 
 
 def test_a_store_is_read_written_and_watched_with_a_certificate_and_a_password(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: SecuredEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ETCDCTL_PASSWORD", PASSWORD)
     with (
-        closing(cluster.opened()) as store,
-        closing(cluster.opened(password=None)) as other,
+        closing(opened(cluster)) as store,
+        closing(opened(cluster, password=None)) as other,
         ThreadPoolExecutor() as pool,
     ):
         put(store, "a", b"1")
@@ -132,8 +53,8 @@ def test_a_store_is_read_written_and_watched_with_a_certificate_and_a_password(
         assert entry.value == b"2"
 
 
-def test_a_write_and_a_waiter_with_an_old_token_log_in_again(cluster: Cluster) -> None:
-    with closing(cluster.opened()) as store, ThreadPoolExecutor() as pool:
+def test_a_write_and_a_waiter_with_an_old_token_log_in_again(cluster: SecuredEtcd) -> None:
+    with closing(opened(cluster)) as store, ThreadPoolExecutor() as pool:
         put(store, "b")
         before = store.revision()
         cluster.make_tokens_old()
@@ -145,12 +66,12 @@ def test_a_write_and_a_waiter_with_an_old_token_log_in_again(cluster: Cluster) -
         assert store.revision() == before + 2
 
 
-def test_users_may_be_switched_off_and_on_while_a_store_is_open(cluster: Cluster) -> None:
-    with closing(cluster.opened()) as store:
+def test_users_may_be_switched_off_and_on_while_a_store_is_open(cluster: SecuredEtcd) -> None:
+    with closing(opened(cluster)) as store:
         cluster.administer("disable")
         try:
             put(store, "c")
-            with closing(cluster.opened(password="wrong")) as other:  # nobody asks for it
+            with closing(opened(cluster, password="wrong")) as other:  # nobody asks for it
                 put(other, "c")
         finally:
             cluster.administer("enable")
@@ -173,15 +94,15 @@ def test_users_may_be_switched_off_and_on_while_a_store_is_open(cluster: Cluster
     ],
 )
 def test_a_client_without_access_gets_an_error_that_says_what_to_do(
-    cluster: Cluster, access: dict[str, str | None], message: str
+    cluster: SecuredEtcd, access: dict[str, str | None], message: str
 ) -> None:
     with pytest.raises(Unavailable, match=message) as refused:
-        cluster.opened(**access)
+        opened(cluster, **access)
     assert "geheim" not in refused.value.message
 
 
 def test_closing_ends_a_call_that_waits_for_an_answer_over_tls(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: SecuredEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace, waits = EtcdGateway._trace, threading.Event()
 
