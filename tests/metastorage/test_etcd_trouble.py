@@ -57,10 +57,12 @@ def answering(status: int, body: bytes) -> Iterator[EtcdGateway]:
         gateway = EtcdGateway(
             parse_etcd_url(f"etcd://127.0.0.1:{server.server_address[1]}"), timeout=60
         )
-        yield gateway
-        gateway.close()
-        server.shutdown()
-        thread.join()
+        try:
+            yield gateway
+        finally:
+            gateway.close()
+            server.shutdown()
+            thread.join()
 
 
 FULL = json.dumps({"code": 8, "message": "etcdserver: mvcc: database space exceeded"}).encode()
