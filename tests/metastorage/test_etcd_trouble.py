@@ -107,6 +107,8 @@ def test_a_write_refused_before_it_was_executed_is_unavailable(code: int, messag
         with pytest.raises(Unavailable, match=message) as refused:
             gateway.txn([], [], repeatable=False)
         assert not isinstance(refused.value, UnknownOutcome)
+        # Each of several callers that share a failure gets an error of its own.
+        assert type(refused.value)(refused.value.message).message == refused.value.message
 
 
 def test_a_full_store_is_read_and_refuses_writes(place: EtcdPlace) -> None:

@@ -84,28 +84,32 @@ class FullOutcome(UnknownOutcome):
 
 
 class Refused(Unavailable):
-    """etcd did nothing, and says why: ``grpc_code`` and ``reason``."""
+    """etcd did nothing, and says why: ``grpc_code`` and ``reason``.
 
-    def __init__(self, endpoint: str, grpc_code: int, reason: str, address: EtcdAddress) -> None:
-        self.grpc_code = grpc_code
-        self.reason = reason
+    ``needs_login`` says that the request had no token, or one that the server no longer accepts.
+    """
+
+    grpc_code = 0
+    reason = ""
+    needs_login = False
+
+    @classmethod
+    def of(cls, endpoint: str, grpc_code: int, reason: str, address: EtcdAddress) -> Refused:
+        needs_login = grpc_code == _CODE_UNAUTHENTICATED or any(
+            words in reason for words in _OLD_TOKEN
+        )
         message = f"etcd {endpoint} refused the request and did nothing: {reason}"
         lacks_permission = grpc_code == _CODE_PERMISSION_DENIED
-        if not address.user and (lacks_permission or self.needs_login):
+        if not address.user and (lacks_permission or needs_login):
             message += "; name a user in the store's address: etcd://USER@HOST:PORT/PREFIX"
         elif lacks_permission:
             message += (
                 f"; grant a role of {address.user!r} the prefix: `etcdctl role grant-permission"
                 f" ROLE --prefix=true readwrite {address.prefix}/`"
             )
-        super().__init__(message)
-
-    @property
-    def needs_login(self) -> bool:
-        """Whether the request had no token, or one that the server no longer accepts."""
-        return self.grpc_code == _CODE_UNAUTHENTICATED or any(
-            words in self.reason for words in _OLD_TOKEN
-        )
+        error = cls(message)
+        error.grpc_code, error.reason, error.needs_login = grpc_code, reason, needs_login
+        return error
 
 
 class _AskAnother(Exception):
@@ -450,7 +454,7 @@ def _refusal(endpoint: str, answer: Json, address: EtcdAddress, *, repeatable: b
             f"{MAKE_ROOM}"
         )
     if code in _CODES_REFUSED:
-        return Refused(endpoint, code, reason, address)
+        return Refused.of(endpoint, code, reason, address)
     if repeatable or any(word in reason for word in _REFUSED_UNHEARD):
         return _AskAnother(f"{endpoint}: {reason}", slow=False)
     return _unknown(endpoint, reason)
