@@ -101,11 +101,14 @@ def test_after_an_unclear_answer_a_write_has_unknown_outcome_and_a_read_is_unava
         (16, "etcdserver: invalid auth token; name a user in the store"),
     ],
 )
-def test_a_write_refused_before_it_was_executed_is_unavailable(code: int, message: str) -> None:
+def test_a_write_refused_before_it_was_executed_is_unavailable(
+    code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "ELECTION_SECONDS", 0.15)
     said, _, _ = message.partition(";")
-    with answering(503, json.dumps({"code": code, "message": said}).encode()) as gateway:
+    with answering(503, json.dumps({"code": code, "message": said}).encode()) as etcd:
         with pytest.raises(Unavailable, match=message) as refused:
-            gateway.txn([], [], repeatable=False)
+            etcd.txn([], [], repeatable=False)
         assert not isinstance(refused.value, UnknownOutcome)
         # Each of several callers that share a failure gets an error of its own.
         assert type(refused.value)(refused.value.message).message == refused.value.message
@@ -160,6 +163,28 @@ def test_the_write_that_fills_the_store_has_an_unknown_outcome_and_can_be_read(
         entry = store.get("a")
     assert entry is not None
     assert entry.value == b"1"
+
+
+def test_calls_wait_until_the_members_have_elected_a_leader(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "ELECTION_SECONDS", 60.0)
+    monkeypatch.setattr(gateway, "_ELECTION_PAUSE_SECONDS", 0.0)
+    store = place.node()
+    post, left = EtcdGateway._post, 0
+
+    def electing(self: EtcdGateway, endpoint: str, *arguments: str, **limits: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise gateway._AskAnother(f"{endpoint}: etcdserver: no leader", slow=False)
+        return post(self, endpoint, *arguments, **limits)
+
+    monkeypatch.setattr(EtcdGateway, "_post", electing)
+    left = 10
+    put(store, "a", b"1")
+    left = 10
+    assert store.revision() == 1
 
 
 def test_a_member_that_hangs_delays_a_call_only_once(

@@ -8,7 +8,7 @@ the token of the user is old). Any other failure is `UnknownOutcome`, and the ca
 reading.
 
 Every request requires a member that has a leader, so a member that is cut off from the others fails
-at once.
+at once. If no member has one, they are probably electing it, so a call asks them again for a while.
 
 `close` ends calls that wait for an answer. A blocked read of a socket ends when another thread
 shuts the socket down. So the gateway keeps the socket of each connection, which httpx reports
@@ -59,12 +59,16 @@ TRY_SECONDS = 2.0
 """How long a call waits for a member that may hang before it asks another one."""
 WRITE_SECONDS = 10.0
 """How long a write waits for one of several members. By default, etcd answers within 7 seconds."""
+ELECTION_SECONDS = 1.5
+"""How long a call asks again if there is no leader. Shorter than a health check waits."""
+_ELECTION_PAUSE_SECONDS = 0.1
 _IDLE_WATCH_SECONDS = 10.0
 _CLOSING_SECONDS = 5.0
 # For a gateway without TLS: httpx would otherwise load all certificate authorities.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_REFUSED_UNHEARD = ("no leader", "too many requests")
+_NO_LEADER = "no leader"
+_REFUSED_UNHEARD = (_NO_LEADER, "too many requests")
 # The status codes of gRPC that the gateway passes on.
 _CODE_RESOURCE_EXHAUSTED = 8
 _CODE_OUT_OF_RANGE = 11
@@ -267,13 +271,12 @@ class EtcdGateway:
 
     def _call(self, path: str, body: Json, *, repeatable: bool, needs_token: bool = True) -> Json:
         content = json.dumps(body)
-        attempts = len(self.endpoints) + 1
         longest_write = WRITE_SECONDS if len(self.endpoints) > 1 else self.timeout
         began = time.monotonic()
         # Without the errors, whose frames refer to this dictionary: they would stay in memory.
         failures: dict[str, tuple[str, bool]] = {}
         with self._call_under_way():
-            for left in range(attempts, 0, -1):
+            for left in self._attempts(failures):
                 token = self._token() if needs_token else ""
                 endpoint = self.endpoints[self._preferred]  # the login may have changed it
                 patience = max(began + self.timeout - time.monotonic(), 0.001)
@@ -304,6 +307,14 @@ class EtcdGateway:
                     failures[endpoint] = str(error), error.slow
                     self._prefer_another(endpoint)
         raise _of_all(failures)
+
+    def _attempts(self, failures: Mapping[str, tuple[str, bool]]) -> Iterator[int]:
+        """For each attempt of a call, how many are left of its round."""
+        yield from range(len(self.endpoints) + 1, 0, -1)
+        end = time.monotonic() + min(ELECTION_SECONDS, self.timeout)
+        while time.monotonic() < end and any(_NO_LEADER in why for why, _ in failures.values()):
+            time.sleep(_ELECTION_PAUSE_SECONDS)
+            yield from range(len(self.endpoints), 0, -1)
 
     def _token(self) -> str:
         """The token of the user, or "" if the address names none, or etcd knows no users."""
