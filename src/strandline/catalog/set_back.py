@@ -100,7 +100,8 @@ class SetBackCheck:
         lost = SetBack(
             f"this node has read version {latest} of the catalog, but its log now {what_differs}: "
             "a standby without the last commits took over, or an older backup was restored. What "
-            "was in between is lost; start the node again to go on without it"
+            "was in between is lost; start the node again: it goes on without it, or says what to "
+            "restore as well"
         )
         state.refuse(lost)
         self._lost_versions = lost.message
