@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -33,16 +34,22 @@ class EtcdServer:
     """A server with its own data in a temporary folder.
 
     With ``tls``, the context of a client, it takes only TLS, with the ``arguments`` that say how.
+    ``ports`` are those for clients and peers, if they are to be known before.
     """
 
-    def __init__(self, *arguments: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        tls: ssl.SSLContext | None = None,
+        ports: tuple[ReservedPort, ReservedPort] | None = None,
+    ) -> None:
         self._arguments = arguments
         self._tls = tls
         self._folder = Path(tempfile.mkdtemp(prefix="strandline-etcd-"))
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        self._ports = ReservedPort(), ReservedPort()
+        self._ports = ports or (ReservedPort(), ReservedPort())
         self.port, self.peers_port = (port.number for port in self._ports)
         self.start()
 
@@ -161,6 +168,18 @@ class EtcdServer:
                 time.sleep(0.01)  # only a request shows whether a server is ready
         self.crash()
         return False
+
+
+def new_cluster(*, members: int) -> list[EtcdServer]:
+    """The members of a new cluster. Each can be stopped and started alone."""
+    ports = {f"m{number}": (ReservedPort(), ReservedPort()) for number in range(members)}
+    peers = ",".join(f"{name}=http://127.0.0.1:{port.number}" for name, (_, port) in ports.items())
+
+    def start(name: str) -> EtcdServer:
+        return EtcdServer("--name", name, "--initial-cluster", peers, ports=ports[name])
+
+    with ThreadPoolExecutor() as threads:  # a member is ready once most members have started
+        return list(threads.map(start, ports))
 
 
 @cache
