@@ -61,7 +61,7 @@ def name_of(kind: Collection, stored: AnyStored | None) -> tuple[Namespace, str]
 
 
 Objects = Map[bytes, AnyStored]
-Kinds = tuple[Objects, ...]  # by `Collection` number; kinds registered later have no objects yet
+Kinds = tuple[Objects, ...]  # by `collection_number`; a kind beyond the end has no objects
 Names = Map[str, Reference]
 Keys = tuple[bytes, ...]
 

@@ -332,8 +332,8 @@ class Node:
             "notification follower",
             lambda: self.store.follower.check(longest=self._longest_lag()),
         )
-        finish_partition_moves(self.metastore)
         self.transactions.reserved_ids.skip_lost()
+        finish_partition_moves(self.metastore)  # may commit a transaction
         self.transactions.heartbeats.start(has_other_nodes=self.address.folder is None)
         self._has_reserved_ids = True
         self._start_chores()

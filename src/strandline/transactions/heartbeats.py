@@ -135,11 +135,11 @@ class Heartbeats:
         In a leap, the time moves on by more than this process has run since its last look. Smaller
         ones than a quarter of a time-out do not count: clients send heartbeats soon enough.
         """
-        self.time(now)
+        self.time(now)  # later heartbeats go on from ``now``
         with self._changed:
             ran = self._ran()
             if self._last_look is None and self._has_other_nodes:
-                self._leap = self._leap_end = now
+                self._leap = self._leap_end = now  # all time before counts as a leap
             last_look, last_ran = self._last_look or (now, ran)
             self._last_look = now, ran
             if last_look > self._leap_end + self._timeout_ms:

@@ -92,6 +92,8 @@ class Hold:
     expires: Timestamp
 
 
+_Times = Mapping[int, Timestamp]
+"""The rows of ``hold_watermark``, by their ids."""
 _Leaps = Sequence[tuple[Timestamp, Timestamp]]
 """Leaps of the store's time, latest first: the end of each, and its start."""
 
@@ -199,9 +201,9 @@ class Holds:
         """
         if dry_run:
             with self._database.read() as connection:
-                now = present_time(connection, self._clock)
-                leaps, retention_ms = self._leaps(connection, now), self._retention_ms()
-                lowest = watermark_at(connection, now, retention_ms=retention_ms, leaps=leaps)
+                now, times = present_time(connection, self._clock), _times(connection)
+                leaps = self._leaps(connection, now, times)
+                lowest = _lowest(connection, now, times, self._retention_ms(), leaps=leaps)
                 return _limit(connection, now, lowest)
         self.outlast_leap()
         with self._database.write() as connection:
@@ -233,7 +235,7 @@ class Holds:
         """The time ``ms`` before the present, not counting leaps of the store's time."""
         with self._database.read() as connection:
             now = present_time(connection, self._clock)
-            return _time_before(now, ms, leaps=self._leaps(connection, now))
+            return _time_before(now, ms, leaps=self._leaps(connection, now, _times(connection)))
 
     def raise_low_watermark(self, to: Timestamp) -> None:
         """Give up the history below ``to``, and the change that was made at ``to``.
@@ -274,20 +276,20 @@ class Holds:
 
     def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
         """Raise the stored low watermark to that at ``now``, if higher; return the result."""
-        stored_watermark, leaps = _given_watermark(connection), self._leaps(connection, now)
+        times = _times(connection)
+        leaps = self._leaps(connection, now, times)
         if leaps and leaps[0][0] == now:
             change(connection, f"DELETE FROM hold_watermark WHERE id >= {_FIRST_LEAP}")
             for row, time_of_row in enumerate(chain(*leaps), start=_FIRST_LEAP):
                 _set_time(connection, row, time_of_row)
         _set_time(connection, _LAST_LOOK, now)
-        lowest = watermark_at(connection, now, retention_ms=self._retention_ms(), leaps=leaps)
-        if lowest > stored_watermark:
+        lowest = _lowest(connection, now, times, self._retention_ms(), leaps=leaps)
+        if lowest > times.get(_WATERMARK, MIN_TIMESTAMP):
             _set_time(connection, _WATERMARK, lowest)
         return lowest
 
-    def _leaps(self, connection: Connection, now: Timestamp) -> _Leaps:
-        """The leaps that no age includes. If one ends at ``now``, it is not stored yet."""
-        times = _times(connection)
+    def _leaps(self, connection: Connection, now: Timestamp, times: _Times) -> _Leaps:
+        """The leaps that no age includes. If one ends at ``now``, it is not in ``times`` yet."""
         leaps = _stored_leaps(times)
         earlier = milliseconds_before(now, self._clock.max_ahead_ms)
         last_use = times.get(_LAST_LOOK, MIN_TIMESTAMP)
@@ -302,15 +304,16 @@ class Holds:
         return sorted(longest, reverse=True)
 
 
-def watermark_at(
-    connection: Connection, now: Timestamp, *, retention_ms: int, leaps: _Leaps | None = None
-) -> Timestamp:
-    """The low watermark at ``now``; never below one that was returned before.
+def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -> Timestamp:
+    """The low watermark at ``now``; never below one that was returned before."""
+    times = _times(connection)
+    return _lowest(connection, now, times, retention_ms, leaps=_stored_leaps(times))
 
-    ``leaps`` are by default those that are stored.
-    """
-    if leaps is None:
-        leaps = _stored_leaps(_times(connection))
+
+def _lowest(
+    connection: Connection, now: Timestamp, times: _Times, retention_ms: int, *, leaps: _Leaps
+) -> Timestamp:
+    """See `watermark_at`."""
     needed = [_time_before(now, retention_ms, leaps=leaps)]
     oldest_hold = value(connection, "SELECT min(time) FROM hold WHERE expires > ?", (now,))
     if oldest_hold is not None:
@@ -318,7 +321,7 @@ def watermark_at(
     oldest_begin = records.oldest_begin(connection)
     if oldest_begin is not None:
         needed.append(oldest_begin)
-    return max(_given_watermark(connection), min(needed))
+    return max(times.get(_WATERMARK, MIN_TIMESTAMP), min(needed))
 
 
 def _time_before(now: Timestamp, ms: int, *, leaps: _Leaps) -> Timestamp:
@@ -349,12 +352,12 @@ def _given_watermark(connection: Connection) -> Timestamp:
     return _times(connection).get(_WATERMARK, MIN_TIMESTAMP)
 
 
-def _stored_leaps(times: Mapping[int, Timestamp]) -> _Leaps:
+def _stored_leaps(times: _Times) -> _Leaps:
     rows = range(_FIRST_LEAP, _FIRST_LEAP + 2 * _MOST_LEAPS, 2)
     return [(times[row], times[row + 1]) for row in rows if row in times]
 
 
-def _times(connection: Connection) -> dict[int, Timestamp]:
+def _times(connection: Connection) -> _Times:
     return {row: Timestamp(time) for row, time in run(connection, _TIMES)}
 
 

@@ -315,7 +315,12 @@ def test_a_node_settles_the_places_of_partitions_whose_process_died_as_it_reloca
     with pytest.raises(UnknownOutcome):
         call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
     if starting:
+        database, begun = call.node.database, call.node.session(user="ann").begin()
+        ((reserved,),) = database.rows("SELECT txn_id FROM txn_reserved")
         Node.open(tmp_path / "store").close()
+        reused = "SELECT txn_id FROM txn WHERE txn_id > ? AND txn_id <= ?"
+        assert database.rows(reused, (begun.txn_id, reserved)) == []  # a power cut may lose begins
+        assert database.rows(reused, (reserved, reserved + 10))
     else:
         moves = UnfinishedMoves(call.node.metastore)
         moves.finish()  # the process may still be at work

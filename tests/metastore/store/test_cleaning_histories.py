@@ -158,8 +158,8 @@ def run_history(folder: Path, seed: int) -> None:
 def holds_are_ignored(patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.setattr(
         holds,
-        "watermark_at",
-        lambda connection, now, *, retention_ms, leaps=None: add_milliseconds(now, -retention_ms),
+        "_lowest",
+        lambda connection, now, times, retention_ms, *, leaps: add_milliseconds(now, -retention_ms),
     )
     yield
 

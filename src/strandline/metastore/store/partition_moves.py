@@ -57,7 +57,8 @@ class PartitionMove(NamedTuple):
 
     With ``target_row``, the partition was renamed or brought back: that row has the location
     ``target``. Without it, ``target`` is a place aside, relative to the warehouse, or `PURGED`; or,
-    if the move is unfinished and `undoes_rename`, the location of the row ``up_to_row``.
+    if the move is unfinished and `undoes_rename`, the location of the row ``up_to_row``. The mark
+    of a `relocation` applies to no row.
     """
 
     location: str
