@@ -217,6 +217,30 @@ def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
     assert rows(tables.read("shop.c")) == {(1, 2, None, None): 1}
 
 
+def test_columns_get_wider_types_in_one_alter(tables: Tables) -> None:
+    tables.create("shop.t", "id INT, price DECIMAL(9, 2), parts STRUCT<a: INT>")
+    one = "SELECT 1 AS id, 2.50BD AS price, named_struct('a', 3) AS parts"
+    tables.append("shop.t", tables.spark.sql(one))
+    before = tables.session.table("shop.t")
+    after = tables.alter(
+        "shop.t",
+        rename={"id": "key"},
+        types={
+            "key": spark_types.LongType(),
+            "price": "DECIMAL(12, 2)",
+            "parts": "STRUCT<a: BIGINT, b: STRING>",
+        },
+    )
+    assert after.catalog_version == before.catalog_version + 1
+    assert dict(tables.read("shop.t").dtypes) == {
+        "key": "bigint",
+        "price": "decimal(12,2)",
+        "parts": "struct<a:bigint,b:string>",
+    }
+    (row,) = tables.read("shop.t").collect()
+    assert (row.key, str(row.price), row.parts.asDict()) == (1, "2.50", {"a": 3, "b": None})
+
+
 def test_columns_swap_their_names_in_one_alter(tables: Tables) -> None:
     tables.create("shop.t", "a BIGINT, b BIGINT")
     tables.append("shop.t", frame(tables, a=[1], b=[2]))
@@ -259,6 +283,10 @@ def test_a_refused_alter_or_drop_changes_nothing(tables: Tables) -> None:
         tables.alter("shop.t")
     with pytest.raises(AlreadyExists):
         tables.alter("shop.t", add="v INT, id INT")
+    with pytest.raises(IllegalChange):
+        tables.alter("shop.t", add="v INT", types={"id": "INT"})
+    with pytest.raises(ObjectNotFound):
+        tables.alter("shop.t", types={"never": "INT"})
     with pytest.raises(ObjectNotFound):
         tables.drop("shop.never")
     tables.drop("shop.never", if_exists=True)
@@ -268,6 +296,8 @@ def test_a_refused_alter_or_drop_changes_nothing(tables: Tables) -> None:
         (lambda: tables.create("shop.p", "id INT", partitioned_by="id"), r"\['id'\]"),
         (lambda: tables.create("shop.p", "id INT", primary_key="id"), r"\['id'\]"),
         (lambda: tables.alter("shop.t", drop="id"), r"\['id'\]"),
+        (lambda: tables.alter("shop.t", types={"id": "BIGGER"}), "BIGGER"),
+        (lambda: tables.alter("shop.t", types={"id": 5}), "type or SQL text"),  # type: ignore[dict-item]  # wrong
         (lambda: tables.create("shop.p", None), "must be a Spark schema or SQL text"),  # type: ignore[arg-type]  # wrong
         (lambda: tables.read("shop.t", version="abc"), "whole number, not 'abc'"),  # type: ignore[arg-type]  # wrong
         (lambda: tables.read("shop.t", time="1969-01-01"), "lie between 1970"),

@@ -36,7 +36,7 @@ from strandline.metastore.interface import ResolvedTable
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import SCAN_PREFIX, check_scan_name, normalize
 from strandline.model.type_json import FIELD_ID_KEY, parse_schema_json, schema_json
-from strandline.model.type_parser import parse_fields
+from strandline.model.type_parser import parse_fields, parse_type
 from strandline.model.types import (
     DATE,
     TIMESTAMP,
@@ -154,6 +154,21 @@ def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefi
         )
         for field in fields
     )
+
+
+def column_type(data_type: spark_types.DataType | str) -> DataType:
+    """The type of a column, from a Spark type or SQL text like ``DECIMAL(12, 2)``.
+
+    Raises `InvalidInput`, `InvalidType`.
+    """
+    if isinstance(data_type, str):
+        return parse_type(data_type)
+    if not isinstance(data_type, spark_types.DataType):
+        raise InvalidInput(
+            f"a type must be a Spark type or SQL text like 'BIGINT', not {data_type!r}"
+        )
+    (column,) = column_definitions(spark_types.StructType().add("column", data_type))
+    return column.type
 
 
 def nested_ids(data_type: spark_types.DataType) -> tuple[int | None, ...]:

@@ -18,6 +18,7 @@ from strandline.catalog import Command
 from strandline.catalog.commands import (
     DEFAULT_SCHEMA,
     AddColumns,
+    AlterColumn,
     CreateTable,
     DropColumns,
     DropTable,
@@ -37,7 +38,7 @@ from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapsho
 from strandline.model.descriptors import properties as canonical_properties
 from strandline.model.identifiers import QualifiedName
 from strandline.spark.scans import bounds_of, live_rows
-from strandline.spark.schemas import check_reading, check_supported, column_definitions
+from strandline.spark.schemas import check_reading, check_supported, column_definitions, column_type
 from strandline.spark.transaction import Counts, TablesTransaction, tables_transaction
 from strandline.transactions import Hold, ValidWriteIdList
 
@@ -257,16 +258,18 @@ class Tables:
         add: spark_types.StructType | str | None = None,
         rename: Mapping[str, str] | None = None,
         drop: Sequence[str] = (),
+        types: Mapping[str, spark_types.DataType | str] | None = None,
         new_name: str | None = None,
     ) -> ResolvedTable:
         """Change the columns of a table, or its name, as one version; no file is written.
 
         First the columns in ``drop`` are dropped. Then those in ``rename`` (old name → new name)
-        are renamed all at once, so that two can swap their names. Then the columns in ``add``, a
-        schema as in `create`, are added at the end; they are NULL in existing rows. ``new_name`` is
-        the table's new name, in its schema or as ``schema.table``. Raises `ObjectNotFound`,
-        `AlreadyExists`, `IllegalChange`, and `InvalidInput` if the table is not transactional; then
-        nothing was changed.
+        are renamed all at once, so that two can swap their names. Then those in ``types`` (name →
+        Spark type or SQL text like ``DECIMAL(12, 2)``) get a wider type. Then the columns in
+        ``add``, a schema as in `create`, are added at the end; they are NULL in existing rows.
+        ``new_name`` is the table's new name, in its schema or as ``schema.table``. Raises
+        `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, `InvalidType`, and `InvalidInput` if the
+        table is not transactional; then nothing was changed.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         schema, table = qualified.schema, qualified.name
@@ -280,6 +283,10 @@ class Tables:
             commands.append(
                 RenameColumns(schema=schema, table=table, new_names=canonical_properties(rename))
             )
+        commands += (
+            AlterColumn(schema=schema, table=table, column=column, type=column_type(new_type))
+            for column, new_type in (types or {}).items()
+        )
         if add is not None:
             columns = column_definitions(add)
             commands.append(AddColumns(schema=schema, table=table, columns=columns))
@@ -290,7 +297,9 @@ class Tables:
                 )
             )
         if not commands:
-            raise InvalidInput(f"nothing to alter in {name}: give add, rename, drop or new_name")
+            raise InvalidInput(
+                f"nothing to alter in {name}: give add, rename, drop, types or new_name"
+            )
         executed = self.session.execute(commands)
         return self.session.table(str(altered), at=AsOf(version=executed.version))
 
