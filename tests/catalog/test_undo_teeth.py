@@ -21,6 +21,7 @@ from strandline.model.descriptors import IndexStatus
 from tests.catalog import test_differences_teeth as differences_teeth
 from tests.catalog import test_undo as tests
 from tests.catalog import test_undo_any as any_tests
+from tests.catalog import test_undo_apart as apart_tests
 from tests.catalog import test_undo_net as net_tests
 from tests.catalog.planted import plant, plant_undo
 
@@ -46,6 +47,12 @@ def by_net(test: Callable[..., None], *arguments: object) -> Check:
     return lambda new_manager: test(net_tests.prepared(new_manager()), *arguments)
 
 
+def by_apart(undone: str, since: str) -> Check:
+    """A part of a table is undone after another was changed."""
+    test = apart_tests.test_a_part_is_undone_unless_the_same_part_was_changed_since
+    return lambda new_manager: test(apart_tests.prepared(new_manager()), undone, since)
+
+
 def by_scenario(name: str) -> Check:
     """Undo and redo of a scenario."""
     test = any_tests.test_undo_restores_the_version_before_and_redo_the_version_after
@@ -69,6 +76,17 @@ def by_what_stays(new_manager: NewManager) -> None:
 def later_changes_are_overwritten(patch: Patch) -> None:
     """It is not checked whether an object still is as the version left it."""
     patch.setattr(Undo, "_check_unchanged", lambda *_: None)
+
+
+def later_parts_are_overwritten(patch: Patch) -> None:
+    """A part of an object that was changed since goes back together with another part."""
+    real = Undo.keeping_later
+
+    def keeping(self: Undo, value: Any, target: net.Target, now: Any) -> Any:
+        is_checked = value == self.net[target].new_value
+        return real(self, value, target, now) if is_checked else value
+
+    patch.setattr(Undo, "keeping_later", keeping)
 
 
 def the_whole_catalog_goes_back(patch: Patch) -> None:
@@ -276,6 +294,7 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
         by(tests.test_a_conflicting_later_change_is_named_with_its_version_and_author),
         "DID NOT RAISE .*Conflict",
     ),
+    later_parts_are_overwritten: (by_apart("columns", "privileges"), "assert .*=="),
     the_whole_catalog_goes_back: (
         by_what_stays,
         "what was done since is lost|a change since was overlooked",

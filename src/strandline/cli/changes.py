@@ -131,7 +131,7 @@ def undo(store: Store, *, version: tuple[int, int | None], user: str, output: st
     """Undo the changes of VERSION in STORE, in a new version.
 
     Altered objects are as before, dropped objects exist again, and created objects are dropped. The
-    command is refused, with the reason, if the same objects were changed since. A node may be
+    command is refused, with the reason, if what VERSION changed was changed again. A node may be
     running. A VERSION like 3..5 undoes the changes of all of these versions, as one change.
     """
     first, last = version

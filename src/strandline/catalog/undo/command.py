@@ -15,9 +15,11 @@ rows, files, partitions, grants. All checks look at the net effect of the update
 
 What must stay true:
 
-* No later change is lost. If an object is not as the version left it, the undo is refused, and the
-  refusal names the versions that changed it. Undo those first, or change it by hand. An undo that
-  would drop a part that was created since, such as an index of a table, is refused too.
+* No later change is lost. If what the version changed about an object was changed again, the undo
+  is refused, and the refusal names the versions that changed it. Undo those first, or change it by
+  hand. Owner, comment, properties and privileges are each apart from the rest of an object: a later
+  change of the one stays when the other is undone. An undo that would drop a part that was created
+  since, such as an index of a table, is refused too.
 * An id is assigned once. The schema versions of a table only advance: its columns come back under
   their ids in one more schema version, and `next_column_id` never goes back. Two tables are
   therefore equal even if their schema version numbers differ, so undoing one version after another
@@ -54,6 +56,7 @@ from strandline.catalog.undo.net import (
     Target,
     called_as,
     exchanged,
+    keeping_later,
     listed,
     named_then,
     net_effect,
@@ -173,6 +176,10 @@ class Undo:
         }
         return exchanged(self.update.changes(), considered)
 
+    def keeping_later(self, value: Any, target: Target, now: Any) -> Any:
+        """`strandline.catalog.undo.net.keeping_later`, except for objects that exchange names."""
+        return value if target in self.exchanged else keeping_later(value, self.net[target], now)
+
     def with_later(
         self,
         later: Sequence[Update],
@@ -202,7 +209,8 @@ class Undo:
 
     def _check_unchanged(self, catalog: Catalog, target: Target, net: Net) -> None:
         """Refuse an object that is not as the update left it."""
-        now, left = catalog.contents.value(*target), net.new_value
+        now = catalog.contents.value(*target)
+        left = self.keeping_later(net.new_value, target, now)
         since = self._later_by_target.get(target, [])
         if left is None and now is None and not since:
             return
@@ -382,10 +390,12 @@ class _Step:
         target, now = target_of(change), self._present_value(change)
         net = self.undo.net[target]
         earlier = net.old_value if change.old == net.old else value_of(change.kind, change.old)
+        earlier = self.undo.keeping_later(earlier, target, now)
         whole = self._whole(change.kind, earlier)
         value = declared_kind(change.kind).undo.comes_back(earlier, now, net, whole)
         then = getattr(value, "owner", "")
-        if (owner := self._present_owner(then)) != then:
+        is_kept = now is not None and getattr(now, "owner", "") == then
+        if not is_kept and (owner := self._present_owner(then)) != then:
             value = replace(value, owner=owner)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value

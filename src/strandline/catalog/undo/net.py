@@ -91,6 +91,35 @@ def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dic
     return {target: net for target, net in effects.items() if net.old != net.new}
 
 
+# -- what a version did not change ---------------------------------------------------------------
+
+_APART = (("owner", "owner_type"), ("comment",), ("properties",), ("privileges",))
+"""Groups of fields on which the rest of an object does not depend. Each is undone by itself."""
+
+
+def keeping_later(value: Any, net: Net, now: Any) -> Any:  # Any: descriptors of the kind of ``net``
+    """``value``, an earlier state, with what the version did not change as it is ``now``.
+
+    So a later grant or comment neither prevents an undo nor is lost by it.
+    """
+    if net.old is None or net.new is None or now is None:
+        return value
+    old, new = net.old_value, net.new_value
+    changed: list[str] = []
+    kept: list[str] = []
+    for group in _APART:
+        fields = [name for name in group if hasattr(now, name)]
+        is_same = _fields(old, fields) == _fields(new, fields)
+        (kept if is_same else changed).extend(fields)
+    if replace(new, **_fields(old, changed)) == old:
+        return replace(now, **_fields(value, changed))
+    return replace(value, **_fields(now, kept))
+
+
+def _fields(value: Any, names: Iterable[str]) -> dict[str, Any]:  # Any: a descriptor
+    return {name: getattr(value, name) for name in names}
+
+
 # -- names -----------------------------------------------------------------------------------------
 
 

@@ -93,6 +93,8 @@ def index_comes_back(
 
     A stopping index, which has no name, is returned unchanged.
     """
+    if net.new is not None and net.new_value.status is net.old_value.status:
+        return earlier
     together = of_table is not None and of_table.new is None
     status = _status(net.old_value, net.new_value, together=together)
     return replace(earlier, status=status) if earlier.alive else earlier
@@ -106,8 +108,6 @@ def _status(
         return IndexStatus.REGISTERED if building else before.status
     if after is None and not before.alive:
         raise IllegalChange(f"index {before.name} was dropped and then removed; create it again")
-    if after is not None and after.status is before.status:
-        return before.status
     if after is not None and after.alive:
         raise IllegalChange(
             f"index {before.name} changed from {before.status.name} to {after.status.name}, which "
