@@ -23,6 +23,7 @@ from tests.catalog import test_undo as tests
 from tests.catalog import test_undo_any as any_tests
 from tests.catalog import test_undo_apart as apart_tests
 from tests.catalog import test_undo_net as net_tests
+from tests.catalog import test_undrop as undrop_tests
 from tests.catalog.planted import plant, plant_undo
 
 Patch = pytest.MonkeyPatch
@@ -300,7 +301,7 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
         "what was done since is lost|a change since was overlooked",
     ),
     a_fresh_id: (
-        by(tests.test_undrop_restores_the_last_dropped_table_of_that_name),
+        by(undrop_tests.test_undrop_restores_the_last_dropped_table_of_that_name),
         r"assert \d+ == \d+",
     ),
     column_ids_go_back: (
@@ -312,11 +313,11 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
         r"\(2, False\) == \(2, True\)",
     ),
     undrop_forgets_the_indexes: (
-        by(tests.test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version),
+        by(undrop_tests.test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version),
         r"\[\] == \['t_pk'\]",
     ),
     undrop_takes_the_oldest: (
-        by(tests.test_undrop_restores_the_last_dropped_table_of_that_name),
+        by(undrop_tests.test_undrop_restores_the_last_dropped_table_of_that_name),
         r"assert \d+ == \d+",
     ),
     undrop_takes_what_never_was: (

@@ -1,0 +1,116 @@
+"""Restoring dropped objects by name: which object it is, and what comes back with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.catalog import CatalogManager
+from strandline.catalog.commands import (
+    CommentOn,
+    CreateIndex,
+    CreateSchema,
+    DropSchema,
+    DropTable,
+    DropView,
+    RenameSchema,
+    RenameTable,
+)
+from strandline.catalog.undo.reading import read_undrop
+from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from strandline.model.privileges import ObjectKind
+from tests.catalog.scenario import create_table, create_view, table_of
+from tests.catalog.taking_back import run, undrop, visible
+from tests.catalog.test_undo import prepared
+
+
+@pytest.fixture
+def manager(manager: CatalogManager) -> CatalogManager:
+    return prepared(manager)
+
+
+def test_undrop_restores_the_last_dropped_table_of_that_name(manager: CatalogManager) -> None:
+    ids = []
+    for text in ("a int", "b int"):
+        run(manager, create_table("s.t", text))
+        ids.append(table_of(manager.present(), "s.t").id)
+        run(manager, DropTable(schema="s", table="t"), create_view("s.v"))
+        run(manager, DropView(schema="s", view="v"))
+    assert table_of(undrop(manager, "S.T").catalog, "s.t").id == ids[1]
+    with pytest.raises(AlreadyExists, match="that name is taken"):
+        undrop(manager, "s.t")
+    run(manager, RenameTable(schema="s", table="t", new_name="second"))
+    assert table_of(undrop(manager, "s.t").catalog, "s.t").id == ids[0]
+    with pytest.raises(AlreadyExists):
+        undrop(manager, "s.t")
+    assert undrop(manager, "s.v", kind="view").catalog.view("s", "v") is not None
+
+
+def test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t", "k int not null", primary_key=("k",)), create_table("s.u"))
+    before = manager.present()
+    run(
+        manager,
+        DropTable(schema="s", table="t"),
+        DropTable(schema="s", table="u"),
+        create_view("s.v"),
+    )
+    after = undrop(manager, "s.t").catalog
+    assert table_of(after, "s.t") == table_of(before, "s.t")
+    assert [index.name for index in after.indexes(table_of(after, "s.t").id)] == ["t_pk"]
+    assert after.relation_names("s") == ["t", "v"]
+
+
+def test_undrop_accepts_the_old_and_the_new_name_of_a_renamed_schema(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"))
+    run(manager, DropTable(schema="s", table="t"), DropTable(schema="s", table="u"))
+    run(manager, RenameSchema(name="s", new_name="now"))
+    assert undrop(manager, "s.t").catalog.table("now", "t") is not None
+    assert undrop(manager, "now.u").catalog.table("now", "u") is not None
+
+
+def test_undrop_refuses_names_that_were_never_dropped_and_unsupported_kinds(
+    manager: CatalogManager,
+) -> None:
+    with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a table of that name"):
+        undrop(manager, "s.nothing")
+    with pytest.raises(InvalidInput, match="kinds that can are schema, table, view, function"):
+        read_undrop(manager, "zone", "s.t")
+
+
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["in one version", "as Spark does it"])
+def test_a_schema_is_restored_with_everything_that_was_dropped_with_it(
+    manager: CatalogManager, one_by_one: bool
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"), create_view("s.v"))
+    run(manager, CreateIndex(schema="s", index="i", table="t", columns=("a",)))
+    run(manager, CommentOn(kind=ObjectKind.TABLE, name="s.t", text="c"))
+    run(manager, CreateSchema(name="other"), create_table("other.t"))
+    before = visible(manager.present())
+    run(manager, DropTable(schema="other", table="t"))  # by the same author, in another schema
+    if one_by_one:
+        for name in "tu":
+            run(manager, DropTable(schema="s", table=name))
+        run(manager, DropView(schema="s", view="v"))
+    run(manager, DropSchema(name="s", cascade=True))
+    undrop(manager, "S", kind="schema")
+    undrop(manager, "other.t")
+    assert visible(manager.present()) == before
+
+
+def test_a_schema_is_restored_without_what_another_user_had_dropped_before(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"))
+    run(manager, DropTable(schema="s", table="t"), author="bob")
+    run(manager, DropTable(schema="s", table="u"))
+    run(manager, DropSchema(name="s"))
+    undrop(manager, "s", kind="schema")
+    assert manager.present().relation_names("s") == ["u"]
+    with pytest.raises(AlreadyExists, match="that name is taken by schema s"):
+        undrop(manager, "s", kind="schema")
+    with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a schema"):
+        undrop(manager, "never", kind="schema")
