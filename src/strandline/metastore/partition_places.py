@@ -50,7 +50,6 @@ from strandline.metastore.store.warehouse import (
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import Place
 from strandline.model.privileges import SYSTEM_NAME
-from strandline.transactions import ValidWriteIdList
 
 logger = logging.getLogger(__name__)
 
@@ -341,29 +340,6 @@ class PastPlaces(PartitionPlaces):
         return self._at(location), move
 
 
-def partition_places(
-    metastore: Metastore, table: TableDescriptor, *, location: str
-) -> PartitionPlaces:
-    """The folders of a table's present partitions."""
-    return PartitionPlaces(table, location=location, folders=metastore.folders)
-
-
-def past_places(
-    metastore: Metastore, table: TableDescriptor, *, location: str, seen: ValidWriteIdList
-) -> PastPlaces:
-    """The places of a table's past partitions, by the present moves of the store.
-
-    Raises `VersionNotFound` if ``seen``, the reader's list, is older than the last cleaning of the
-    table.
-    """
-    return PastPlaces(
-        table,
-        location=location,
-        folders=metastore.folders,
-        moves=metastore.store.sql_store.partition_moves(table.id, seen=seen),
-    )
-
-
 def finish_partition_moves(
     metastore: Metastore, unfinished: Collection[tuple[int, PartitionMove]] | None = None
 ) -> None:
@@ -378,7 +354,8 @@ def finish_partition_moves(
             relocations = {move for move in moves_of_table if move.is_relocation}
             for mark in relocations:
                 _end_relocation(metastore, table_id, mark, author=SYSTEM_NAME)
-            places = partition_places(metastore, table, location=metastore.location(table))
+            location = metastore.location(table)
+            places = PartitionPlaces(table, location=location, folders=metastore.folders)
             places.finish_moves(store, moves_of_table - relocations)
 
 

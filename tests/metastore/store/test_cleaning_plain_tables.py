@@ -11,11 +11,7 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import ObjectNotFound, VersionNotFound
-from strandline.metastore.partition_places import (
-    PartitionPlaces,
-    finish_partition_moves,
-    partition_places,
-)
+from strandline.metastore.partition_places import PartitionPlaces, finish_partition_moves
 from strandline.metastore.store import cleaned_files, cleaning, removed_rows
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import (
@@ -44,7 +40,8 @@ class Parted:
     @property
     def places(self) -> PartitionPlaces:
         metastore = self.lake.node.metastore
-        return partition_places(metastore, self.table, location=metastore.location(self.table))
+        location = metastore.location(self.table)
+        return PartitionPlaces(self.table, location=location, folders=metastore.folders)
 
     def stage(self, *add: NewRow, remove: Sequence[int] = ()) -> tuple[int, ...]:
         with self.lake.node.store.change(self.table.id, author="ann") as change:

@@ -24,7 +24,7 @@ from strandline.metastore.hive.partition_values import (
 from strandline.metastore.hive.registry import Call, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.off_loop import off_loop
-from strandline.metastore.partition_places import past_places
+from strandline.metastore.partition_places import PastPlaces
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import TableDescriptor
@@ -93,7 +93,8 @@ class Partitions:
         # The folders may have moved since: partitions were dropped or renamed.
         call, table = self._call, common.table
         seen = call.metastore.transactions.write_ids(table.id, at=moment)
-        places = past_places(call.metastore, table, location=common.location, seen=seen)
+        moves = call.metastore.store.sql_store.partition_moves(table.id, seen=seen)
+        places = PastPlaces(table, location=common.location, folders=call.folders, moves=moves)
         if any(map(places.went_aside, rows)):  # Spark takes a missing folder for an empty one
             call.reader.keep_past(table, moment)
         return places.place

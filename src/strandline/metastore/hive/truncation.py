@@ -24,7 +24,7 @@ from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.partition_places import partition_places
+from strandline.metastore.partition_places import PartitionPlaces
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.rows import (
     PartitionRow,
@@ -98,7 +98,7 @@ async def _truncate_partitions(
     missing = set(names or ()) - {row.name for row in rows}
     if missing:
         raise ObjectNotFound(f"partition {min(missing)} does not exist")
-    places = partition_places(call.metastore, partitioned.table, location=partitioned.location)
+    places = PartitionPlaces(partitioned.table, location=partitioned.location, folders=call.folders)
     if not rows:
         return
     with _emptying(call, partitioned) as emptying:
@@ -155,7 +155,7 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
     """
     table = partitioned.table
     with call.metastore.store.change(table.id, author=call.user) as change:
-        places = partition_places(call.metastore, table, location=partitioned.location)
+        places = PartitionPlaces(table, location=partitioned.location, folders=call.folders)
         places.require_present(change)
         emptying = _Emptying(call, partitioned, change)
         yield emptying
