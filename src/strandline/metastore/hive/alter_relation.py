@@ -80,10 +80,11 @@ class AlterRelation:
             raise WriteConflict(
                 f"{self.schema}.{self.name} was dropped and created again meanwhile; read it again"
             )
-        self._check_expected(old)
+        shown = self._shown(old)
+        self._check_expected(shown["parameters"])
         target = self._target(planning, old)
         next_location = self._next_location(planning.catalog, old, target)
-        requested = self.wanted(shown=self._shown(old), next_location=next_location)
+        requested = self.wanted(shown=shown, next_location=next_location)
         if isinstance(old, ViewDescriptor):
             self._alter_view(planning, old, requested)
         else:
@@ -118,13 +119,12 @@ class AlterRelation:
     def _new_name(self) -> str:
         return str(self.request.get("tableName", "")).lower()
 
-    def _check_expected(self, old: Relation) -> None:
+    def _check_expected(self, shown: Mapping[str, str]) -> None:
         if self.expected is None:
-            self._check_iceberg_base(old)
+            self._check_iceberg_base(shown)
             return
         key, value = self.expected
-        parameters: Mapping[str, str] = self._shown(old)["parameters"]
-        current = parameters.get(key)
+        current = shown.get(key)
         if current != value:
             raise WriteConflict(
                 f"The table has been modified. The parameter value for key '{key}' is "
@@ -132,7 +132,7 @@ class AlterRelation:
                 f"'{'null' if value is None else value}'"
             )
 
-    def _check_iceberg_base(self, old: Relation) -> None:
+    def _check_iceberg_base(self, shown: Mapping[str, str]) -> None:
         """Refuse an Iceberg commit that is based on another state of the table.
 
         The client takes a lock to prevent that. If the lock timed out while the client slept,
@@ -142,7 +142,7 @@ class AlterRelation:
         new, base = sent.get(_METADATA), sent.get(_PREVIOUS_METADATA)
         if new is None or base is None:
             return
-        current = self._shown(old)["parameters"].get(_METADATA)
+        current = shown.get(_METADATA)
         if current not in (None, new, base):
             raise WriteConflict(
                 f"The table has been modified. Its {_METADATA} is '{current}', and the commit was "
