@@ -14,16 +14,15 @@ from itertools import islice
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
-from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.events import PAGE, HiveEvents
+from strandline.metastore.hive.parameters import time_of_change
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.off_loop import off_loop
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind, TableParametersRow
-from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import properties
 from strandline.model.privileges import Privilege
@@ -142,15 +141,11 @@ async def fire_listener_event(call: Call) -> Struct:
     return {}
 
 
-def _time_of_change() -> dict[str, str]:
-    return {LAST_DDL_TIME: str(system_wall_clock() // 1000)}
-
-
 def _date_table(call: Call, partitioned: Partitioned) -> None:
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         rows = change.visible(RowKind.TABLE_PARAMETERS).values()
         counted = {k: v for row in rows for k, v in row.as_(TableParametersRow).parameters}
-        change.set_parameters(properties(counted | _time_of_change()))
+        change.set_parameters(properties(counted | time_of_change()))
 
 
 def _date_partitions(
@@ -167,4 +162,4 @@ def _date_partitions(
 
 def _dated(row: Row) -> PartitionRow:
     content = row.as_(PartitionRow)
-    return replace(content, parameters=properties(dict(content.parameters) | _time_of_change()))
+    return replace(content, parameters=properties(dict(content.parameters) | time_of_change()))

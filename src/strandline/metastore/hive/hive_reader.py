@@ -114,11 +114,6 @@ class HiveReader(Reader):
             raise ObjectNotFound(name)
         return scope
 
-    async def shown_names(self, scope: Scope) -> list[str]:
-        """Return the names of a schema's tables and views, in lower case and sorted."""
-        names = await self.relation_names(scope.point, scope.schema)
-        return sorted(name.lower() for name in names)
-
     async def matching_names(self, names: list[str], pattern: str | None) -> list[str]:
         """Return the names that match a pattern. Raises `InvalidInput` if the pattern is wrong."""
         compiled = NamePattern(pattern)

@@ -49,6 +49,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.catalog.commands import ColumnDefinition
+from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.accuracy import with_accurate_counts
 from strandline.metastore.store.file_counts import FileCounter
@@ -72,6 +73,11 @@ def split_parameters(parameters: Mapping[str, str]) -> tuple[dict[str, str], Pro
     counted = {name: value for name, value in parameters.items() if is_counted(name)}
     defining = {name: value for name, value in parameters.items() if name not in counted}
     return defining, properties(counted)
+
+
+def time_of_change() -> dict[str, str]:
+    """The parameter of a table or partition that changes now."""
+    return {LAST_DDL_TIME: str(system_wall_clock() // 1000)}
 
 
 def without_time(counted: Properties) -> Properties:

@@ -185,7 +185,7 @@ class _Parser:
             return Comparison(self.key(), _FLIPPED[symbol], literal)
         key = self.key()
         if self.keyword("like"):
-            return Like(key, self.quoted("a pattern in quotes"))
+            return Like(key, self.take("text", "a pattern in quotes")[1:-1])
         if self.keyword("between"):
             low, high = self.ends()
             return And((Comparison(key, ">=", low), Comparison(key, "<=", high)))
@@ -241,7 +241,7 @@ class _Parser:
             self.next += 1
             return Literal(token.text, is_number=token.kind == "number")
         if token.kind == "text":
-            return Literal(self.quoted("a string"))
+            return Literal(self.take("text", "a string")[1:-1])
         word, behind = self.word(), self.tokens[min(self.next + 1, len(self.tokens) - 1)]
         if (word in ("date", "timestamp") and behind.kind == "text") or (
             word == "date" and behind.kind == "date"
@@ -256,24 +256,22 @@ class _Parser:
     def required_literal(self) -> Literal:
         return self.literal() or self.fail("a string in quotes, a number or a date")
 
-    def quoted(self, what: str) -> str:
-        if self.token.kind != "text":
-            self.fail(what)
-        self.next += 1
-        return self.tokens[self.next - 1].text[1:-1]
-
     def key(self) -> str:
-        if self.token.kind != "word" or self.word() in _NOT_KEYS:
+        if self.word() in _NOT_KEYS:
             self.fail("a partition key")
-        self.next += 1
-        return self.tokens[self.next - 1].text
+        return self.take("word", "a partition key")
 
     def operator(self) -> str:
-        if self.token.kind != "operator":
-            self.fail("one of = != <> < <= > >=")
-        self.next += 1
-        symbol = self.tokens[self.next - 1].text
+        symbol = self.take("operator", "one of = != <> < <= > >=")
         return "!=" if symbol == "<>" else symbol
+
+    def take(self, kind: str, expected: str) -> str:
+        """The text of the next token, which must be of that kind."""
+        token = self.token
+        if token.kind != kind:
+            self.fail(expected)
+        self.next += 1
+        return token.text
 
     @property
     def token(self) -> _Token:

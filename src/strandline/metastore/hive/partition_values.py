@@ -161,7 +161,7 @@ def cast_to(data_type: DataType) -> Cast:
         return number
     if isinstance(data_type, CharType):
         return lambda text: text.rstrip(" ")
-    return _CASTS.get(data_type, _text)
+    return _CASTS.get(data_type, str)
 
 
 def number(text: str) -> Decimal | None:
@@ -173,10 +173,6 @@ def number(text: str) -> Decimal | None:
         return Decimal(text)
     except InvalidOperation:
         return None
-
-
-def _text(text: str) -> str:
-    return text
 
 
 def _integer(text: str, limit: int) -> int | None:

@@ -56,26 +56,25 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it arrived: its decoded arguments, its user, and the metastore."""
+    """A request as it arrived: its decoded arguments, its user, and the metastore.
+
+    Arguments are read by their names; `InvalidInput` is raised for one that was not sent.
+    """
 
     args: dict[str, Any]
     user: str
     metastore: Metastore
 
     def text(self, name: str) -> str:
-        """Return the argument of that name. Raises `InvalidInput` if it was not sent."""
         return self._sent(name, str)
 
     def struct(self, name: str) -> dict[str, Any]:
-        """Return the struct of that name. Raises `InvalidInput` if it was not sent."""
         return self._sent(name, dict)
 
     def texts(self, name: str) -> list[str]:
-        """Return the list of texts of that name. Raises `InvalidInput` if it was not sent."""
         return self._sent(name, list)
 
     def structs(self, name: str) -> list[dict[str, Any]]:
-        """Return the list of structs of that name. Raises `InvalidInput` if it was not sent."""
         return self._sent(name, list)
 
     def _sent(self, name: str, kind: type[T]) -> T:

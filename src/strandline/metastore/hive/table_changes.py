@@ -15,7 +15,6 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.catalog.privileges.rules import WRITING
-from strandline.clock import system_wall_clock
 from strandline.errors import (
     AlreadyExists,
     IllegalChange,
@@ -39,6 +38,7 @@ from strandline.metastore.hive.parameters import (
     QuickStatistics,
     if_purge,
     is_counted_table,
+    time_of_change,
     without_time,
 )
 from strandline.metastore.hive.partition_alters import give_table_columns
@@ -59,7 +59,6 @@ from strandline.metastore.hive.transactional_tables import (
 )
 from strandline.metastore.metastore import completing
 from strandline.metastore.partition_places import partitions_staying
-from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege
@@ -310,6 +309,5 @@ def _moved(old: TableDescriptor, new: TableDescriptor) -> bool:
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:
     """Set the counted parameters, and the time of the last change."""
-    now = str(system_wall_clock() // 1000)
-    dated = properties({LAST_DDL_TIME: now} | dict(counted))
+    dated = properties(time_of_change() | dict(counted))
     call.metastore.store.set_parameters(table.id, dated, author=call.user)

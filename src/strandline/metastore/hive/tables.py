@@ -50,8 +50,8 @@ def shown_type(scope: Scope, relation: Relation) -> str:
 
 
 async def _names(call: Call, scope: Scope, pattern: str | None) -> list[str]:
-    names = await call.reader.shown_names(scope)
-    return await call.reader.matching_names(names, pattern)
+    names = await call.reader.relation_names(scope.point, scope.schema)
+    return await call.reader.matching_names(sorted(map(str.lower, names)), pattern)
 
 
 def _relations(scope: Scope, names: Collection[str]) -> list[Relation]:

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from strandline.clock import system_wall_clock
 from strandline.errors import IllegalChange, ObjectNotFound, UnsupportedOperation
+from strandline.metastore.hive.parameters import time_of_change
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
@@ -34,7 +35,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import FolderMoves, delete_or_leave
-from strandline.metastore.table_parameters import ACCURATE, LAST_DDL_TIME
+from strandline.metastore.table_parameters import ACCURATE
 from strandline.model.descriptors import Properties, TableKind, properties
 from strandline.model.privileges import Privilege
 
@@ -166,4 +167,4 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
 
 def _emptied(parameters: Properties) -> Properties:
     kept = {name: value for name, value in parameters if not name.startswith(_OF_SPARK)}
-    return properties(kept | _EMPTY | {LAST_DDL_TIME: str(system_wall_clock() // 1000)})
+    return properties(kept | _EMPTY | time_of_change())
