@@ -24,7 +24,6 @@ from strandline.metastore.store.rows import (
     TableParametersRow,
     new_file,
 )
-from strandline.metastore.store.staging import Staged
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_order import TransactionEvents
@@ -46,8 +45,8 @@ ONLY_PROOF = pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
 S = TypeVar("S", bound=SqlObjectStore)
 
 
-def stage(store: ObjectStore, txn_id: int, table_id: int, **changes: Any) -> Staged:
-    """Stage rows in a staging of their own. ``changes`` are the arguments of `Staging.stage`."""
+def stage(store: ObjectStore, txn_id: int, table_id: int, **changes: Any) -> tuple[int, ...]:
+    """`Staging.stage` in a staging of its own. ``changes`` are the arguments."""
     with store.staging(txn_id, table_id) as staging:
         return staging.stage(**changes)
 

@@ -491,11 +491,9 @@ def undrop_partitions(
             for row in rows:
                 places.bring_back(row, moves)
             moves.sync()
-            staged = change.stage(
-                add=[row.replaced_by(row.content) for row in (*rows, *statistics)]
-            )
-            new_row_ids = staged.row_ids[: len(rows)]  # those of the statistics follow
-            for row, new_row_id in zip(rows, new_row_ids, strict=True):
+            new_rows = [row.replaced_by(row.content) for row in (*rows, *statistics)]
+            new_row_ids = change.stage(add=new_rows)  # those of the statistics are last
+            for row, new_row_id in zip(rows, new_row_ids, strict=False):
                 places.record_return(change, row, new_row_id)
     except BaseException:
         with suppress(StrandlineError):  # if that fails, the next node that starts does it

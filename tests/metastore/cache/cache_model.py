@@ -25,7 +25,7 @@ from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, NewRow, Row, RowKind, new_file
 from strandline.model.partitioning import PartitionValue
 from strandline.transactions import ValidWriteIdList
-from tests.metastore.dml import Dml, ListedPartitions, Partitions, names, stage
+from tests.metastore.dml import Dml, ListedPartitions, Partitions, names
 from tests.transactions.catalogs import new_table
 
 FILES = RowKind.DATA_FILE
@@ -180,18 +180,16 @@ class CacheMachine(RuleBasedStateMachine):
     ) -> None:
         txn = self.open_txns[txn_id]
         through: ObjectStore = self.cache if own else self.dml.store
-        staged = stage(
-            through,
-            txn_id,
-            table_id,
-            add=[_new_file() for _ in range(adds)],
-            remove=[row.row_id for row in removed],
-        )
-        txn.writes[table_id] = staged.write_id
-        rows, _ = self.dml.rows_of_write(table_id, staged.write_id)
-        assert {row.row_id for row in rows} >= set(staged.row_ids)
+        with through.staging(txn_id, table_id) as staging:
+            new_ids = staging.stage(
+                add=[_new_file() for _ in range(adds)],
+                remove=[row.row_id for row in removed],
+            )
+        write_id = txn.writes[table_id] = staging.write_id
+        rows, _ = self.dml.rows_of_write(table_id, write_id)
+        assert {row.row_id for row in rows} >= set(new_ids)
         self.rows |= {row.row_id: row for row in rows}
-        self.removals |= {(row.row_id, staged.write_id) for row in removed}
+        self.removals |= {(row.row_id, write_id) for row in removed}
         txn.removed |= {row.row_id for row in removed}
 
     @precondition(lambda self: self.open_txns)

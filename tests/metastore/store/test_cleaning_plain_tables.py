@@ -45,7 +45,7 @@ class Parted:
 
     def stage(self, *add: NewRow, remove: Sequence[int] = ()) -> tuple[int, ...]:
         with self.lake.node.store.change(self.table.id, author="ann") as change:
-            return change.stage(add=add, remove=remove).row_ids
+            return change.stage(add=add, remove=remove)
 
     def add(self, name: str) -> None:
         folder = self.lake.folder("p") / name

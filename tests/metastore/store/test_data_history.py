@@ -35,9 +35,7 @@ def create(node: Node, name: str) -> int:
 def add_partition(node: Node, table_id: int, name: str) -> int:
     row = PartitionRow(values=(name[2:],), location=name)
     with node.store.change(table_id, author="ann") as change:
-        partition, _ = change.stage(
-            add=[NewRow.of(row, name=name), new_statistics((), name=name)]
-        ).row_ids
+        partition, _ = change.stage(add=[NewRow.of(row, name=name), new_statistics((), name=name)])
     return partition
 
 

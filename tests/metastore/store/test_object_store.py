@@ -53,7 +53,7 @@ def partition(name: str, location: str | None = None) -> PartitionRow:
 def test_staged_rows_are_visible_only_to_their_transaction(dml: Dml) -> None:
     txn = dml.begin()
     staged = stage(dml.store, txn, FLIGHTS, add=[data_file("b"), data_file("a")])
-    assert len(staged.row_ids) == 2
+    assert len(staged) == 2
     assert files(dml.store) == []
     own = dml.transactions.write_ids(FLIGHTS, txn_id=txn)
     assert files(dml.store, write_ids=own) == ["a", "b"]
@@ -266,9 +266,9 @@ def test_a_transaction_can_replace_rows_that_it_staged(dml: Dml) -> None:
     first = stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=1)])
     with pytest.raises(AlreadyExists):
         stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=2)])
-    stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=2)], remove=first.row_ids)
+    stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=2)], remove=first)
     with pytest.raises(WriteConflict):
-        stage(dml.store, txn, FLIGHTS, remove=first.row_ids)
+        stage(dml.store, txn, FLIGHTS, remove=first)
     dml.transactions.commit(txn)
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
     assert row.as_(DataFile).rows == 2

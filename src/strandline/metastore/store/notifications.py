@@ -187,13 +187,13 @@ class NotificationLog:
 
     def append(
         self, connection: Connection, events: Sequence[NewEvent], *, last: int | None = None
-    ) -> list[int]:
-        """Log events in the caller's write transaction; return their ids.
+    ) -> None:
+        """Log events in the caller's write transaction.
 
         ``last`` is the id of the last event, if the caller took the ids from `NUMBERS` already.
         """
         if not events:
-            return []
+            return
         now = None
         if any(event.time is None for event in events):
             now = take_time(connection, self._clock)
@@ -203,9 +203,8 @@ class NotificationLog:
         change_each(
             connection,
             _LOG,
-            [_columns(first + number, event, now) for number, event in enumerate(events)],
+            [_columns(number, event, now) for number, event in enumerate(events, first)],
         )
-        return list(range(first, first + len(events)))
 
     def read(self, after: int, *, limit: int) -> list[Notification]:
         """Return at most ``limit`` events after the event ``after``, in order.

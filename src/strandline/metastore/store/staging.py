@@ -9,7 +9,6 @@ all enter its footprint, so that of two concurrent transactions the first to com
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import takewhile
 
@@ -37,15 +36,6 @@ _ONE_STATEMENT_MS = 10_000
 
 _Change = tuple[Sequence[NewRow], Collection[int]]
 """The rows that are added, and the ids of those that are removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """The result of `ObjectStore.stage`: the ids of the added rows, in order, and its event."""
-
-    write_id: int
-    row_ids: tuple[int, ...]
-    event_id: int
 
 
 class Staging:
@@ -119,15 +109,14 @@ class Staging:
         add: Sequence[NewRow] = (),
         remove: Collection[int] = (),
         touch: Collection[int] = (),
-    ) -> Staged:
-        """Add and remove rows, all or nothing.
+    ) -> tuple[int, ...]:
+        """Add and remove rows, all or nothing; return the ids of the added rows, in order.
 
         ``remove`` are row ids; ``touch`` are row ids of data files of which rows are deleted.
         Raises `WriteConflict` if the transaction does not see one of these rows, and
         `AlreadyExists` if it sees a row of an added name.
         """
-        row_ids, event_ids = self._put([(add, remove)], touch)
-        return Staged(self.write_id, tuple(row_ids), event_ids[0])
+        return self.stage_each([(add, remove)], touch=touch)
 
     def replace(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
         """Replace each of these rows by a new one; return the new ids, in the same order.
@@ -136,18 +125,10 @@ class Staging:
         """
         return self.stage_each([([new], [old]) for old, new in replacements.items()])
 
-    def stage_each(self, changes: Sequence[_Change]) -> tuple[int, ...]:
-        """Stage what each change adds and removes, all or nothing; return the new ids, in order.
-
-        Each change is an event of its own.
-        """
-        row_ids, _ = self._put(changes)
-        return tuple(row_ids)
-
-    def _put(
-        self, changes: Sequence[_Change], touch: Collection[int] = ()
-    ) -> tuple[range, list[int]]:
-        """Add and remove rows; return the ids of the added rows, and of the events."""
+    def stage_each(
+        self, changes: Sequence[_Change], *, touch: Collection[int] = ()
+    ) -> tuple[int, ...]:
+        """`stage` what each change adds and removes. Each change is an event of its own."""
         add = [row for added, _ in changes for row in added]
         remove = [row_id for _, removed in changes for row_id in removed]
         removed = self._find(remove, "removed")
@@ -169,7 +150,8 @@ class Staging:
             queries.add_rows(connection, table_id, write_id, add, first=row_ids.start)
         queries.add_removals(connection, table_id, write_id, removed)
         records.add_footprint(connection, self.txn_id, table_id, frozenset(footprint))
-        return row_ids, self._log(_events(row_ids.start, changes), last=last_event)
+        self._log(_events(row_ids.start, changes), last=last_event)
+        return tuple(row_ids)
 
     def set_parameters(self, parameters: Properties) -> None:
         """Replace the table's parameters by these."""
@@ -231,7 +213,7 @@ class Staging:
             self._connection, self.table_id, kind, write_ids=self.seen, names=names
         )
 
-    def _log(self, bodies: Sequence[WriteEvent], *, last: int) -> list[int]:
+    def _log(self, bodies: Sequence[WriteEvent], *, last: int) -> None:
         events = [
             NewEvent(
                 verb=WRITE,
@@ -243,7 +225,7 @@ class Staging:
             )
             for body in bodies
         ]
-        return self._notifications.append(self._connection, events, last=last)
+        self._notifications.append(self._connection, events, last=last)
 
     def _find(self, row_ids: Collection[int], what: str) -> dict[int, Row]:
         rows = queries.rows_with_removers(self._connection, row_ids)
