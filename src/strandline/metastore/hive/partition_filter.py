@@ -310,8 +310,8 @@ _TEXTS = (StringType, CharType, VarcharType)
 MAX_CONDITIONS = 1_000
 """The maximum number of conditions. Equalities of one key that ``or`` joins count as one."""
 
-Chooser: TypeAlias = Callable[[Sequence[str | None]], bool]
-"""Whether a partition with these values, in the order of the keys, is chosen. None is NULL."""
+Chooser: TypeAlias = Callable[[Sequence[str]], bool]
+"""Whether a partition with these values, in the order of the keys, is chosen."""
 
 
 def bind_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) -> Chooser:
@@ -360,7 +360,7 @@ def _bound(
         case Like(_, pattern):
             matches = like(pattern)
             known = _is_known(key_type)
-            return lambda values: known(value := values[position]) and matches(value or "")
+            return lambda values: known(value := values[position]) and matches(value)
         case In(_, literals, negated):
             return _bound_in(literals, key_type, position, negated=negated)
         case Comparison(_, "=", literal):
@@ -401,10 +401,8 @@ def _bound_in(
     if negated and any(None in wanted for _, wanted in by_cast):
         return lambda _: False
 
-    def chooses(values: Sequence[str | None]) -> bool:
+    def chooses(values: Sequence[str]) -> bool:
         value = values[position]
-        if value is None:
-            return False
         if not is_text and is_default(value):
             return names_default and not negated
         for cast, chosen_values in by_cast:
@@ -427,19 +425,18 @@ def _bound_order(
     if limit is None:
         return lambda _: False
 
-    def chooses(values: Sequence[str | None]) -> bool:
+    def chooses(values: Sequence[str]) -> bool:
         value = values[position]
-        cast_value = cast(value) if value is not None and known(value) else None
+        cast_value = cast(value) if known(value) else None
         return cast_value is not None and holds(cast_value, limit)
 
     return chooses
 
 
-def _is_known(key_type: DataType) -> Callable[[str | None], bool]:
+def _is_known(key_type: DataType) -> Callable[[str], bool]:
     """Return a function that tells whether a value of a key of that type is not NULL."""
-    if isinstance(key_type, _TEXTS):
-        return lambda value: value is not None
-    return lambda value: not is_default(value)
+    is_text = isinstance(key_type, _TEXTS)
+    return lambda value: is_text or not is_default(value)
 
 
 def _casts(key_type: DataType, *, is_number: bool) -> tuple[Cast, Cast]:

@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from strandline.catalog import DEFAULT_DATABASE
@@ -80,7 +80,7 @@ def unescape(component: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), component)
 
 
-def is_default(value: str | None) -> bool:
+def is_default(value: str) -> bool:
     """Whether a partition value means NULL."""
     return not value or value == DEFAULT_PARTITION
 
@@ -167,12 +167,7 @@ def cast_to(data_type: DataType) -> Cast:
 def number(text: str) -> Decimal | None:
     """Return the exact number in ``text``, of any size, or None if it is not a number."""
     text = text.strip()
-    if len(text) > 400 or not _NUMBER.fullmatch(text):
-        return None
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return None
+    return Decimal(text) if len(text) <= 400 and _NUMBER.fullmatch(text) else None
 
 
 def _integer(text: str, limit: int) -> int | None:

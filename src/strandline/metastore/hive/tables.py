@@ -253,10 +253,9 @@ def _type(key: str) -> DataType:
     )
 
 
-def _value(table: Mapping[str, Any], key: str) -> str | None:
+def _value(table: Mapping[str, Any], key: str) -> str:
     if key == _OWNER:
         return str(table["owner"] or "")
     if key == _LAST_ACCESS:
         return str(table.get("lastAccessTime", 0))
-    parameters: Mapping[str, str] = table.get("parameters") or {}
-    return parameters.get(key.removeprefix(_PARAMETER))
+    return str(table["parameters"][key.removeprefix(_PARAMETER)])
