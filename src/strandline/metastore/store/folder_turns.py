@@ -80,9 +80,10 @@ class Turn:
         return self.effects_left == MAX_EFFECTS
 
     def take(self, paths: Paths) -> bool:
-        """Take an effect on these folders; return False if it must wait for the next turn."""
-        if not self.effects_left:
-            return False
+        """Take an effect on these folders; return False if it must wait for the next turn.
+
+        Only while there are `effects_left`.
+        """
         if self.appends:
             pass  # it only makes folders, which can be repeated
         elif self.untouched:

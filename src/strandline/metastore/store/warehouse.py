@@ -202,8 +202,6 @@ class Warehouse:
         """
         old, new = self.path_text(source), self.path_text(target)
         try:
-            if old == new:
-                return Moved.DONE_BEFORE
             new_folders: list[str] = []
             try:
                 os.rename(old, new)
