@@ -6,7 +6,7 @@ values. No class has its own code here, and a field that is added is sent withou
 
 ====================  ============================================================================
 dataclass             an object with a member for each field
-union of classes      an object with one member, named after the class: ``{"drop_table": {…}}``
+command               an object with one member, named after its class: ``{"drop_table": {…}}``
 time, integer         a number, within 64 bits
 enumeration           the name of the member
 flags                 a list of the names of the members
@@ -20,8 +20,8 @@ sequence              a list
 What must stay true: a value that is read is exactly what the hints allow. Otherwise an error gives
 the path of the field (``commands[0].create_table.definition.name``) and what was found there.
 Nothing is guessed or converted. An unknown member is refused, since a client that sends one relies
-on it. A field with a default may be omitted, so that a later release can add one. Only classes that
-the hints or the registry of unions name are instantiated.
+on it. A field with a default may be omitted, so that a later release can add one. Only commands and
+classes that the hints name are instantiated.
 
 Rejected: Python's pickle (executes what it reads), the binary format of the disk (clients in other
 languages, and people with curl), and a function for each class (forty, each with its own mistakes).
@@ -38,7 +38,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum, Flag
 from functools import cache, partial, reduce
@@ -69,40 +69,22 @@ from strandline.model.type_json import parse_type_json, type_value
 from strandline.model.types import DataType
 from strandline.transactions import ValidWriteIdList
 
-# -- unions: the one registry of names -------------------------------------------------------------
-
-_UNIONS: dict[Any, dict[str, type]] = {}
-
-
-def register_union(hint: Any, members: Iterable[type]) -> None:
-    """Let values of ``hint`` (a union, or a protocol) be written under their class's name."""
-    _UNIONS[_key(hint)] = {snake_case(member.__name__): member for member in members}
-
 
 def snake_case(name: str) -> str:
     """``CreateTable`` → ``create_table``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def _key(hint: Any) -> Any:
-    return frozenset(typing.get_args(hint)) if _is_union(hint) else hint
-
-
 def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
-register_union(
-    Command,
-    (
-        exported
-        for exported in (getattr(commands, name) for name in commands.__all__)
-        if isinstance(exported, type) and hasattr(exported, "plan")
-    ),
-)
-
-
-# -- forms -----------------------------------------------------------------------------------------
+_COMMANDS = {
+    snake_case(name): exported
+    for name in commands.__all__
+    if isinstance(exported := getattr(commands, name), type) and hasattr(exported, "plan")
+}
+"""The classes of commands, by the names under which they are written."""
 
 
 @cache
@@ -113,7 +95,7 @@ def form_of(hint: Any) -> Form:
     if hint == Properties:
         texts = {"type": "object", "additionalProperties": {"type": "string"}}
         return Form(dict, _read_properties, always(texts))
-    if _key(hint) == _key(DataType):
+    if hint == DataType:
         return Form(
             partial(type_value, field_ids=True),
             _read_type,
@@ -123,8 +105,8 @@ def form_of(hint: Any) -> Form:
         what = "the text of a list of write ids"
         schema = always({"type": "string", "description": what})
         return Form(str, read_as(ValidWriteIdList.parse, what), schema)
-    if _key(hint) in _UNIONS:
-        return _tagged(_UNIONS[_key(hint)])
+    if hint is Command:
+        return _tagged(_COMMANDS)
     if hint in SCALARS:
         return SCALARS[hint]
     if isinstance(hint, type) and issubclass(hint, Flag):
