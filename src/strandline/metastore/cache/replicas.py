@@ -157,10 +157,6 @@ class VisibleRows:
         names = (self._names_by_id.get(row_id) for row_id in row_ids)
         return self._changed([self._by_name[name] for name in names if name is not None], {})
 
-    def without_rows(self, rows: Sequence[Row]) -> VisibleRows:
-        """These rows without ``rows``, all of which must be among them."""
-        return self._changed(rows, {})
-
     def with_rows(self, rows: Iterable[Row]) -> VisibleRows:
         """These rows and ``rows``; of two rows with one name, the one with the larger id."""
         coming: dict[str, Row] = {}
@@ -420,7 +416,7 @@ class Replica:
             shown = (
                 None
                 if lost_write_ids is None
-                else self._shown_before(other, kind, write_ids, lost_write_ids)
+                else self._shown_before(other, write_ids, lost_write_ids)
             )
             if shown is not None:
                 return shown
@@ -449,7 +445,6 @@ class Replica:
     def _shown_before(
         self,
         after: Shown,
-        kind: RowKind,
         write_ids: ValidWriteIdList,
         lost_write_ids: Iterable[int],
     ) -> Shown | None:
@@ -457,15 +452,8 @@ class Replica:
         writes = [write for write in map(self.writes.get, lost_write_ids) if write is not None]
         if after.hides or any(write.removed for write in writes):
             return None  # rows that these writes hid or removed become visible again
-        rows_of_lost_writes = [
-            row
-            for write in writes
-            for row in write.rows
-            if row.kind is kind and row.row_id not in after.removed
-        ]
-        return replace(
-            after, write_ids=write_ids, rows=after.rows.without_rows(rows_of_lost_writes)
-        )
+        lost_row_ids = (row.row_id for write in writes for row in write.rows)
+        return replace(after, write_ids=write_ids, rows=after.rows.without(lost_row_ids))
 
     def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown:
         shown: list[Row] = []
