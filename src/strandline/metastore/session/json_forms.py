@@ -59,7 +59,6 @@ from strandline.metastore.session.json_values import (
     enumeration,
     expect,
     made,
-    read_as,
     read_text,
     read_whole,
     shown,
@@ -104,7 +103,7 @@ def form_of(hint: Any) -> Form:
     if hint is ValidWriteIdList:
         what = "the text of a list of write ids"
         schema = always({"type": "string", "description": what})
-        return Form(str, read_as(ValidWriteIdList.parse, what), schema)
+        return Form(str, lambda v: made(ValidWriteIdList.parse, expect(v, str, what)), schema)
     if hint is Command:
         return _tagged(_COMMANDS)
     if hint in SCALARS:

@@ -64,13 +64,6 @@ def enumeration(of: type[Enum]) -> Form:
     return Form(lambda value: value.name, read, always({"enum": list(of.__members__)}))
 
 
-def read_as(parse: Callable[[str], Any], what: str) -> Callable[[Json], Any]:
-    def read(value: Json) -> Any:
-        return made(parse, expect(value, str, what))
-
-    return read
-
-
 def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """The result of ``make``; if it raises `InvalidInput`, that becomes a `Misfit`."""
     try:
