@@ -188,10 +188,7 @@ class Metastore:
         return self.catalogs.compact(version)
 
     def location(self, table: TableDescriptor) -> str:
-        """The URI of the present folder of ``table``.
-
-        Raises `ObjectNotFound` if the table has no place.
-        """
+        """The URI of the folder of ``table`` now. Raises `ObjectNotFound` if it has no place."""
         return self.locations([table])[table.id]
 
     def locations(

@@ -225,7 +225,6 @@ class PartitionPlaces:
         return finished
 
     def _at(self, location: str) -> str:
-        """The place of a partition with that location."""
         return resolve_location(self._location, location)
 
     @property

@@ -177,15 +177,11 @@ class CachedStore(ObjectStore):
         self._misses = dict.fromkeys(("behind", "not_held", "other_list"), 0)
 
     def lag(self) -> int:
-        """The number of events of the notification log that are not applied here.
-
-        Raises what the store raises.
-        """
+        """The number of events of the notification log that are not applied here."""
         applied = self._replicas.applied_event  # first: the head never falls below it
         return self._notifications.head() - applied
 
     def statistics(self) -> CachedStoreStatistics:
-        """What is held now, and counts since the start."""
         return CachedStoreStatistics(
             **asdict(self._replicas.statistics()),
             hits=self._hits,

@@ -231,7 +231,6 @@ class ReplicaSet:
             self._make_room()
 
     def statistics(self) -> ReplicaSetStatistics:
-        """The replicas held now, and counts since the start."""
         with self._lock:
             return ReplicaSetStatistics(
                 applied_event=self.applied_event,

@@ -50,7 +50,6 @@ Spark would write the rows of CREATE TABLE … AS SELECT before it asks, and sho
 
 
 def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> Struct:
-    """Return the ``Database`` that a client sees under ``name``."""
     return {
         "name": name,
         "description": schema.comment,

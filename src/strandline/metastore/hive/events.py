@@ -487,10 +487,7 @@ def _qualified(body: DdlEvent) -> str:
 
 
 def _split(qualified: str, name: str) -> tuple[str, str]:
-    """Return the schema in ``qualified``, which ends with ``name``, and the name; in lower case.
-
-    Either may contain dots.
-    """
+    """The schema in ``qualified``, which ends with ``name``, and the name. Both may have dots."""
     own = name.lower()
     return qualified.lower().removesuffix(f".{own}"), own
 

@@ -29,7 +29,6 @@ _RESOURCE_NAMES = {number: name for name, number in _RESOURCE_NUMBERS.items()}
 
 
 def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
-    """Return the ``Function`` that a client sees in the schema named ``schema``."""
     return {
         "functionName": function.name.lower(),
         "dbName": schema,

@@ -125,7 +125,6 @@ def hadoop_location(text: str) -> str:
 
 
 def same_location(first: str, second: str) -> bool:
-    """Whether both texts are locations of the same place."""
     try:
         return hadoop_location(first) == hadoop_location(second)
     except InvalidInput:

@@ -340,7 +340,6 @@ class Partitioned:
         )
 
     def described(self, values: Sequence[str]) -> str:
-        """Return a partition's description for an error message."""
         return (
             f"Partition(values:[{', '.join(values)}], dbName:{self.schema}, "
             f"tableName:{self.table.name.lower()})"

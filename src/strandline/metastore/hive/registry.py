@@ -140,7 +140,6 @@ class Method:
 
     @property
     def only_reads(self) -> bool:
-        """Whether the method changes nothing."""
         return self.kind in (Kind.READS, Kind.ANSWERS)
 
 

@@ -37,10 +37,7 @@ DEFAULT_ENGINE = "hive"
 
 
 def stored_name(name: str, keys: Sequence[str]) -> str:
-    """Return the name of a partition as it is stored.
-
-    Raises `InvalidInput`, or ``MetaException`` if the name is empty.
-    """
+    """The stored name of a partition. Raises `InvalidInput`; ``MetaException`` if it is empty."""
     return partition_name(keys, partition_values(name, keys))
 
 
@@ -58,7 +55,6 @@ class _Statistics:
         self._places = {name: place for place, name in enumerate(self.columns)}
 
     async def of_table(self) -> list[AnalyzedColumn]:
-        """Return the statistics of the columns in the whole table."""
         by_name = await self.of_stored([TABLE_STATISTICS])
         return by_name.get(TABLE_STATISTICS, [])
 
@@ -99,10 +95,7 @@ class _Statistics:
 
 
 async def _statistics(call: Call) -> _Statistics:
-    """Return what a ``TableStatsRequest`` or ``PartitionsStatsRequest`` asks for.
-
-    Raises `ObjectNotFound`.
-    """
+    """The statistics of the columns that the arguments name. Raises `ObjectNotFound`."""
     names = call.text("dbName"), call.text("tblName")
     return _Statistics(call, *await call.reader.relation(*names), call.texts("colNames"))
 

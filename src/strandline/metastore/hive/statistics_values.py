@@ -168,7 +168,6 @@ def encode_summary(summary: Struct) -> bytes:
 
 
 def decode_summary(encoded: bytes) -> Struct:
-    """Decode the result of `encode_summary`."""
     return HIVE_CODEC.decode_struct(_OBJECT, encoded)
 
 

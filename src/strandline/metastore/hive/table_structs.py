@@ -239,7 +239,6 @@ def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]
 
 
 def partition_key_structs(table: TableDescriptor) -> list[Struct]:
-    """Return ``FieldSchema`` structs of the partition columns."""
     return field_structs(
         [
             (key.name.lower(), hive_string(key.type) or simple_string(key.type), key.comment)

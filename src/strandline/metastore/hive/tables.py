@@ -42,7 +42,6 @@ _UNITS_PER_TABLE = 20
 
 
 def shown_type(scope: Scope, relation: Relation) -> str:
-    """Return the table type that clients see."""
     if isinstance(relation, ViewDescriptor) or scope.shows_as_view(relation):
         return VIRTUAL_VIEW
     external = relation.kind is TableKind.EXTERNAL or relation.transactional

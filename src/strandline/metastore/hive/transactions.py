@@ -333,7 +333,6 @@ def owner_of_transactions(call: Call) -> str | None:
 
 
 def _refuse_replication(request: Struct) -> None:
-    """Refuse a request to replicate transactions of another metastore here."""
     if (
         request.get("replPolicy")
         or request.get("replSrcTxnIds")

@@ -75,11 +75,9 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """The size of the body in bytes."""
         return len(self.body)
 
     async def send(self, send: Send) -> None:
-        """Pass the answer to the server."""
         await self.send_head(send)
         await send({"type": "http.response.body", "body": self.body})
 

@@ -103,7 +103,6 @@ class HttpSession(Session):
 
     @property
     def url(self) -> str:
-        """The address of the node."""
         return self._transport.url
 
     # -- catalog -------------------------------------------------------------------------------

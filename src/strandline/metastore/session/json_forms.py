@@ -134,7 +134,6 @@ def arguments_form(method: Callable[..., Any]) -> Form:
 
 
 def result_hint(method: Callable[..., Any]) -> Any:
-    """The type hint of the result of ``method``."""
     return _hints(method)["return"]
 
 

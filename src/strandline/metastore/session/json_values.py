@@ -34,7 +34,6 @@ class Misfit(Exception):
         return self
 
     def error(self) -> InvalidInput:
-        """The error that the caller gets."""
         return self.kind(f"{self.path.lstrip('.') or 'the body'}: {self.message}")
 
 

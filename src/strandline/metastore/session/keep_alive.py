@@ -110,7 +110,6 @@ class KeepAlive:
                 raise type(watched.failure)(watched.failure.message) from watched.failure
 
     def statistics(self) -> KeepAliveStatistics:
-        """Counts of what this object did so far."""
         with self._changed:
             return KeepAliveStatistics(len(self._watched), self._beats, self._missed, self._lost)
 
@@ -198,7 +197,6 @@ class OpenTransaction:
 
     @property
     def txn_id(self) -> int:
-        """The transaction's id."""
         return self.transaction.txn_id
 
     @property

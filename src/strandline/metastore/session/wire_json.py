@@ -38,10 +38,7 @@ def dump_json(value: Json) -> bytes:
 
 
 def read_json(data: bytes, hint: Any) -> Any:
-    """Return the value of type ``hint`` that JSON text represents.
-
-    Raises `InvalidInput`, or a subclass, with the path of the field that is wrong.
-    """
+    """The value of type ``hint`` in JSON text. `InvalidInput` has the path of what is wrong."""
     return read_form(data, form_of(hint))
 
 

@@ -58,7 +58,6 @@ class AbortedRows:
         return self._write_ids - before
 
     def statistics(self) -> AbortedRowsStatistics:
-        """What this process removed."""
         return AbortedRowsStatistics(self._write_ids, self._rows, self._steps)
 
     def _step(self) -> bool:

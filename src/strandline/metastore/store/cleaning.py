@@ -183,7 +183,6 @@ class Cleaner:
         self._runs = self._rows = self._file_count = self._bytes = 0
 
     def statistics(self) -> CleanerStatistics:
-        """What this process removed."""
         return CleanerStatistics(
             self._runs, self._rows, self._file_count, self._bytes, self._files.failures
         )

@@ -198,7 +198,6 @@ def _pieces(values: Sequence[bytes]) -> tuple[pa.Buffer, pa.Buffer]:
 
 
 def booleans(values: Sequence[bool]) -> pa.Array:
-    """A column of truth values."""
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
 
 

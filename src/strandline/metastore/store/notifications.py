@@ -263,7 +263,6 @@ class NotificationLog:
         return after
 
     def position(self) -> LogPosition:
-        """The log's position, as of now."""
         rows = self._database.rows(POSITION)
         return LogPosition(*rows[0]) if rows else LogPosition()
 

@@ -129,10 +129,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def change(self, table_id: int, *, author: str) -> AbstractContextManager[Staging]:
-        """A plain change of a table, committed when the block ends.
-
-        It is undone if the block raises, or stages nothing.
-        """
+        """A plain change of a table; undone if the block raises, or stages nothing."""
 
     def location(self, table_id: int) -> str | None:
         """The current URI or path of a managed table's folder, or None if it has no place."""

@@ -95,11 +95,9 @@ class Staging:
         return data_files | (self.visible(RowKind.DELETE_FILE, rest) if rest else {})
 
     def own_rows(self) -> list[Row]:
-        """All rows that this write id added so far."""
         return queries.rows_of_write(self._connection, self.table_id, self.write_id)
 
     def own_removals(self) -> list[Row]:
-        """All rows that this write id removed so far."""
         row_ids = queries.removed_by_write(self._connection, self.table_id, self.write_id)
         return list(queries.rows_by_id(self._connection, row_ids).values())
 
@@ -119,10 +117,7 @@ class Staging:
         return self.stage_each([(add, remove)], touch=touch)
 
     def replace(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
-        """Replace each of these rows by a new one; return the new ids, in the same order.
-
-        Each replacement is an event of its own, as if it had been staged alone.
-        """
+        """`stage_each` for each row that is replaced, by its id; returns the new ids in order."""
         return self.stage_each([([new], [old]) for old, new in replacements.items()])
 
     def stage_each(
@@ -154,13 +149,11 @@ class Staging:
         return tuple(row_ids)
 
     def set_parameters(self, parameters: Properties) -> None:
-        """Replace the table's parameters by these."""
         old = self.visible(RowKind.TABLE_PARAMETERS).values()
         # Also if empty: without this row, that of a concurrent writer would count.
         self.stage(add=[new_parameters(parameters)], remove=[row.row_id for row in old])
 
     def partition_moves(self) -> PartitionMoves:
-        """The moves of the table's partition folders, as of this change."""
         return partition_moves.of_table(self._connection, self.table_id)
 
     def unfinished_moves(self) -> list[PartitionMove]:

@@ -87,7 +87,6 @@ class StoreFolders(Warehouse):
         return self.place(schema.location)
 
     def place_of_new(self, schema: SchemaDescriptor, name: str) -> Place:
-        """The place that a new managed table of that name gets."""
         return place_of_table(self.place_of_schema(schema), name, schema_name=schema.name)
 
     def location(self, place: Place) -> str:
@@ -128,7 +127,6 @@ class StoreFolders(Warehouse):
         return any(_within(path, name) for name in self._names)
 
     def same(self, first: str, second: str) -> bool:
-        """Whether both texts name the same place."""
         return self.place(first) == self.place(second)
 
     def refuse_former(self, location: str | None) -> None:

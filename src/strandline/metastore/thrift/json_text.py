@@ -82,7 +82,6 @@ class JsonWriters:
         }
 
     def writer(self, name: str) -> Write:
-        """Return the function that writes the struct ``name``."""
         writer = self._names.get(f"write_{name}")
         if writer is None:
             with self._lock:

@@ -94,7 +94,6 @@ class Scanner:
         return self._values
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
         if self._start == len(self._buffer):
             self._at -= self._start
             self._start = 0
