@@ -363,7 +363,7 @@ class HiveEvents:
         message: dict[str, object] = {
             "db": schema,
             "table": table.name.lower(),
-            "tableType": "MANAGED_TABLE" if table.location is None else "EXTERNAL_TABLE",
+            "tableType": written.table_type,
             "tableObjJson": written.text,
         }
         if new and old:

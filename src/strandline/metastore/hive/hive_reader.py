@@ -22,6 +22,7 @@ from strandline.metastore.hive.past_tables import (
     past_view_struct,
 )
 from strandline.metastore.hive.patterns import NamePattern
+from strandline.metastore.hive.session_tables import VIEW_SCHEMA
 from strandline.metastore.hive.snapshot_parts import (
     NO_COMMIT,
     HiddenName,
@@ -45,9 +46,6 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.privileges import Privilege
-
-_VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
-"""The schema in which Spark looks up the tables that a view's text names without a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +252,8 @@ def _as_of(scope: Scope, view: ViewDescriptor) -> ViewDescriptor:
     view_properties = dict(view.properties)
     if (
         not scope.is_past
-        or view_properties.get(_VIEW_NAMESPACE, "").lower() != scope.schema.name.lower()
+        or view_properties.get(VIEW_SCHEMA, "").lower() != scope.schema.name.lower()
     ):
         return view
-    view_properties[_VIEW_NAMESPACE] = scope.name
+    view_properties[VIEW_SCHEMA] = scope.name
     return replace(view, properties=properties(view_properties))

@@ -42,7 +42,12 @@ from hashlib import blake2b
 
 from strandline.catalog import Catalog, Relation
 from strandline.metastore.hive.parameters import DERIVED
-from strandline.metastore.hive.session_tables import completed
+from strandline.metastore.hive.session_tables import (
+    UNREAD_STORAGE,
+    VIEW_NAMESPACE,
+    VIEW_SCHEMA,
+    completed,
+)
 from strandline.metastore.hive.storage_descriptors import (
     Struct,
     field_structs,
@@ -51,13 +56,7 @@ from strandline.metastore.hive.storage_descriptors import (
 )
 from strandline.metastore.hive.table_structs import partition_key_structs, view_struct
 from strandline.metastore.table_parameters import SCHEMA, without_contradictions
-from strandline.model.descriptors import (
-    Properties,
-    StorageFormat,
-    TableDescriptor,
-    ViewDescriptor,
-    properties,
-)
+from strandline.model.descriptors import Properties, TableDescriptor, ViewDescriptor, properties
 from strandline.model.type_text import quoted
 from strandline.model.types import all_nullable
 
@@ -66,14 +65,9 @@ NO_PLACE = "can-be-read-and-not-changed:/"
 
 _HIDDEN_NAME = re.compile(r"(.+)@files_([0-9]{1,18})_[0-9a-f]{8}")
 
-_VIEW_STORAGE = StorageFormat(
-    input_format="org.apache.hadoop.mapred.SequenceFileInputFormat",
-    output_format="org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
-    serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
-    serde_properties=(("serialization.format", "1"),),
-    buckets=-1,
+_VIEW_STORAGE = replace(
+    UNREAD_STORAGE, serde_properties=(("serialization.format", "1"),), buckets=-1
 )
-"""The storage that Spark records for a view; it is not used for reading."""
 
 _SPARK_VERSION = "4.3.0"
 """The Spark release whose view format the answers have."""
@@ -164,9 +158,8 @@ def _view_properties(table: TableDescriptor, *, schema: str, has_spark_schema: b
         names = [column.name.lower() for column in table.columns]
     values |= {
         "spark.sql.create.version": _SPARK_VERSION,
-        "view.catalogAndNamespace.numParts": "2",
-        "view.catalogAndNamespace.part.0": "spark_catalog",
-        "view.catalogAndNamespace.part.1": schema,
+        **VIEW_NAMESPACE,
+        VIEW_SCHEMA: schema,
         "view.query.out.numCols": str(len(names)),
     }
     values |= {f"view.query.out.col.{number}": name for number, name in enumerate(names)}

@@ -32,13 +32,14 @@ R = TypeVar("R", TableDescriptor, ViewDescriptor)
 
 _OF_PARQUET = "org.apache.hadoop.hive.ql.io.parquet"
 _OF_ORC = "org.apache.hadoop.hive.ql.io.orc"
-_ONLY_FOR_SPARK = StorageFormat(
+TEXT_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+UNREAD_STORAGE = StorageFormat(
     input_format="org.apache.hadoop.mapred.SequenceFileInputFormat",
     output_format="org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
-    serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
-    hive_columns=PLACEHOLDER_COLUMNS,
+    serde=TEXT_SERDE,
 )
-"""What Spark records for files that Hive cannot read."""
+"""What Spark records for a view, and for files that Hive cannot read."""
+_ONLY_FOR_SPARK = replace(UNREAD_STORAGE, hive_columns=PLACEHOLDER_COLUMNS)
 _FORMATS = {
     "parquet": StorageFormat(
         input_format=f"{_OF_PARQUET}.MapredParquetInputFormat",
@@ -54,10 +55,12 @@ _FORMATS = {
 }
 """The format of each provider whose files Spark reads with the columns of the table."""
 
-_NAMESPACE = {
+VIEW_NAMESPACE = {
     "view.catalogAndNamespace.numParts": "2",
     "view.catalogAndNamespace.part.0": "spark_catalog",
 }
+VIEW_SCHEMA = "view.catalogAndNamespace.part.1"
+"""The schema in which Spark looks up the tables that a view's text names without a schema."""
 _SERDE_PROPERTIES = {PATH: DERIVED, "serialization.format": "1"}
 _PARTITION_PROVIDER = ("spark.sql.partitionProvider", "catalog")
 
@@ -101,9 +104,9 @@ def completed(table: TableDescriptor) -> TableDescriptor:
 def completed_view(view: ViewDescriptor, *, schema: str) -> ViewDescriptor:
     """`completed` for a view. ``schema`` is the name by which a client asked for its schema."""
     stored = dict(view.properties)
-    if view.storage != StorageFormat() or SCHEMA in stored or _NAMESPACE.keys() & stored.keys():
+    if view.storage != StorageFormat() or SCHEMA in stored or VIEW_NAMESPACE.keys() & stored.keys():
         return view
-    added = {SCHEMA: DERIVED, **_NAMESPACE, "view.catalogAndNamespace.part.1": schema}
+    added = {SCHEMA: DERIVED, **VIEW_NAMESPACE, VIEW_SCHEMA: schema}
     return replace(view, properties=properties(added | stored))
 
 

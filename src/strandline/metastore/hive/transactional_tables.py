@@ -21,6 +21,7 @@ from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewD
 from strandline.errors import IllegalChange, UnsupportedOperation
 from strandline.metastore.hive.parameters import HIVE_PROVIDER, PATH, schema_parameters
 from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE
+from strandline.metastore.hive.session_tables import TEXT_SERDE
 from strandline.metastore.hive.snapshot_views import MARK, shown_as_view
 from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS, Struct, read_fields
 from strandline.metastore.hive.table_structs import ClientTable, table_struct
@@ -49,7 +50,7 @@ _STORAGE = StorageFormat(
     input_format=READ_INSTEAD,
     output_format=READ_INSTEAD,
     # A class that Hive's client has: without one, the client shows no columns.
-    serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+    serde=TEXT_SERDE,
 )
 
 
