@@ -1,7 +1,11 @@
-"""Names of schemas, and locations, as Hive clients write them.
+"""Names of catalogs and schemas, and locations, as Hive clients write them.
 
-Hive lowers the case of names. Clients of Hive 3 and later put the catalog before the name of a
-schema, as ``@hive#sales``. A version or a time may follow the name: ``sales@42``,
+Of Hive's catalogs there is one, ``hive``. Clients of Hive 3 and later name it in a field of the
+request (``catName``, ``catalogName``), or before the name of a schema, as ``@hive#sales``. A
+request that names another one is refused: else its client would read and change tables of this one.
+Answers name the catalog, because some clients, such as pymetastore, refuse a partition without one.
+
+Hive lowers the case of names. A version or a time may follow the name: ``sales@42``,
 ``sales@2026-11-20t10:00:00z``. Such a schema can be read but not changed. This module refuses every
 change; `strandline.metastore.hive.past_tables` handles clients that write before they ask.
 
@@ -14,12 +18,16 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.catalog import is_reserved
 from strandline.clock import parse_timestamp
 from strandline.errors import InvalidInput, InvalidName, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import PRESENT, AsOf
+from strandline.metastore.thrift.field_table import HIVE_METASTORE, StructSpec, Type
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor
 from strandline.model.identifiers import split_version
 from strandline.model.privileges import SYSTEM_NAME
@@ -51,6 +59,50 @@ def require_catalog(name: str) -> None:
         raise ObjectNotFound(
             f"catalog {name} does not exist; the only catalog is {DEFAULT_DATABASE}"
         )
+
+
+_CATALOG_FIELDS = frozenset({"catName", "catalogName"})
+_DEEPEST = 4
+"""The longest path to such a field, as in ``set_aggr_stats_for(request.colStats.statsDesc…)``."""
+_FILTERS = frozenset({"NotificationEventRequest", "NotificationEventsCountRequest"})
+"""Requests that use the catalog as a filter: another catalog has no events, which is no error."""
+
+
+# Arguments have as many types as the protocol: hence Any.
+def refuse_other_catalogs(method: str, args: dict[str, Any]) -> None:
+    """Raise `ObjectNotFound` if the arguments of a method name another catalog."""
+    for *path, field in _catalog_paths(method):
+        structs = [args]
+        for name in path:
+            structs = [inner for struct in structs for inner in _structs(struct.get(name))]
+        for catalog in {struct.get(field) for struct in structs}:
+            if catalog:
+                require_catalog(catalog)
+
+
+def _structs(value: Any) -> list[dict[str, Any]]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+@cache
+def _catalog_paths(method: str) -> tuple[tuple[str, ...], ...]:
+    """The path to each field of a method's arguments that names a catalog."""
+    return tuple(_paths(HIVE_METASTORE.methods[method].args, _DEEPEST))
+
+
+def _paths(spec: StructSpec, depth: int) -> Iterator[tuple[str, ...]]:
+    if spec.name in _FILTERS:
+        return
+    for field in spec.fields:
+        if field.name in _CATALOG_FIELDS and field.type.name == "string" and field.sent:
+            yield (field.name,)
+        inner = HIVE_METASTORE.structs.get(_element(field.type).name)
+        if inner is not None and depth > 1:
+            yield from ((field.name, *path) for path in _paths(inner, depth - 1))
+
+
+def _element(kind: Type) -> Type:
+    return kind.value if kind.name == "list" and kind.value is not None else kind
 
 
 def split_schema(name: str) -> tuple[str, AsOf]:

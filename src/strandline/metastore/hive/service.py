@@ -67,8 +67,8 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     transactions,
     truncation,
 )
-from strandline.metastore.hive.catalogs import refuse_other_catalogs
 from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.names import refuse_other_catalogs
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
 from strandline.metastore.metastore import Metastore
