@@ -14,8 +14,8 @@ from typing import TypeVar
 from strandline import work
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope
-from strandline.metastore.hive.name_patterns import pattern_of_filter, pattern_of_values
 from strandline.metastore.hive.partition_filter import bind_filter, parse_filter
+from strandline.metastore.hive.partition_name_patterns import pattern_of_filter, pattern_of_values
 from strandline.metastore.hive.partition_values import (
     DEFAULT_PARTITION,
     Partitioned,

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.config import Settings
-from strandline.metastore.hive.name_patterns import MAX_LENGTH, pattern_of_filter, pattern_of_values
 from strandline.metastore.hive.partition_filter import (
     And,
     Comparison,
@@ -23,6 +22,11 @@ from strandline.metastore.hive.partition_filter import (
     Or,
     bind_filter,
     parse_filter,
+)
+from strandline.metastore.hive.partition_name_patterns import (
+    MAX_LENGTH,
+    pattern_of_filter,
+    pattern_of_values,
 )
 from strandline.metastore.hive.partition_values import DEFAULT_PARTITION, partition_name
 from strandline.model.type_parser import parse_type
