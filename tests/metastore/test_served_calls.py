@@ -212,7 +212,9 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
     monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", 3600.0)
     looked: list[int] = []
     with Node.open(tmp_path / "store", background=False) as node:
-        monkeypatch.setattr(node.metastore.store, "look_again", lambda: looked.append(1))
+        monkeypatch.setattr(
+            node.metastore.store.log_applier, "look_again", lambda: looked.append(1)
+        )
         if not only_reads:  # the child had announced an update
             node.catalogs._commits.priority.grant()
         asyncio.run(run())

@@ -125,8 +125,8 @@ class Metastore:
                     raise
 
     def mark(self) -> tuple[int, int] | None:
-        """A value that changes whenever present answers may change; see `CachedStore.mark`."""
-        mark, version = self.store.mark(), 0
+        """A value that changes whenever present answers may change; see `LogApplier.mark`."""
+        mark, version = self.store.log_applier.mark(), 0
         if self.catalogs.delay or self.transactions.has_own_times:
             catalog = self.catalogs.known_present()
             if catalog is None:
@@ -155,21 +155,21 @@ class Metastore:
         try:
             return self.transactions.commit(txn_id, owner=owner)
         finally:
-            self.store.look_again()
+            self.store.log_applier.look_again()
 
     def abort(self, txn_id: int, *, owner: str | None = None) -> Transaction:
         """`Transactions.abort`, followed like `commit`."""
         try:
             return self.transactions.abort(txn_id, owner=owner)
         finally:
-            self.store.look_again()
+            self.store.log_applier.look_again()
 
     def abort_all(self, txn_ids: Iterable[int], *, owner: str | None = None) -> list[int]:
         """`Transactions.abort_all`, followed like `commit`."""
         try:
             return self.transactions.abort_all(txn_ids, owner=owner)
         finally:
-            self.store.look_again()
+            self.store.log_applier.look_again()
 
     def compact(self, version: int) -> bool:
         """Trim the catalog's history below ``version``; return False if it was trimmed already.

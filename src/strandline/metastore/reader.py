@@ -249,14 +249,14 @@ class Reader:
             await off_loop()
             write_ids = self.metastore.transactions.write_ids(table.id, at=point.moment)
             return store.rows(table.id, kind, write_ids=write_ids, names=names, like=like)
-        self._rows_are_level = self._rows_are_level or store.is_level()
+        self._rows_are_level = self._rows_are_level or store.log_applier.is_at_head()
         if self._rows_are_level:
             rows = store.known_rows(table.id, kind, write_ids=None, names=names)
             if rows is not None:
                 return rows
         await off_loop()
         if not self._rows_are_level:
-            self._rows_are_level = store.look()
+            self._rows_are_level = store.log_applier.look()
         return store.rows(table.id, kind, write_ids=None, names=names, like=like)
 
     async def counted(self, point: Point, table: TableDescriptor) -> Properties:

@@ -133,4 +133,4 @@ async def delegate(
         try:
             return await children.run(name, fields, data, only_reads=False)
         finally:
-            metastore.store.look_again()
+            metastore.store.log_applier.look_again()

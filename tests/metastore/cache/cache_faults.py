@@ -125,11 +125,11 @@ class AnswersAtItsOwnList(CachedStore):
         return replica.visible(kind, replica.committed)
 
 
-class SkipsWhatCameSince(CachedStore):
+class SkipsWhatCameSince(LogApplier):
     """A restored state is treated as if it were up to date at the start."""
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
-        super().restore(max(applied_event, self.statistics().applied_event), replicas)
+        super().restore(max(applied_event, self._replicas.applied_event), replicas)
 
 
 class LoadsCommittedRowsOnly(SqlObjectStore):

@@ -279,7 +279,7 @@ class CacheMachine(RuleBasedStateMachine):
         packed = list(pack(self.cache.snapshot()[1]))
         applied, known = self.cache.statistics().applied_event, self.cache.statistics().replicas
         self.cache = self.new_cache()
-        self.cache.restore(applied, map(PackedReplica.read, packed))
+        self.cache.log_applier.restore(applied, map(PackedReplica.read, packed))
         assert self.cache.statistics().applied_event == self.dml.log.head()
         if self.partitions is None and self.memory >= 1 << 20:
             assert self.cache.statistics().replicas == known

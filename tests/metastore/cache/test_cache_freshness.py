@@ -48,19 +48,19 @@ def test_on_a_server_memory_is_level_until_a_notification_arrives_or_it_is_stale
     location = dml.put_place(FLIGHTS, "s.db/a")
     cache.log_applier.catch_up()
     cache.location(FLIGHTS)
-    while cache.mark() is None:  # the notification of the own write arrives later
+    while cache.log_applier.mark() is None:  # the notification of the own write arrives later
         dml.log.wait(dml.log.mark(), timeout=0.01)
         cache.log_applier.catch_up()
-    mark = cache.mark()
+    mark = cache.log_applier.mark()
     assert cache.known_location(FLIGHTS, version=0) == location
     assert cache.known_location(FLIGHTS, version=1) is None  # not projected yet
     now = 1.5
-    assert cache.mark() is None
+    assert cache.log_applier.mark() is None
     assert cache.known_location(FLIGHTS, version=0) is None
     cache.log_applier.catch_up()
-    assert cache.mark() == mark
+    assert cache.log_applier.mark() == mark
     dml.append("a")
-    assert cache.mark() is None
+    assert cache.log_applier.mark() is None
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
@@ -73,7 +73,7 @@ def test_without_staleness_a_commit_in_the_millisecond_of_a_look_is_seen(
     assert files(cache) == []
     dml.append("a")
     assert files(cache) == ["a"]
-    assert cache.mark() is None
+    assert cache.log_applier.mark() is None
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
@@ -81,7 +81,7 @@ def test_memory_is_not_fresh_after_the_machine_slept(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = dml.cached(staleness=600.0)
-    assert cache.look()
+    assert cache.log_applier.look()
     assert cache.log_applier.is_known_level()
     woken = system_elapsed() + 601_000
     monkeypatch.setattr(clock, "system_elapsed", lambda: woken)
@@ -95,21 +95,21 @@ def test_a_look_in_progress_does_not_count_for_a_look_that_is_requested_later(
 ) -> None:
     cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: 0.0)
     cache.log_applier.catch_up()
-    while not cache.is_level():  # the notification of the own tables arrives later
+    while not cache.log_applier.is_at_head():  # the notification of the own tables arrives later
         cache.log_applier.catch_up()
     read_next = dml.log.read_next
 
     def overtaken(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
         position_and_events = read_next(applied, limit=limit)
-        cache.look_again()  # a child process has committed after that position
+        cache.log_applier.look_again()  # a child process has committed after that position
         return position_and_events
 
     monkeypatch.setattr(dml.log, "read_next", overtaken)
     cache.log_applier.catch_up()
-    assert not cache.is_level()
+    assert not cache.log_applier.is_at_head()
     monkeypatch.undo()
     cache.log_applier.catch_up()
-    assert cache.is_level()
+    assert cache.log_applier.is_at_head()
 
 
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
@@ -139,13 +139,13 @@ def test_readers_share_a_look_that_began_after_they_arrived(
 
     monkeypatch.setattr(dml.log, "read_next", counted)
     monkeypatch.setattr(applier, "_checking", Lock(applier._look))
-    assert cache.look()
+    assert cache.log_applier.look()
     assert len(looks) == 1
     under_way = applier._looks  # this look began before the next reader arrived
     monkeypatch.setattr(
         applier, "_checking", Lock(lambda: setattr(applier, "_last_reach", under_way))
     )
-    assert cache.look()
+    assert cache.log_applier.look()
     assert len(looks) == 2
 
 
@@ -156,12 +156,12 @@ def test_a_mark_from_before_another_process_wrote_for_the_node_never_returns(
     monkeypatch.setattr(dml.log, "mark", lambda: 7)  # the notification has not arrived yet
     cache = dml.cached(staleness=1_000)
     cache.log_applier.catch_up()
-    before = cache.mark()
+    before = cache.log_applier.mark()
     assert before is not None
-    cache.look_again()
-    assert cache.mark() is None
+    cache.log_applier.look_again()
+    assert cache.log_applier.mark() is None
     cache.log_applier.catch_up()
-    after = cache.mark()
+    after = cache.log_applier.mark()
     assert after is not None
     assert after != before
 
@@ -192,7 +192,7 @@ def test_readers_do_not_wait_while_many_events_are_applied(
     cache.log_applier.catch_up()
     assert answers == [["a", "b"]]
     assert cache.statistics().misses_by_cause["behind"] == 1
-    assert cache.is_level()
+    assert cache.log_applier.is_at_head()
     assert files(cache) == ["a", "b"]
     assert hits(cache) == (2, 1)
 

@@ -265,7 +265,7 @@ def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
 ) -> None:
     cache = dml.cached()
     cache.log_applier.catch_up()
-    before = cache.mark()
+    before = cache.log_applier.mark()
 
     def failing(*_: object) -> None:
         raise failure
@@ -275,7 +275,7 @@ def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
         with cache.change(FLIGHTS, author="ann") as change:
             change.set_parameters(())
     assert "could not be applied to memory" in caplog.text
-    assert cache.mark() != before  # so no answer from before the change is reused
+    assert cache.log_applier.mark() != before  # so no answer from before the change is reused
 
 
 @ONLY_PROOF

@@ -15,7 +15,7 @@ reading the table. A reader that finds its table being loaded gives way (`strand
 it needs only some names. So the lag of the cache affects how fast an answer is, never what it
 contains.
 
-The contents of the cache can outlive the process: the next one may `restore` a `snapshot`
+The contents of the cache can outlive the process: the next one may restore a `snapshot`
 (`state_file`).
 
 A read without a list (of a plain table) is a read of the present. Memory answers it if the log was
@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -236,10 +236,6 @@ class CachedStore(ObjectStore):
         work.spend(sum(map(len, matching_rows)))
         return sorted(chain.from_iterable(matching_rows), key=lambda row: row.name)
 
-    def is_level(self) -> bool:
-        """Whether memory is known to have every commit. Does not wait."""
-        return self.log_applier.is_at_head()
-
     def known_rows(
         self,
         table_id: int,
@@ -270,14 +266,6 @@ class CachedStore(ObjectStore):
         for table_id, location in locations.items():
             self._locations.put(table_id, location, moves=moves)
         return locations
-
-    def mark(self) -> int | None:
-        """A number that changes whenever answers about the present may change.
-
-        None if this cannot be known without waiting. The number does not cover a catalog in another
-        database or with a delay.
-        """
-        return self.log_applier.mark()
 
     def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
         """`location`, or None if memory cannot prove it without waiting.
@@ -397,23 +385,9 @@ class CachedStore(ObjectStore):
         """Evict a table whose rows were cleaned: the next read loads it again."""
         self._replicas.evict(table_id)
 
-    # -- a state that outlives the process
-
     def snapshot(self) -> tuple[int, list[HeldReplica]]:
         """The last applied event and the replicas at that moment, the most recently used last."""
         return self._replicas.snapshot()
-
-    def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
-        """Hold the replicas of a `snapshot` of this store, and apply the events since."""
-        self.log_applier.restore(applied_event, replicas)
-
-    def look(self) -> bool:
-        """Bring memory level with what is committed now; False if that would take long."""
-        return self.log_applier.look()
-
-    def look_again(self) -> None:
-        """Memory may lack a write: do not answer for the present from it before the next look."""
-        self.log_applier.look_again()
 
 
 def _if_complete(

@@ -261,6 +261,11 @@ class LogApplier:
         return self._notifications.mark_is_proof or self._is_young(level)
 
     def mark(self) -> int | None:
+        """A number that changes whenever answers about the present may change.
+
+        None if this cannot be known without waiting. The number does not cover a catalog in another
+        database or with a delay.
+        """
         mark = self._notifications.mark()
         if self._notifications.mark_is_proof:
             return mark
@@ -341,14 +346,14 @@ class LogApplier:
             self._record_level(level)
 
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
-        """Hold these replicas, which reflect the log up to ``applied_event``; apply the rest."""
+        """Hold the replicas of a `CachedStore.snapshot`, and apply the events since."""
         with self._applying:
             self.look_again()
             self._replicas.restore(applied_event, replicas)
         self.catch_up()
 
     def look_again(self) -> None:
-        """Let memory count as level only after a look that begins from now on.
+        """Let memory count as level only after a look that begins from now on: it may lack a write.
 
         `mark` never returns an earlier value again, even before the database's mark has moved.
         """

@@ -111,7 +111,7 @@ class StateFile:
         except (_Ignored, CorruptData, OSError, ValueError) as reason:
             logger.warning("the cache file %s is ignored: %s", self.path, reason)
             return False
-        self._cache.restore(event_id, replicas)
+        self._cache.log_applier.restore(event_id, replicas)
         self._written = event_id, self._cache.statistics().loads
         logger.info("loaded %d tables from the cache file %s", len(replicas), self.path)
         return True
