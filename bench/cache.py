@@ -271,7 +271,7 @@ def two_nodes(kind: str) -> Iterator[list[NodeProcess]]:
                 known = (PartitionValue(table.partitioning[0].id, number // FILES_OF_A_WRITER),)
                 path = f"_files/{txn_id << 20}-a.parquet"
                 file = DataFile(file_id=txn_id << 20, path=path, rows=1, bytes=1, partition=known)
-                with node.store.staging(txn_id, table.id) as staging:
+                with node.store.sql_store.staging(txn_id, table.id) as staging:
                     staging.stage(add=[new_file(file)])
                 node.transactions.commit(txn_id)
         nodes = [

@@ -45,7 +45,7 @@ ONLY_PROOF = pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
 S = TypeVar("S", bound=SqlObjectStore)
 
 
-def stage(store: ObjectStore, txn_id: int, table_id: int, **changes: Any) -> tuple[int, ...]:
+def stage(store: SqlObjectStore, txn_id: int, table_id: int, **changes: Any) -> tuple[int, ...]:
     """`Staging.stage` in a staging of its own. ``changes`` are the arguments."""
     with store.staging(txn_id, table_id) as staging:
         return staging.stage(**changes)

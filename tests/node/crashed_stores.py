@@ -25,7 +25,7 @@ def write_some(node: Node, count: int, *, first: int = 0) -> None:
         table_id = session.table(f"default.t{number}").descriptor.id
         txn_id = node.transactions.begin(user="ann").txn_id
         content = DataFile(file_id=1, path="f", rows=1, bytes=1)
-        stage(node.store, txn_id, table_id, add=[new_file(content)])
+        stage(node.store.sql_store, txn_id, table_id, add=[new_file(content)])
         node.transactions.commit(txn_id)
 
 

@@ -66,7 +66,7 @@ def make_store(folder: Path) -> None:
         session.execute(AddColumns(schema="a", table="t0", columns=(column,)))
         append(node, ids["a.t0"], 9)
         lost = node.transactions.begin(user="bob").txn_id
-        stage(node.store, lost, ids["a.t1"], add=[data_file("lost")])
+        stage(node.store.sql_store, lost, ids["a.t1"], add=[data_file("lost")])
         node.transactions.abort(lost)
         with node.store.change(ids["a.t2"], author="ann") as change:
             change.stage(
@@ -87,7 +87,7 @@ def data_file(path: str) -> NewRow:
 
 def append(node: Node, table_id: int, number: int) -> None:
     txn_id = node.transactions.begin(user="ann").txn_id
-    stage(node.store, txn_id, table_id, add=[data_file(f"f{number}")])
+    stage(node.store.sql_store, txn_id, table_id, add=[data_file(f"f{number}")])
     node.transactions.commit(txn_id)
 
 

@@ -117,21 +117,21 @@ class CacheMachine(RuleBasedStateMachine):
         return txn_id
 
     @precondition(lambda self: self.open_txns)
-    @rule(data=st.data(), own=st.booleans(), adds=st.integers(0, 3), tables=SUBSETS)
-    def stage(self, data: st.DataObject, own: bool, adds: int, tables: list[int]) -> None:
+    @rule(data=st.data(), adds=st.integers(0, 3), tables=SUBSETS)
+    def stage(self, data: st.DataObject, adds: int, tables: list[int]) -> None:
         txn_id = data.draw(st.sampled_from(sorted(self.open_txns)))
         for position in tables:
             table_id = self.tables[position]
             seen = self.visible(table_id, self.seen_by(self.open_txns[txn_id], table_id))
             some = st.lists(st.sampled_from(seen), max_size=2, unique=True) if seen else st.just([])
-            self._stage(txn_id, table_id, adds=adds, removed=data.draw(some), own=own)
+            self._stage(txn_id, table_id, adds=adds, removed=data.draw(some))
 
-    @rule(own=st.booleans(), adds=st.integers(1, 3), tables=SUBSETS)
-    def write_and_commit(self, own: bool, adds: int, tables: list[int]) -> None:
+    @rule(adds=st.integers(1, 3), tables=SUBSETS)
+    def write_and_commit(self, adds: int, tables: list[int]) -> None:
         """Run a whole transaction that cannot conflict."""
         txn_id = self._begin()
         for position in tables:
-            self._stage(txn_id, self.tables[position], adds=adds, removed=[], own=own)
+            self._stage(txn_id, self.tables[position], adds=adds, removed=[])
         self._commit(txn_id)
 
     @rule(
@@ -154,16 +154,16 @@ class CacheMachine(RuleBasedStateMachine):
         here, there = self.tables[:2]
         removed = self.visible(here, self.committed[here])[: 1 if removing else 0]
         first, second = self._begin(), self._begin()
-        self._stage(first, here, adds=1, removed=removed, own=False)
-        self._stage(second, here, adds=1, removed=[], own=False)
+        self._stage(first, here, adds=1, removed=removed)
+        self._stage(second, here, adds=1, removed=[])
         for txn_id in (first, second):
-            self._stage(txn_id, there, adds=1, removed=[], own=False)
+            self._stage(txn_id, there, adds=1, removed=[])
         if by_list:
             self.restart([])
         ends = (None, *zip((second, first), commits, strict=True))
         for apply, end in zip(applies, ends, strict=True):
             if end is not None:
-                self._stage(end[0], here, adds=1, removed=[], own=False)
+                self._stage(end[0], here, adds=1, removed=[])
                 (self._commit if end[1] else self._abort)(end[0])
             if apply:
                 self.cache.log_applier.catch_up()
@@ -175,12 +175,9 @@ class CacheMachine(RuleBasedStateMachine):
         for reader in self.readers[-6:]:
             self.read(reader)
 
-    def _stage(
-        self, txn_id: int, table_id: int, *, adds: int, removed: list[Row], own: bool
-    ) -> None:
+    def _stage(self, txn_id: int, table_id: int, *, adds: int, removed: list[Row]) -> None:
         txn = self.open_txns[txn_id]
-        through: ObjectStore = self.cache if own else self.dml.store
-        with through.staging(txn_id, table_id) as staging:
+        with self.dml.store.staging(txn_id, table_id) as staging:
             new_ids = staging.stage(
                 add=[_new_file() for _ in range(adds)],
                 remove=[row.row_id for row in removed],
@@ -377,7 +374,7 @@ def check_small_histories(machine: type[CacheMachine], *, every: int = 1) -> int
         model = machine()
         model.open(64 << 20)
         try:
-            model.write_and_commit(own=False, adds=1, tables=[0, 1])
+            model.write_and_commit(adds=1, tables=[0, 1])
             if values[5]:  # held in memory before the first of the two writes
                 model.read_with_lists_of_now([0, 1])
             model.overlap(

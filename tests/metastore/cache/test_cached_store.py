@@ -131,7 +131,7 @@ def test_a_transaction_reads_its_own_writes_from_the_store(dml: Dml) -> None:
     cache = dml.cached()
     dml.append("a")
     txn = dml.begin()
-    stage(cache, txn, FLIGHTS, add=[data_file("b")])
+    stage(dml.store, txn, FLIGHTS, add=[data_file("b")])
     own = dml.transactions.write_ids(FLIGHTS, txn_id=txn)
     assert files(cache, write_ids=own) == ["a", "b"]
     assert files(cache) == ["a"]

@@ -46,7 +46,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -363,17 +363,6 @@ class CachedStore(ObjectStore):
         return True
 
     # -- writing: the store writes; a plain change is applied before the call returns
-
-    def staging(
-        self,
-        txn_id: int,
-        table_id: int,
-        *,
-        owner: str | None = None,
-        paths: Collection[str] = (),
-    ) -> AbstractContextManager[Staging]:
-        # The event is applied with that of the end: until then the rows are visible to no reader.
-        return self.sql_store.staging(txn_id, table_id, owner=owner, paths=paths)
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:

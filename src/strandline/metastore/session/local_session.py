@@ -364,7 +364,8 @@ class LocalSession(Session):
             check_path(file.path)
         only_adds = not (remove or touch) and all(isinstance(file, DataFile) for file in add)
         paths = [file.path for file in add] if only_adds else []
-        store = self._metastore.store
+        # Memory applies the event with that of the end: until then no reader sees the rows.
+        store = self._metastore.store.sql_store
 
         def stage(owner: str | None) -> int:
             with store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:

@@ -113,21 +113,6 @@ class ObjectStore(ABC):
         return sorted(chain.from_iterable(wanted_rows), key=lambda row: row.name)
 
     @abstractmethod
-    def staging(
-        self,
-        txn_id: int,
-        table_id: int,
-        *,
-        owner: str | None = None,
-        paths: Collection[str] = (),
-    ) -> AbstractContextManager[Staging]:
-        """Let an open transaction read a table and then stage; undone if the block raises.
-
-        ``paths`` are those of the data files that it adds, if it does nothing else. Raises what
-        `Transactions.writing` raises.
-        """
-
-    @abstractmethod
     def change(self, table_id: int, *, author: str) -> AbstractContextManager[Staging]:
         """A plain change of a table; undone if the block raises, or stages nothing."""
 
@@ -287,6 +272,11 @@ class SqlObjectStore(ObjectStore):
         owner: str | None = None,
         paths: Collection[str] = (),
     ) -> Iterator[Staging]:
+        """Let an open transaction read a table and then stage; undone if the block raises.
+
+        ``paths`` are those of the data files that it adds, if it does nothing else. Raises what
+        `Transactions.writing` raises.
+        """
         first = [table_places.place_query(table_id)]
         if 0 < len(paths) <= _PATHS_AHEAD:
             first += queries.visible_queries(table_id, RowKind.DATA_FILE, paths)
