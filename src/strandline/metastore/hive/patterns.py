@@ -26,9 +26,7 @@ which reports the true size but is one more dependency and takes fifty times as 
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from math import prod
 from typing import TypeAlias
 
@@ -36,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.errors import InvalidInput, LimitExceeded
+from strandline.metastore.store.file_columns import texts
 
 MAX_PATTERN_LENGTH = 1_024
 """The maximum number of characters of all alternatives together."""
@@ -120,9 +119,7 @@ def _weight(part: str) -> int:
 
 def _matches(names: Sequence[str], expression: str) -> list[bool]:
     try:
-        matched = pc.match_substring_regex(
-            _array(names), rf"\A(?:{expression})\z", ignore_case=True
-        )
+        matched = pc.match_substring_regex(texts(names), rf"\A(?:{expression})\z", ignore_case=True)
     except pa.ArrowInvalid as error:
         reason = str(error).partition("Invalid regular expression: ")[2] or str(error)
         raise InvalidInput(
@@ -130,17 +127,6 @@ def _matches(names: Sequence[str], expression: str) -> list[bool]:
         ) from None
     matches: list[bool] = matched.to_pylist()
     return matches
-
-
-def _array(names: Sequence[str]) -> pa.Array:
-    """Return the names as an Arrow array.
-
-    `pyarrow.array` would first check whether pandas is installed and import it, on the event loop.
-    """
-    encoded = [name.encode() for name in names]
-    offsets = array("q", accumulate(map(len, encoded), initial=0))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.large_string(), len(encoded), buffers)
 
 
 def _shown(text: str) -> str:
