@@ -136,7 +136,13 @@ def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> dic
 
 def _wanted(bounds: ColumnBounds, parse: Parse, *, has_nan: bool) -> WantedRange:
     def parsed(text: str) -> Value:
-        return _parsed(parse, text, bounds.column_id)
+        try:
+            return parse(text)
+        except (ValueError, InvalidOperation):
+            raise InvalidInput(
+                f"{text[:80]!r} is not a bound of column {bounds.column_id}; write it as in "
+                "statistics: digits for a number, ISO 8601 for a date or time"
+            ) from None
 
     return WantedRange(
         parse,
@@ -186,16 +192,6 @@ def touching(files: Iterable[DeleteFile], data_files: Sequence[DataFile]) -> lis
     """The delete files that delete rows of at least one of ``data_files``."""
     file_ids = {file.file_id for file in data_files}
     return [file for file in files if not file_ids.isdisjoint(file.file_ids)]
-
-
-def _parsed(parse: Parse, text: str, column_id: int) -> Value:
-    try:
-        return parse(text)
-    except (ValueError, InvalidOperation):
-        raise InvalidInput(
-            f"{text[:80]!r} is not a bound of column {column_id}; write it as in statistics: "
-            "digits for a number, ISO 8601 for a date or time"
-        ) from None
 
 
 def _parser(data_type: DataType) -> Parse | None:
