@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
         if foreign is None:
             self._speaks_thrift = True
             return True
-        self._server.counters.count_foreign(foreign)
+        self._server.counters.foreign[foreign] += 1
         _log.warning(
             "closed the connection from %s: it speaks %s; this port takes the strict binary "
             "protocol of Thrift on a plain, unframed socket: switch off TLS, SASL, HTTP and "

@@ -89,12 +89,9 @@ class Counters:
     protocol_errors: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
-    foreign: dict[str, int] = field(default_factory=dict)
+    foreign: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     kept: defaultdict[bytes, int] = field(default_factory=lambda: defaultdict(int))
     """Answers that were kept from an earlier call, by the name of the method."""
-
-    def count_foreign(self, protocol: str) -> None:
-        self.foreign[protocol] = self.foreign.get(protocol, 0) + 1
 
 
 class Serving(Protocol):
