@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,17 +19,10 @@ from strandline.metastore.store.folder_turns import MAX_EFFECTS, Turn
 from strandline.metastore.store.table_places import TablePlaces, put_places
 from strandline.model.places import Place
 from strandline.sql import run_all
-from tests.metastore.store.test_projection import Node, create, failing, rename
+from tests.metastore.store.test_projection import Node, create, failing, node, rename
 from tests.metastore.store.test_projection_restore import undo_of
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path)
-    made.ddl(CreateSchema(name="nyc"))
-    yield made
-    made.catalogs.stop()
-    made.database.close()
+__all__ = ["node"]
 
 
 def drop(name: str, *, keep_data: bool = False) -> DropTable:
@@ -77,7 +69,7 @@ def test_a_folder_that_cannot_be_created_is_skipped_and_does_not_stop_ddl(
     assert node.store.location(node.table("a").id) == node.place("a")
     node.folder("a").unlink()
     node.folder("a").mkdir()
-    node.ddl(rename(node, "a", "c"))
+    node.ddl(rename("a", "c"))
     assert node.folder("c").is_dir()
 
 
@@ -102,7 +94,7 @@ def test_a_folder_that_cannot_be_moved_stays_and_its_table_keeps_it(
     table_id = with_file(node, "a")
     dropped = node.ddl(drop("a")) if verb == "restore" else 0
     before = node.store.location(table_id)
-    commands: dict[str, Command] = {"drop": drop("a"), "rename": rename(node, "a", "b")}
+    commands: dict[str, Command] = {"drop": drop("a"), "rename": rename("a", "b")}
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EACCES, "Permission denied")
@@ -169,7 +161,7 @@ def test_a_new_table_never_shows_the_files_of_a_table_that_could_not_be_moved(
     old = with_file(node, "a")
     for name in (".dropped", "b"):
         node.folder(name).write_text("in the way")
-    commands = [drop("a") if away == "drop" else rename(node, "a", "b"), create(node, "a")]
+    commands = [drop("a") if away == "drop" else rename("a", "b"), create(node, "a")]
     for several in [commands] if batch == "one version" else [[command] for command in commands]:
         node.ddl(*several)
     new = node.table("a").id
@@ -179,7 +171,7 @@ def test_a_new_table_never_shows_the_files_of_a_table_that_could_not_be_moved(
     # Again, with a table that has the name of the alternative place.
     other = f"a~{new + 2}"
     node.ddl(create(node, other))
-    node.ddl(rename(node, "a", "c"), create(node, "a"))
+    node.ddl(rename("a", "c"), create(node, "a"))
     newest = node.table("a").id
     assert newest == new + 2
     assert node.store.location(newest) == node.place(f"{other}~2")
@@ -192,7 +184,7 @@ def test_a_new_table_does_not_share_the_place_of_a_table_whose_folder_is_missing
     old = with_file(node, "a")
     node.folder("b").mkdir()
     (node.folder("b") / "file").write_text("in the way")
-    node.ddl(rename(node, "a", "b"))
+    node.ddl(rename("a", "b"))
     shutil.rmtree(node.folder("a"))
     node.ddl(create(node, "a"))
     new = node.table("a").id
@@ -251,7 +243,7 @@ def test_a_new_table_does_not_take_over_the_place_of_a_table_in_use(node: Node) 
     node.ddl(create(node, "a"))
     node.ddl(drop("a", keep_data=True))
     used = with_file(node, "b")
-    node.ddl(rename(node, "b", "a"))  # its folder stays, since the dropped table has the other one
+    node.ddl(rename("b", "a"))  # its folder stays, since the dropped table has the other one
     node.ddl(replace(create(node, "b"), instead_of=used))
     assert files(node, used) == ["of b"]
     assert files(node, node.table("b").id) == []
@@ -263,7 +255,7 @@ def test_a_folder_is_not_moved_to_the_place_of_another_table(node: Node) -> None
     old = node.table("a").id
     node.ddl(drop("a", keep_data=True))
     new = with_file(node, "b")
-    node.ddl(rename(node, "b", "a"))
+    node.ddl(rename("b", "a"))
     assert node.store.location(new) == node.place("b")
     assert (files(node, old), files(node, new)) == ([], ["of b"])
     assert refused(node) == (0, 1, 0)
@@ -275,7 +267,7 @@ def test_a_table_without_a_folder_does_not_get_the_folder_of_another(node: Node)
     node.ddl(drop("a", keep_data=True))
     node.ddl(create(node, "b"))
     node.folder("b").rmdir()
-    node.ddl(rename(node, "b", "a"))
+    node.ddl(rename("b", "a"))
     assert node.store.location(node.table("a").id) == node.place("b")
     assert files(node, old) == ["of a"]
 

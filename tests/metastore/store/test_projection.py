@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from sqlalchemy import Connection
@@ -116,6 +117,12 @@ class Node:
         with self.database.write() as connection:
             self.projector._entries.advance(connection, version, Turn(connection))
 
+    def lose_power(self, version: int) -> None:
+        """Project up to ``version``, but lose the first SQL transaction after its effects."""
+        lost = mock.patch.object(self.log, "move_projection", side_effect=KeyError("power cut"))
+        with lost, pytest.raises(KeyError):
+            self.projector.project_up_to(version)
+
     def table(self, name: str, schema: str = "nyc") -> TableDescriptor:
         present = self.catalogs.present().table(schema, name)
         assert present is not None
@@ -164,13 +171,13 @@ def failing(code: int, *, at: Path | None = None) -> Callable[..., None]:
     return make
 
 
-def rename(_: Node, name: str, to: str) -> RenameTable:
+def rename(name: str, to: str) -> RenameTable:
     return RenameTable(schema="nyc", table=name, new_name=to)
 
 
 def test_each_entry_is_one_event_in_the_order_of_versions(node: Node) -> None:
     version = node.ddl(create(node, "a"), create(node, "b"))
-    node.ddl(rename(node, "a", "c"))
+    node.ddl(rename("a", "c"))
     assert node.verbs() == [
         "initialize",
         "create_schema",
@@ -187,7 +194,7 @@ def test_each_entry_is_one_event_in_the_order_of_versions(node: Node) -> None:
 def test_an_event_holds_the_records_before_and_after(node: Node) -> None:
     node.ddl(create(node, "a"))
     before = node.table("a")
-    node.ddl(rename(node, "a", "b"))
+    node.ddl(rename("a", "b"))
     event = node.log.read(0, limit=100)[-1]
     body = event.ddl()
     assert (event.table_id, body.author) == (before.id, "ann")
@@ -211,7 +218,7 @@ def test_a_rename_moves_the_folder_and_a_drop_moves_it_aside(node: Node) -> None
     node.ddl(create(node, "a"))
     table = node.table("a")
     (node.folder("a") / "f").write_text("x")
-    node.ddl(rename(node, "a", "b"))
+    node.ddl(rename("a", "b"))
     assert node.store.location(table.id) == node.place("b")
     assert not node.folder("a").exists()
     node.ddl(DropTable(schema="nyc", table="b"))
@@ -245,7 +252,7 @@ def test_a_folder_whose_new_place_is_taken_stays_and_its_table_keeps_it(node: No
     table = node.table("a")
     node.folder("b").mkdir()
     (node.folder("b") / "somebody's").touch()
-    node.ddl(rename(node, "a", "b"))
+    node.ddl(rename("a", "b"))
     assert node.store.location(table.id) == node.place("a")
     assert node.folder("a").is_dir()
 
@@ -278,26 +285,16 @@ def test_nodes_that_project_concurrently_write_each_event_once(node: Node, tmp_p
     assert all(node.folder(name).is_dir() for name in names)
 
 
-def test_an_effect_that_was_done_but_not_recorded_is_recognized(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_effect_that_was_done_but_not_recorded_is_recognized(node: Node) -> None:
     """The SQL transaction is lost after each effect in turn, as in a crash, and repeated."""
     node.ddl(create(node, "a"))
     old = node.table("a")
     (node.folder("a") / "of-old").touch()
-    version = node.ddl(rename(node, "a", "b"), create(node, "a"), project=False)
-    version = node.ddl(rename(node, "b", "c"), rename(node, "a", "b"), project=False)
-    move_projection = node.log.move_projection
+    version = node.ddl(rename("a", "b"), create(node, "a"), project=False)
+    version = node.ddl(rename("b", "c"), rename("a", "b"), project=False)
     survived: list[int] = []
-
-    def crash(*args: object, **kwargs: object) -> None:
-        raise KeyError("power cut")
-
     while node.projector.projected_version() < version:
-        monkeypatch.setattr(node.log, "move_projection", crash)
-        with pytest.raises(KeyError):
-            node.projector.project_up_to(version)
-        monkeypatch.setattr(node.log, "move_projection", move_projection)
+        node.lose_power(version)
         node.project_a_step(version)
         survived.append(node.projector.projected_version())
     assert len(survived) == 3
@@ -375,9 +372,7 @@ def test_an_effect_on_the_folder_of_another_effect_waits_for_the_next_sql_transa
 ) -> None:
     """Repeated together after a crash, they would be ambiguous: both folders would exist."""
     node.ddl(create(node, "a"))
-    version = node.ddl(
-        create(node, "new"), rename(node, "a", "b"), create(node, "a"), project=False
-    )
+    version = node.ddl(create(node, "new"), rename("a", "b"), create(node, "a"), project=False)
     with pytest.raises(Behind), node.database.write() as connection:
         node.projector.project_on(connection, version)
     assert (node.folder("new").is_dir(), node.folder("b").is_dir()) == (True, True)
@@ -393,7 +388,7 @@ def test_two_projections_in_one_sql_transaction_are_checked_for_overlap_together
     node: Node,
 ) -> None:
     node.ddl(create(node, "a"))
-    moved = node.ddl(rename(node, "a", "b"), project=False)
+    moved = node.ddl(rename("a", "b"), project=False)
     made = node.ddl(create(node, "a"), project=False)
     with pytest.raises(Behind), node.database.write() as connection:
         node.projector.project_on(connection, moved)
@@ -435,7 +430,7 @@ def test_a_version_of_many_effects_is_read_from_the_log_once(
     """Otherwise a version of n effects would be decoded n times."""
     names = [f"t{number}" for number in range(20)]
     node.ddl(*(create(node, name) for name in names))
-    moves = [rename(node, name, f"{name}_moved") for name in names]
+    moves = [rename(name, f"{name}_moved") for name in names]
     version = node.ddl(*moves, project=False)
     read: list[int] = []
     updates = node.catalogs.updates
@@ -450,18 +445,9 @@ def test_a_version_of_many_effects_is_read_from_the_log_once(
     assert node.verbs().count("rename_table") == len(names)
 
 
-def test_folders_that_were_created_but_not_recorded_are_recognized(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_that_were_created_but_not_recorded_are_recognized(node: Node) -> None:
     version = node.ddl(create(node, "a"), create(node, "b"), project=False)
-
-    def crash(*args: object, **kwargs: object) -> None:
-        raise KeyError("power cut")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(node.log, "move_projection", crash)
-        with pytest.raises(KeyError):
-            node.projector.project_up_to(version)
+    node.lose_power(version)
     assert node.folder("b").is_dir()
     assert "create_table" not in node.verbs()
     node.projector.project_up_to(version)

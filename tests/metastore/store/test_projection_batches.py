@@ -281,7 +281,7 @@ def test_what_the_database_loses_while_a_thread_notes_its_end_is_projected_again
 
 def test_several_moves_of_one_table_are_on_disk_one_by_one(node: Node) -> None:
     node.ddl(create(node, "a"))
-    version = node.ddl(*(rename(node, old, new) for old, new in pairwise("abcd")), project=False)
+    version = node.ddl(*(rename(old, new) for old, new in pairwise("abcd")), project=False)
     before = node.database.statistics()
     node.projector.project_up_to(version)
     after = node.database.statistics()
@@ -295,7 +295,7 @@ def test_each_move_of_one_table_looks_ahead_only_to_the_next(
 ) -> None:
     names = [f"t{number}" for number in range(41)]
     node.ddl(create(node, names[0]))
-    moves = (rename(node, old, new) for old, new in pairwise(names))
+    moves = (rename(old, new) for old, new in pairwise(names))
     version = node.ddl(*moves, project=False)
     looked_at: list[Entry] = []
 
