@@ -21,33 +21,8 @@ from strandline.metastore.session.file_lists import (
 )
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, DeleteForm
 from strandline.model.partitioning import PartitionValue
+from tests.metastore.file_strategies import data_files, numbers, texts
 
-numbers = st.integers(0, 2**63 - 1)
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-data_rows = st.builds(
-    DataFile,
-    file_id=numbers,
-    path=texts,
-    rows=numbers,
-    bytes=numbers,
-    partition=st.lists(
-        st.builds(
-            PartitionValue, numbers, st.none() | st.booleans() | texts | st.integers() | st.binary()
-        ),
-        max_size=2,
-    ).map(tuple),
-    statistics=st.lists(
-        st.builds(
-            ColumnStatistics,
-            column_id=numbers,
-            lower=st.none() | texts,
-            upper=st.none() | texts,
-            nulls=st.none() | numbers,
-        ),
-        max_size=3,
-    ).map(tuple),
-    schema_version=numbers,
-)
 delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
     lambda pairs: st.builds(
         DeleteFile,
@@ -61,7 +36,7 @@ delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
 
 @pytest.mark.slow
 @given(
-    st.lists(data_rows, max_size=4),
+    st.lists(data_files, max_size=4),
     st.lists(delete_rows, max_size=4),
 )
 def test_files_are_read_back_unchanged(data: list[DataFile], deletes: list[DeleteFile]) -> None:
@@ -111,7 +86,7 @@ def test_any_arrow_reader_can_read_a_list_of_files() -> None:
 
 
 @given(
-    st.lists(data_rows, max_size=3),
+    st.lists(data_files, max_size=3),
     st.lists(delete_rows, max_size=3),
     st.lists(texts, max_size=3),
     st.lists(texts, max_size=3),

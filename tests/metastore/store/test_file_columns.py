@@ -30,32 +30,8 @@ from strandline.metastore.store.rows import (
 )
 from strandline.model.partitioning import PartitionValue
 from strandline.wire.registry import seal
+from tests.metastore.file_strategies import data_files
 
-numbers = st.integers(0, 300) | st.integers(0, 2**63 - 1)
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.just("long" * 40)
-data_files = st.builds(
-    DataFile,
-    file_id=numbers,
-    path=texts,
-    rows=numbers,
-    bytes=numbers,
-    partition=st.lists(
-        st.builds(
-            PartitionValue, numbers, st.none() | st.booleans() | texts | st.integers() | st.binary()
-        ),
-        max_size=3,
-    ).map(tuple),
-    statistics=st.lists(
-        st.builds(
-            ColumnStatistics,
-            column_id=numbers,
-            lower=st.none() | texts,
-            upper=st.none() | texts,
-            nulls=st.none() | numbers,
-        ),
-        max_size=3,
-    ).map(tuple),
-)
 SEAL_BYTES = 6
 USUAL = DataFile(
     file_id=7,
