@@ -150,17 +150,11 @@ def raises_fence_of(database: Database, require_log: RequireLog = accept_log) ->
     def raise_fence(token: FenceToken, environment: str | None) -> None:
         if environment is None:
             return
-        _initialize_fence(database, environment, token, require_log)
+        with database.write() as connection:
+            require_log(connection)
+            FenceRow.initialize(connection, environment, token)
 
     return raise_fence
-
-
-def _initialize_fence(
-    database: Database, environment: str, token: FenceToken, require_log: RequireLog
-) -> None:
-    with database.write() as connection:
-        require_log(connection)
-        FenceRow.initialize(connection, environment, token)
 
 
 def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | None:
@@ -181,20 +175,10 @@ def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | 
     return None
 
 
-def finish_half_raised(database: Database, state: DurableCatalogState) -> None:
-    """Open a newer epoch in both halves, in place of an opener that ended between them.
-
-    That fences every node, including this one, and each joins the new epoch. If the opener was only
-    slow, it is refused and opens the epoch after this one.
-    """
-    if half_raised(database, state) is not None:
-        open_newer_epoch(state.log, database, state.token.deploy_generation, member=state.member)
-
-
 def open_newer_epoch(
     log: UpdateLog, database: Database, deploy_generation: int, *, member: str
 ) -> None:
-    """Open a newer epoch in both halves of the store, which fences every node."""
+    """Open a newer epoch in both halves of the store. It fences every node, and each joins it."""
     durable_state(log).open(
         member=member,
         initialize=_not_empty,
@@ -236,7 +220,7 @@ def _agree(
         if fence is not None:
             FenceRow.check(connection, environment=environment, token=state.token)
     if fence is None:  # the process that created the catalog ended before it wrote the fence
-        _initialize_fence(database, environment, state.token, require_log)
+        raises_fence_of(database, require_log)(state.token, environment)
     _refuse_older_catalog(database, state.log)
 
 

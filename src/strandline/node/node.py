@@ -44,11 +44,11 @@ from strandline.node.health import NodeHealth
 from strandline.node.inspection import StoreInspection
 from strandline.node.membership import (
     Guard,
-    finish_half_raised,
     half_raised,
     join_newer_epoch,
     join_or_create,
     new_member_id,
+    open_newer_epoch,
 )
 from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.settings import shown_settings
@@ -402,7 +402,8 @@ class Node:
         """Repair a fence that an opener raised only in the object store before it ended.
 
         The node calls this periodically. If two calls in a row see the same half-raised fence, its
-        opener is assumed to have ended. Until the repair, every write of rows raises `Fenced`.
+        opener is assumed to have ended. An opener that was only slow is refused, and opens the
+        epoch after the new one. Until the repair, every write of rows raises `Fenced`.
         """
         state = self.catalogs.state
         half_raised_fence = half_raised(self.database, state)
@@ -411,7 +412,8 @@ class Node:
                 "a node stopped after it raised only one of the two fences of the store: %s",
                 half_raised_fence,
             )
-            finish_half_raised(self.database, state)
+            generation = state.token.deploy_generation
+            open_newer_epoch(state.log, self.database, generation, member=state.member)
             self.catalogs.sync()
             half_raised_fence = None
         self._half_raised = half_raised_fence

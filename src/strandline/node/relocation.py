@@ -39,7 +39,7 @@ from strandline.node.place import (
     united,
 )
 from strandline.node.store_database import open_store_database
-from strandline.sql import Database, FenceRow, SqliteDatabase
+from strandline.sql import Database, FenceRow
 from strandline.sql.schema_versions import FENCE
 
 
@@ -69,32 +69,24 @@ def relocate(folder: str | Path, *, copy: bool) -> Relocated:
     if not (path / DATABASE_FILE).is_file():
         refuse_lost_database(path)
         raise NotFound(f"there is no store in {path}; name the folder that holds {DATABASE_FILE}")
-    database = open_store_database(path)
-    try:
-        return _relocate(database, path, copy=copy)
-    finally:
-        database.close()
+    with closing(open_store_database(path)) as database:
+        database.ensure_schema(PART, VERSION, METADATA)
+        with database.read() as connection:
+            recorded = read(connection)
+        old = recorded.path if recorded else made_at(database)
 
+        def refuse_unmoved(environment: str) -> None:
+            if old is not None:
+                refuse_unmoved_folder(Path(old), path, environment)
 
-def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocated:
-    database.ensure_schema(PART, VERSION, METADATA)
-    with database.read() as connection:
-        recorded = read(connection)
-    old = recorded.path if recorded else made_at(database)
-    place = LogPlace(database, StoreAddress(folder), HybridClock())
-
-    def refuse_unmoved(environment: str) -> None:
-        if old is not None:
-            refuse_unmoved_folder(Path(old), folder, environment)
-
-    return take_place(
-        place,
-        lambda names: StoreFolders(folder, names=names),
-        current_place(folder),
-        old=old,
-        copy=copy,
-        refuse_unmoved=refuse_unmoved,
-    )
+        return take_place(
+            LogPlace(database, StoreAddress(path), HybridClock()),
+            lambda names: StoreFolders(path, names=names),
+            current_place(path),
+            old=old,
+            copy=copy,
+            refuse_unmoved=refuse_unmoved,
+        )
 
 
 def take_place(
