@@ -14,6 +14,7 @@ from strandline.errors import Fenced
 from strandline.sql import Query, open_database, stored_time
 from strandline.transactions import Transaction, Transactions, records
 from strandline.transactions.transaction import TransactionListener
+from strandline.transactions.write_ids import ValidTxnList
 from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, new_table
 
@@ -75,8 +76,18 @@ class Store:
     def change_rows(self, txn_id: int, *row_ids: int, table_id: int = FLIGHTS) -> None:
         """Add rows to the footprint of a transaction."""
         with self.database.write() as connection:
-            records.find_for_writing(connection, txn_id)
+            records.find_many_for_writing(connection, [txn_id])
             records.add_footprint(connection, txn_id, table_id, frozenset(row_ids))
+
+    def txns_seen_by(self, txn_id: int = 0) -> ValidTxnList:
+        """Return the list of a transaction, or of a reader outside of any, as Hive's clients do."""
+        unfinished = self.transactions.unfinished()
+        return ValidTxnList.derive(
+            unfinished.hwm,
+            unfinished=unfinished.txn_ids,
+            aborted=unfinished.aborted,
+            current=txn_id,
+        )
 
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
         """Return every row of every table of the database."""

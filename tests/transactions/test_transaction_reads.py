@@ -72,7 +72,7 @@ def test_a_time_before_the_first_commit_shows_nothing(store: Store) -> None:
 
 
 def test_a_list_older_than_every_write_of_a_table_shows_none_of_them(store: Store) -> None:
-    txns = store.transactions.unfinished().seen_by()
+    txns = store.txns_seen_by()
     for _ in range(2):
         store.transactions.commit(store.begin(writing=[FLIGHTS]))
     seen = store.transactions.write_ids_by(FLIGHTS, txns)

@@ -166,7 +166,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         assert unfinished.aborted == aborted
         assert unfinished.min_open == min(open_ids, default=None)
         seen = frozenset(self.seen(table_id, self.store.clock.current()))
-        self.lists.append((table_id, unfinished.seen_by(), seen))
+        self.lists.append((table_id, self.store.txns_seen_by(), seen))
 
     @precondition(has_open)
     @rule(data=st.data(), table_id=st.sampled_from(TABLES))
@@ -178,7 +178,7 @@ class SnapshotMachine(RuleBasedStateMachine):
             if table_id in other.write_ids and other.txn_id < txn.txn_id
         }
         own = {txn.write_ids[table_id]} if table_id in txn.write_ids else set()
-        txns = self.transactions.unfinished().seen_by(txn.txn_id)
+        txns = self.store.txns_seen_by(txn.txn_id)
         assert visible(self.transactions.write_ids_by(table_id, txns)) == earlier | own
 
     @precondition(lambda self: self.model)

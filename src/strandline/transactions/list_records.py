@@ -23,7 +23,6 @@ from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
 from strandline.sql import Query, Row, in_lists, run, value
-from strandline.transactions.tables import LAST_ID
 from strandline.transactions.transaction import TransactionState
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
@@ -40,7 +39,6 @@ _SEEN_BY = (
     "(SELECT begin_time FROM txn WHERE txn_id = ?)"
 )
 _LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ?"
-_NEXT_COMMIT = "SELECT min(commit_time) FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
 
 
 def write_ids_at(
@@ -85,12 +83,6 @@ def last_commit(connection: Connection, table_id: int, *, at: Timestamp | None) 
     return None if time is None else Timestamp(time)
 
 
-def next_commit(connection: Connection, table_id: int, *, after: Timestamp) -> Timestamp | None:
-    """The time of the first commit that wrote a table after ``after``, or None."""
-    time = value(connection, _NEXT_COMMIT, (table_id, after))
-    return None if time is None else Timestamp(time)
-
-
 # -- by Hive's lists
 
 _LAST_TXN = "SELECT coalesce(max(txn_id), 0) FROM txn"
@@ -103,7 +95,6 @@ _UNFINISHED = (
     " ORDER BY txn_id"
 )
 _FOLLOWING = "SELECT next FROM next_write_id WHERE table_id = ?"
-_TXN_OF_WRITE = "SELECT txn_id FROM txn_write_id WHERE table_id = ? AND write_id = ?"
 _OF_LATER_TXNS = (
     "SELECT txn_id, write_id FROM txn_write_id WHERE txn_id > ? AND +table_id = ? AND +write_id < ?"
 )
@@ -129,12 +120,6 @@ class UnfinishedTxns:
     aborted: frozenset[int]
     min_open: int | None
 
-    def seen_by(self, txn_id: int = 0) -> ValidTxnList:
-        """The list of a transaction, or of a reader outside of any if ``txn_id`` is 0."""
-        return ValidTxnList.derive(
-            self.hwm, unfinished=self.txn_ids, aborted=self.aborted, current=txn_id
-        )
-
 
 UNFINISHED_QUERIES: Sequence[Query] = ((_UNFINISHED, ()), (_LAST_TXN, ()), (_OLDEST_OPEN, ()))
 """The queries of `unfinished`, in order."""
@@ -155,14 +140,6 @@ def unfinished(connection: Connection) -> UnfinishedTxns:
         aborted=frozenset(txn_id for txn_id, state in rows if state == _ABORTED),
         min_open=min_open_txn(connection),
     )
-
-
-def txn_of_write_id(connection: Connection, table_id: int, write_id: int) -> int | None:
-    """The transaction that has a write id of a table; None if none has it, or it was purged."""
-    if not 0 < write_id <= LAST_ID:
-        return None
-    txn_id: int | None = value(connection, _TXN_OF_WRITE, (table_id, write_id))
-    return txn_id
 
 
 def write_ids_by(connection: Connection, table_id: int, txns: ValidTxnList) -> ValidWriteIdList:

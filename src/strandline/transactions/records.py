@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -120,7 +119,10 @@ def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Trans
 
 
 def find_many_for_writing(connection: Connection, txn_ids: Iterable[int]) -> list[Transaction]:
-    """The transactions, in the order of ``txn_ids``. Raises what `find_for_writing` raises."""
+    """The transactions, in the order of ``txn_ids``; all must be open and not read-only.
+
+    Raises `TransactionNotFound`, `TransactionFinished`, `UnsupportedOperation`.
+    """
     requested_ids = list(txn_ids)
     transactions = find_many(connection, requested_ids)
     for txn_id in requested_ids:
@@ -134,23 +136,17 @@ def open_ones(connection: Connection, *, limit: int) -> list[Transaction]:
     return [_transaction(row) for row in run(connection, _OPEN_ONES, (limit,))]
 
 
-class WithWrites(NamedTuple):
-    """A transaction, its `write_id_pairs`, and whether it has requests for locks."""
+def with_writes(
+    txn_id: int, rows: Sequence[Row]
+) -> tuple[Transaction, tuple[tuple[int, int], ...], bool]:
+    """A transaction, its `write_id_pairs`, and whether it has requests for locks.
 
-    transaction: Transaction
-    writes: tuple[tuple[int, int], ...]
-    has_locks: bool
-
-
-def with_writes(txn_id: int, rows: Sequence[Row]) -> WithWrites:
-    """All that the end of a transaction needs, from the rows of `find_with_writes_queries`.
-
-    Raises `TransactionNotFound`.
+    ``rows`` are those of `find_with_writes_queries`. Raises `TransactionNotFound`.
     """
     if not rows:
         raise _not_found(txn_id)
     pairs = [(row[-3], row[-2]) for row in rows if row[-2] is not None]
-    return WithWrites(_transaction(rows[0][:-3]), tuple(sorted(pairs)), bool(rows[0][-1]))
+    return _transaction(rows[0][:-3]), tuple(sorted(pairs)), bool(rows[0][-1])
 
 
 def find_with_writes_queries(txn_id: int) -> tuple[Query, ...]:
@@ -158,23 +154,15 @@ def find_with_writes_queries(txn_id: int) -> tuple[Query, ...]:
     return ((_FIND_WITH_WRITES, (txn_id,)),) if 0 < txn_id <= LAST_ID else ()
 
 
-def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
-    """The transaction, which must be open and not read-only.
-
-    Raises `TransactionNotFound`, `TransactionFinished`, `UnsupportedOperation`.
-    """
-    return _writable(find(connection, txn_id))
-
-
 def for_table(
     connection: Connection, txn_id: int, rows: Sequence[Row]
 ) -> tuple[Transaction, int | None]:
-    """The result of `find_for_writing`, and the transaction's write id for a table, or None.
+    """The transaction, and its write id for a table, or None; raises as `find_many_for_writing`.
 
     ``rows`` are those of `find_for_table_queries`.
     """
     if not rows:  # there is no such transaction, or no table can have the id
-        return find_for_writing(connection, txn_id), None
+        return _writable(find(connection, txn_id)), None
     (row,) = rows
     return _writable(_transaction(row[:-2])), row[-1]
 

@@ -29,13 +29,12 @@ from strandline.transactions.list_records import (
     UnfinishedTxns,
     last_commit,
     list_of,
-    next_commit,
-    txn_of_write_id,
     unfinished,
     write_ids_at,
     write_ids_by,
     write_ids_query,
 )
+from strandline.transactions.tables import LAST_ID
 from strandline.transactions.transaction import Transaction
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
@@ -43,6 +42,8 @@ PATIENCE = 30.0
 """Seconds that a call waits for the database and the catalog unless it names another time-out."""
 SETTLED_MS = 1_000
 """The maximum age, in milliseconds, of a time that counts as the present."""
+_NEXT_COMMIT = "SELECT min(commit_time) FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
+_TXN_OF_WRITE = "SELECT txn_id FROM txn_write_id WHERE table_id = ? AND write_id = ?"
 
 
 class TransactionReads:
@@ -111,8 +112,8 @@ class TransactionReads:
 
     def next_commit(self, table_id: int, *, after: Timestamp) -> Timestamp | None:
         """The time of the first commit that wrote a table after ``after``, or None by now."""
-        with self._database.read() as connection:
-            return next_commit(connection, table_id, after=after)
+        rows = self._database.rows(_NEXT_COMMIT, (table_id, after))
+        return None if rows[0][0] is None else Timestamp(rows[0][0])
 
     def ensure_past(self, at: Timestamp) -> None:
         """Return once no commit, of rows or of DDL, can still get a time at or below ``at``.
@@ -189,14 +190,14 @@ class TransactionReads:
 
     def txn_with_write_id(self, table_id: int, write_id: int) -> int:
         """The transaction that has this write id of a table. Raises `TransactionNotFound`."""
-        with self._database.read() as connection:
-            txn_id = txn_of_write_id(connection, table_id, write_id)
-        if txn_id is None:
+        is_possible = 0 < write_id <= LAST_ID
+        rows = self._database.rows(_TXN_OF_WRITE, (table_id, write_id)) if is_possible else []
+        if not rows:
             raise TransactionNotFound(
                 f"no transaction has write id {write_id} of table {table_id} (an id), or it was"
                 " aborted and cleaned up; name the write id that the transaction got"
             )
-        return txn_id
+        return int(rows[0][0])
 
     def find_many(self, txn_ids: Iterable[int]) -> dict[int, Transaction]:
         """The transactions that exist among ``txn_ids``, by id."""
