@@ -14,7 +14,7 @@ from dataclasses import replace
 from strandline.clock import Timestamp
 from strandline.durable.log import Checked, Frontier, LogAppend, Scanned, UpdateLog
 from strandline.durable.update import Snapshot, Update
-from strandline.errors import Fenced, NotFresh, OutOfSync, UnsupportedOperation, VersionNotFound
+from strandline.errors import NotFresh, UnsupportedOperation, VersionNotFound
 from strandline.fencing import FenceToken
 
 
@@ -70,15 +70,8 @@ class BufferedLog(UpdateLog):
             raise UnsupportedOperation(
                 "a log that keeps its appends in memory cannot be a copy of another log"
             )
-        if append.token != self._token:
-            raise Fenced(
-                f"this writer holds token {append.token}, but the log's token is {self._token}"
-            )
-        if append.expected_upper != self._upper:
-            raise OutOfSync(
-                f"version {append.expected_upper} cannot be appended; the next version is "
-                f"{self._upper}"
-            )
+        if append.token != self._token or append.expected_upper != self._upper:
+            return self._refused(append)
         self.check_sizes(append.updates)
         self._time = Timestamp(self._time + 1)
         appended = append.at(self._time)
