@@ -62,7 +62,7 @@ class Place:
 
     def blobs(self) -> set[str]:
         """The keys of all blobs."""
-        return {key for key, _ in self.blob.list()}
+        return set(self.blob.list())
 
     def file_of(self, key: str) -> Path:
         """The file of a blob."""

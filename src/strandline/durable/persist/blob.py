@@ -54,12 +54,12 @@ class Blob(ABC):
         """Write ``data``, whole or not at all, replacing any earlier value."""
 
     @abstractmethod
-    def delete(self, key: str) -> int | None:
-        """Remove ``key``. Returns the number of its bytes, or None if it did not exist."""
+    def delete(self, key: str) -> None:
+        """Remove ``key`` if it exists."""
 
     @abstractmethod
-    def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """The keys that begin with ``prefix``, in no order, each with its number of bytes."""
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """The keys that begin with ``prefix``, in no order."""
 
     def remove_unfinished(self) -> int:
         """Remove the unnamed files of killed writers. Returns their number."""
@@ -155,25 +155,17 @@ class FileBlob(Blob):
                 raise
             os.close(descriptor)  # it was removed before it was locked
 
-    def delete(self, key: str) -> int | None:
-        path = self._path(key)
-        with self._errors("removed"):
-            try:
-                size = path.stat().st_size
-                path.unlink()
-            except FileNotFoundError:
-                return None
+    def delete(self, key: str) -> None:
+        with self._errors("removed"), suppress(FileNotFoundError):
+            self._path(key).unlink()
             _sync_folder(self._folder)
-            return size
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+    def list(self, prefix: str = "") -> Iterator[str]:
         with self._errors("listed"), suppress(FileNotFoundError):
             for entry in os.scandir(self._folder):
                 key = unquote(entry.name)
-                if entry.name == UNFINISHED or not key.startswith(prefix):
-                    continue
-                with suppress(FileNotFoundError):  # removed since
-                    yield key, entry.stat().st_size
+                if entry.name != UNFINISHED and key.startswith(prefix):
+                    yield key
 
     def remove_unfinished(self) -> int:
         removed = 0
@@ -289,23 +281,18 @@ class ObjectBlob(Blob):
             # In one request: a killed writer would leave parts behind, which are billed.
             self._calls.put(self._store, check_blob_key(key), data, use_multipart=False)
 
-    def delete(self, key: str) -> int | None:
-        with self._errors(f"removal of {key}"):
-            try:
-                size = int(self._calls.head(self._store, check_blob_key(key))["size"])
-            except FileNotFoundError:
-                return None
-            self._calls.delete(self._store, key)
-            return size
+    def delete(self, key: str) -> None:
+        with self._errors(f"removal of {key}"), suppress(FileNotFoundError):
+            self._calls.delete(self._store, check_blob_key(key))
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+    def list(self, prefix: str = "") -> Iterator[str]:
         # The prefix of the library consists of whole folders.
         folder = prefix.rpartition("/")[0] or None
         with self._errors("list"):
             for page in self._calls.list(self._store, prefix=folder):
                 for entry in page:
                     if entry["path"].startswith(prefix):
-                        yield entry["path"], int(entry["size"])
+                        yield entry["path"]
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:

@@ -124,26 +124,24 @@ class Consensus:
         outcome = self._store.invoke([last], [Put(pointer, digits(seqno)), put, *beside])
         return Committed(outcome.time, outcome.revision) if outcome.succeeded else None
 
-    def scan(self, key: str, start: int, *, limit: int | None = None) -> list[VersionedData]:
-        """The versions from ``start`` on, in order, at most ``limit``."""
+    def scan(self, key: str, start: int) -> list[VersionedData]:
+        """The versions from ``start`` on, in order."""
         self.head_key(key)
         begin = self.version_key(key, start)
         end = self.version_key(key, MAX_SEQNO) + " "  # the next possible key
         versions: list[VersionedData] = []
-        while limit is None or len(versions) < limit:
-            left = SCANNED_AT_ONCE if limit is None else min(limit - len(versions), SCANNED_AT_ONCE)
-            page = self._store.range(begin, end, limit=left)
+        while True:
+            page = self._store.range(begin, end, limit=SCANNED_AT_ONCE)
             versions += (
                 VersionedData(int(pair.key[-NUMBER_DIGITS:]), pair.value, pair.time)
                 for pair in page
             )
-            if len(page) < left:
-                break
+            if len(page) < SCANNED_AT_ONCE:
+                return versions
             begin = page[-1].key + " "
-        return versions
 
-    def truncate(self, key: str, seqno: int) -> int:
-        """Remove the versions below ``seqno``. Returns how many were removed.
+    def truncate(self, key: str, seqno: int) -> None:
+        """Remove the versions below ``seqno``.
 
         Raises `InvalidInput` if ``seqno`` is above the last version, or if there is no version.
         """
@@ -155,12 +153,9 @@ class Consensus:
             )
         # The last version only moves up, so what is below `seqno` now is never the last one.
         start, end = self.version_key(key, 0), self.version_key(key, seqno)
-        removed = 0
         while page := self._store.range(start, end, limit=SCANNED_AT_ONCE):
             behind = page[-1].key + " "
             self._store.invoke([], [DeleteRange(start, behind)])
-            removed += len(page)
-        return removed
 
     def revision(self) -> int:
         """A number that grows with each change of any key; linearizable."""

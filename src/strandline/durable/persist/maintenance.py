@@ -198,7 +198,7 @@ class Maintenance:
         named = state.blobs()
         unnamed = [
             key
-            for key, _ in shard.blob.list(f"{shard.name}/")
+            for key in shard.blob.list(f"{shard.name}/")
             if key not in named and seqno_of(key) < state.floor
         ]
         for key in unnamed:
