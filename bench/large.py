@@ -25,11 +25,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -263,22 +263,10 @@ class Work:
 
 def together(calls: Sequence[Callable[[], None]]) -> float:
     """Run ``calls`` concurrently, each in a thread, and return the seconds until all are done."""
-    failed: list[BaseException] = []
-
-    def run(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
     began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(len(calls)) as threads:
+        for running in [threads.submit(call) for call in calls]:
+            running.result()
     return time.perf_counter() - began
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -118,17 +119,12 @@ def test_the_largest_timestamp_is_refused() -> None:
 
 def test_times_are_unique_across_threads() -> None:
     clock = HybridClock(ManualWall())
-    given_times: list[list[int]] = [[] for _ in range(8)]
 
-    def take(into: list[int]) -> None:
-        into.extend(clock.now() for _ in range(500))
+    def take(_: int) -> list[int]:
+        return [clock.now() for _ in range(500)]
 
-    threads = [threading.Thread(target=take, args=(into,)) for into in given_times]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({at for times in given_times for at in times}) == 4000
+    with ThreadPoolExecutor(8) as threads:
+        assert len({at for times in threads.map(take, range(8)) for at in times}) == 4000
 
 
 NO_TIMES = CaseTable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -113,21 +114,13 @@ def test_known_present_is_none_after_another_node_appended(new_manager: Managers
 
 def test_racing_nodes_all_commit_their_versions(new_manager: Managers) -> None:
     nodes = [new_manager() for _ in range(2)]
-    failures: list[BaseException] = []
 
-    def work(node: CatalogManager, who: str) -> None:
-        try:
-            for n in range(10):
-                node.execute(create(f"{who}_{n}"), author=who)
-        except BaseException as error:
-            failures.append(error)
+    def work(number: int) -> None:
+        for n in range(10):
+            nodes[number % 2].execute(create(f"t{number}_{n}"), author=f"t{number}")
 
-    threads = [threading.Thread(target=work, args=(nodes[n % 2], f"t{n}")) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     assert len(names(nodes[0])) == 41
     assert nodes[0].present().version == nodes[1].present().version == 42
 

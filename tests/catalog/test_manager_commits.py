@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,17 +72,13 @@ class NotedCompanion:
 def test_sixteen_callers_that_create_thirty_tables_each_all_succeed(new_manager: Managers) -> None:
     manager = new_manager()
     manager.start()
-    versions: list[int] = []
 
-    def work(caller: int) -> None:
-        for n in range(30):
-            versions.append(manager.execute(table(f"t_{caller}_{n}"), author="ann").version)
+    def work(caller: int) -> list[int]:
+        commands = [table(f"t_{caller}_{n}") for n in range(30)]
+        return [manager.execute(command, author="ann").version for command in commands]
 
-    threads = [threading.Thread(target=work, args=(caller,)) for caller in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(16) as threads:
+        versions = [version for made in threads.map(work, range(16)) for version in made]
     assert sorted(versions) == list(range(3, 3 + 480))
     assert len(manager.present().relation_names("default")) == 480
     statistics = manager.statistics()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -252,14 +253,8 @@ def test_only_one_of_several_nodes_that_start_at_once_makes_the_version(
 ) -> None:
     managers = [new_manager() for _ in range(3)]
     views = {**SYSTEM_VIEWS, "n": SystemView("n", (("a", INT),), lambda _: iter(()), "")}
-    threads = [
-        threading.Thread(target=synchronize_system_views, args=(manager,), kwargs={"views": views})
-        for manager in managers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(partial(synchronize_system_views, views=views), managers))
     for manager in managers:
         assert manager.present().version == 3
         assert shown(manager.present()) == expected(views)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -85,11 +86,8 @@ def test_only_one_of_several_nodes_appends_a_version(new_log: NewLog) -> None:
                 continue
             won.append(version)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     assert won == [2, 3, 4, 5, 6]
     assert [logged.version for logged in logs[3].updates(1, 7)] == [1, 2, 3, 4, 5, 6]
 

@@ -9,6 +9,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import islice
@@ -239,20 +240,15 @@ def test_concurrent_nodes_bring_the_second_log_level_once(
 ) -> None:
     begin(first, 20)
     gate = threading.Barrier(3)
-    uppers: list[int] = []
 
-    def look() -> None:
+    def look(_: int) -> int:
         database, clock = new_database(), HybridClock()
         log = shadow(MetastorageLog(SqlMetastorage(database, clock)), StashLog(database, clock))
         gate.wait()
-        uppers.append(log.frontier().upper)
+        return log.frontier().upper
 
-    threads = [threading.Thread(target=look) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert uppers == [21, 21, 21]
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(look, range(3))) == [21, 21, 21]
     assert contents(second) == contents(first)
 
 

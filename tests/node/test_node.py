@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -188,22 +189,14 @@ def test_a_node_can_be_closed_twice(folder: Path) -> None:
 def test_nodes_that_create_a_store_concurrently_all_work(folder: Path) -> None:
     start = threading.Barrier(4)
     nodes: list[Node] = []
-    failures: list[BaseException] = []
 
-    def open_one() -> None:
-        try:
-            start.wait()
-            nodes.append(Node.open(folder))
-        except BaseException as error:
-            failures.append(error)
+    def open_one(_: int) -> None:
+        start.wait()
+        nodes.append(Node.open(folder))
 
-    threads = [threading.Thread(target=open_one) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
     try:
-        assert failures == []
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(open_one, range(4)))
         for number, node in enumerate(nodes):
             node.session(user="ann").execute(CreateSchema(name=f"s{number}"))
             assert node.session(user="ann").begin().txn_id > 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from strandline.sql.fair_lock import FairLock
 
@@ -61,11 +62,8 @@ def test_simultaneous_timeouts_and_handovers_lose_no_waiter() -> None:
                 served += 1
                 lock.release()
 
-    threads = [threading.Thread(target=contend, args=(n * 0.00005,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(contend, [n * 0.00005 for n in range(8)]))
     assert served > 0
     assert lock.waiting() == 0
     assert lock.acquire(timeout=0)

@@ -4,8 +4,8 @@ cached by their bytes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -142,19 +142,13 @@ def test_a_value_added_twice_is_counted_once() -> None:
 
 def test_concurrent_adds_and_reads_return_the_right_values() -> None:
     recent = RecentValues(generation_bytes=64)
-    wrong: list[object] = []
 
     def work(first: int) -> None:
         for number in range(first, first + 2000):
             data = number.to_bytes(4, "big")
             recent.add(data, number)
-            if recent.get(data) not in (number, None):
-                wrong.append(number)
+            assert recent.get(data) in (number, None)
 
-    threads = [threading.Thread(target=work, args=(1000 * first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(0, 4000, 1000)))
     assert recent.statistics().bytes <= 128

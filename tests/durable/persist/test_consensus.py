@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,17 +154,10 @@ def test_only_one_of_several_writers_that_expect_the_same_version_succeeds(
     consensus: Consensus,
 ) -> None:
     fill(consensus, 1)
-    won: list[bytes] = []
-
-    def write(name: bytes) -> None:
-        if consensus.compare_and_set(KEY, 1, 2, name):
-            won.append(name)
-
-    threads = [threading.Thread(target=write, args=(b"%d" % n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    names = [b"%d" % n for n in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        committed = threads.map(lambda name: consensus.compare_and_set(KEY, 1, 2, name), names)
+        won = [name for name, made in zip(names, committed, strict=True) if made]
     assert [version.data for version in consensus.scan(KEY, 2)] == won
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -78,11 +78,8 @@ def test_parallel_writers_leave_no_gap(dml: Dml) -> None:
             with database.write() as connection:
                 log.append(connection, [NewEvent(verb=str(which))])
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
     other.close()
     events = dml.events()
     assert [event.event_id for event in events] == list(range(1, 81))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -271,14 +271,8 @@ def test_nodes_that_project_concurrently_write_each_event_once(node: Node, tmp_p
     for name in names:
         version = node.ddl(create(node, name), project=False)
     others = [Node(tmp_path, member=f"m{number}") for number in range(2)]
-    threads = [
-        threading.Thread(target=replica_node.projector.project_up_to, args=(version,))
-        for replica_node in (node, *others)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda each: each.projector.project_up_to(version), (node, *others)))
     for other in others:
         other.database.close()
     assert node.verbs().count("create_table") == len(names)
