@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -56,26 +57,14 @@ def _armed(demo: Demo, fault: str) -> Iterator[None]:
         return
     demo.node.stop()
     demo.node.start(fault=fault)
-    failure: list[BaseException] = []
-
-    def restart() -> None:
+    with ThreadPoolExecutor(1, "supervisor") as threads:
+        restarted = threads.submit(demo.node.start_again)
         try:
-            demo.node.start_again()
-        except BaseException as error:
-            failure.append(error)
-
-    supervisor = threading.Thread(target=restart, name="supervisor")
-    supervisor.start()
-    try:
-        yield
-    finally:
-        # If the supervisor does not end in time, the fault was never reached: stop the node.
-        supervisor.join(timeout=240)
-        if supervisor.is_alive():
-            demo.node.stop()
-            supervisor.join()
-        if failure:
-            raise failure[0]
+            yield
+        finally:
+            if not wait([restarted], timeout=240).done:  # the fault was never reached
+                demo.node.stop()
+            restarted.result()
 
 
 def _append(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
