@@ -8,6 +8,7 @@ machine. A rate is the mean of three windows that agree (`bench.peers.windows`).
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from bench.peers.apache_client import own_seconds
 from bench.peers.hive_pair import PROCESSES, rate, running
@@ -35,14 +36,24 @@ def sync_of_the_disk() -> float:
     return disk_sync(running().folder) * 1000
 
 
-@benchmark(group="peer", name="getTable, prepared request bytes", unit="1/s", better="higher")
-def get_table() -> Measured:
-    return held_against_hive("GetTable", 30)
+AGAINST_HIVE = {
+    "getTable, prepared request bytes": partial(held_against_hive, "GetTable", 30),
+    "getTable, Apache Thrift client": partial(held_against_hive, "GetTableThroughApache", 6),
+    "createTable": partial(held_against_hive, "CreateTable", 12),
+    "addPartitions.1000": partial(held_against_hive, "AddPartitions", 30),
+    "getPartitions.1000": partial(held_against_hive, "GetPartitions", 12),
+    "getPartitionNames.1000": partial(held_against_hive, "GetPartitionNames", 12),
+    # Selects a hundred of ten thousand partitions.
+    "getPartitionsByFilter.10000": partial(held_against_hive, "GetPartitionsByFilter", 12),
+    "renameTable.1000, managed": partial(held_against_hive, "RenameManaged", 50),
+    "renameTable.1000, external": partial(held_against_hive, "RenameExternal", 5),
+    # Drops four databases in a window; Hive takes most of a minute to create their tables.
+    "dropDatabase.1000": partial(held_against_hive, "DropDatabase", 30, most=5),
+    "openTxn and commit": partial(held_against_hive, "OpenAndCommit", 5),
+}
 
-
-@benchmark(group="peer", name="getTable, Apache Thrift client", unit="1/s", better="higher")
-def get_table_through_apache() -> Measured:
-    return held_against_hive("GetTableThroughApache", 6)
+for _name, _run in AGAINST_HIVE.items():
+    benchmark(group="peer", name=_name, unit="1/s", better="higher")(_run)
 
 
 @benchmark(
@@ -53,53 +64,6 @@ def apache_client_alone() -> Measured:
     answer = Connection(running().ours).answer(GetTable.request)
     cores = min(PROCESSES, os.cpu_count() or 1)
     return Measured(cores / own_seconds(answer))
-
-
-@benchmark(group="peer", name="createTable", unit="1/s", better="higher")
-def create_table() -> Measured:
-    return held_against_hive("CreateTable", 12)
-
-
-@benchmark(group="peer", name="addPartitions.1000", unit="1/s", better="higher")
-def add_partitions() -> Measured:
-    return held_against_hive("AddPartitions", 30)
-
-
-@benchmark(group="peer", name="getPartitions.1000", unit="1/s", better="higher")
-def get_partitions() -> Measured:
-    return held_against_hive("GetPartitions", 12)
-
-
-@benchmark(group="peer", name="getPartitionNames.1000", unit="1/s", better="higher")
-def get_partition_names() -> Measured:
-    return held_against_hive("GetPartitionNames", 12)
-
-
-@benchmark(group="peer", name="getPartitionsByFilter.10000", unit="1/s", better="higher")
-def get_partitions_by_filter() -> Measured:
-    """Selects a hundred of ten thousand partitions."""
-    return held_against_hive("GetPartitionsByFilter", 12)
-
-
-@benchmark(group="peer", name="renameTable.1000, managed", unit="1/s", better="higher")
-def rename_managed() -> Measured:
-    return held_against_hive("RenameManaged", 50)
-
-
-@benchmark(group="peer", name="renameTable.1000, external", unit="1/s", better="higher")
-def rename_external() -> Measured:
-    return held_against_hive("RenameExternal", 5)
-
-
-@benchmark(group="peer", name="dropDatabase.1000", unit="1/s", better="higher")
-def drop_database() -> Measured:
-    """Drops four databases in a window; Hive takes most of a minute to create their tables."""
-    return held_against_hive("DropDatabase", 30, most=5)
-
-
-@benchmark(group="peer", name="openTxn and commit", unit="1/s", better="higher")
-def open_and_commit() -> Measured:
-    return held_against_hive("OpenAndCommit", 5)
 
 
 @benchmark(group="peer", name="allocate a write id", unit="1/s", better="higher")
