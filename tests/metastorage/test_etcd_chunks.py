@@ -108,8 +108,9 @@ def test_the_chunks_of_a_refused_invoke_are_removed(
     assert place.chunks() == []
 
 
+@pytest.mark.parametrize("conditions", [0, 40])  # one request reads fewer than 40
 def test_chunks_removed_before_their_invoke_are_written_again(
-    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch, conditions: int
 ) -> None:
     store, other = place.node(), place.node()
     write = ChunkedValues.write
@@ -123,7 +124,8 @@ def test_chunks_removed_before_their_invoke_are_written_again(
         return written[-1]
 
     monkeypatch.setattr(ChunkedValues, "write", write_and_lose)
-    put(store, "a", b"x" * LARGE)
+    absent = [Absent(f"none{number}") for number in range(conditions)]
+    assert store.invoke(absent, [Put("a", b"x" * LARGE)]).succeeded
     entry = store.get("a")
     assert entry is not None
     assert (entry.value, entry.revision, len(written)) == (b"x" * LARGE, 2, 2)

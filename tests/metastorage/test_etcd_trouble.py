@@ -20,9 +20,8 @@ from strandline.errors import InvalidInput, Stopping, Unavailable, UnknownOutcom
 from strandline.metastorage import Absent, Exists, Put, StoreFull, open_metastorage
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.access import parse_etcd_url
-from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ChunkedValues
+from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome
-from strandline.metastorage.etcd.layout import Reference
 from strandline.metastorage.etcd.operations import Page, TxnAnswer
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import put
@@ -263,30 +262,6 @@ def test_an_address_with_a_password_is_refused_without_repeating_it(end: str) ->
     with pytest.raises(InvalidInput) as refused:
         open_metastorage(f"etcd://user:geheim@{end}", HybridClock())
     assert "geheim" not in refused.value.message
-
-
-def test_chunks_lost_before_an_invoke_of_many_conditions_are_written_again(
-    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With more conditions than one request reads."""
-    store, other = place.node(), place.node()
-    write = ChunkedValues.write
-    written = []
-
-    def write_and_lose(self: ChunkedValues, *arguments: object) -> Reference:
-        written.append(write(self, *arguments))  # type: ignore[arg-type]  # passed on as they are
-        if len(written) == 1:
-            put(other, "a", b"small")
-            assert place.chunks() == []
-        return written[-1]
-
-    monkeypatch.setattr(ChunkedValues, "write", write_and_lose)
-    value = b"x" * 3 * CHUNK_BYTES
-    outcome = store.invoke([Absent(f"none{n}") for n in range(40)], [Put("a", value)])
-    assert (outcome.succeeded, outcome.revision, len(written)) == (True, 2, 2)
-    entry = store.get("a")
-    assert entry is not None
-    assert entry.value == value
 
 
 def send(port: int, request: bytes) -> bytes:
