@@ -18,7 +18,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from bench.registry import Measured, benchmark
@@ -88,15 +88,26 @@ def fill(manager: CatalogManager, count: int) -> None:
     manager.compact(manager.latest_catalog().version)
 
 
-def create_one_by_one(managers: Sequence[CatalogManager]) -> list[float]:
-    """Return the median milliseconds of CREATE TABLE by one caller, for each manager, in turns."""
-    spent: list[list[float]] = [[] for _ in managers]
-    for n in range(CALLS + WARM_UP):
-        for manager, times in zip(managers, spent, strict=True):
-            began = time.perf_counter()
-            manager.execute(new_table(f"one_{n}"), author="bench")
-            times.append(time.perf_counter() - began)
-    return [statistics.median(times[WARM_UP:]) * 1000 for times in spent]
+def timed(call: Callable[[], object]) -> float:
+    """Return the seconds that ``call`` takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def medians_in_turns(calls: Sequence[Callable[[int], object]]) -> list[float]:
+    """Return the median milliseconds of each of ``calls``, which get the number of the round.
+
+    Each round makes every call once, because the speed of a disk changes within a second, and a
+    program that does nothing but sync finds its caches warm.
+    """
+    rounds = [[timed(partial(call, n)) for call in calls] for n in range(WARM_UP + CALLS)]
+    return [statistics.median(times) * 1000 for times in zip(*rounds[WARM_UP:], strict=True)]
+
+
+def create_one(manager: CatalogManager, number: int) -> None:
+    """Create the table ``one_<number>`` in its own version."""
+    manager.execute(new_table(f"one_{number}"), author="bench")
 
 
 @benchmark(
@@ -111,7 +122,7 @@ def create_table_latency() -> list[Measured]:
             manager, database = stack.enter_context(opened(folder))
             fill(manager, count)
             managers.append(manager)
-        few, many = create_one_by_one(managers)
+        few, many = medians_in_turns([partial(create_one, manager) for manager in managers])
         raw = 1000 / raw_commits(database)
     return [
         Measured(few, reference=raw, label=f"{FEW:,} tables"),
@@ -152,14 +163,19 @@ def create_table_rate() -> Measured:
 @benchmark(group="catalog", name="disk: fdatasync of 12 kB, p50", unit="ms", better="lower")
 def sync_time() -> float:
     """The minimum cost of a durable commit."""
-    with tempfile.NamedTemporaryFile() as file:
-        spent = []
-        for n in range(300):
-            os.pwrite(file.fileno(), b"x" * 12_288, n * 4096)
-            began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        return disk_sync(Path(folder), size=12_288) * 1000
+
+
+def disk_sync(folder: Path, *, size: int = 4096) -> float:
+    """Return the median seconds of appending ``size`` bytes to a file and syncing it."""
+    with open(folder / "page", "wb", buffering=0) as file:
+
+        def append() -> None:
+            file.write(bytes(size))
             os.fdatasync(file.fileno())
-            spent.append(time.perf_counter() - began)
-    return statistics.median(spent) * 1000
+
+        return statistics.median(timed(append) for _ in range(CALLS))
 
 
 def raw_commits(database: Database, seconds: float = 1.0) -> float:

@@ -7,7 +7,6 @@ minimum cost for any program: a commit of two rows and the sync of a folder with
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from bench.catalog import CALLERS, CALLS, COLUMNS, SECONDS, WARM_UP, raw_commit
+from bench.catalog import CALLERS, COLUMNS, SECONDS, medians_in_turns, raw_commit, timed
 from bench.registry import Measured, benchmark
 from strandline.catalog.commands import CreateSchema, CreateTable, DropSchema, TableDefinition
 from strandline.config import Settings
@@ -85,11 +84,7 @@ def create_table_latency() -> list[Measured]:
 
 
 def latencies(kind: str) -> list[Measured]:
-    """Return the rows of one kind of store.
-
-    Each round makes every call and every reference once, because the speed of a disk changes within
-    a second, and a program that does nothing but sync finds its caches warm.
-    """
+    """Return the rows of one kind of store."""
     calls: list[Callable[[int], object]] = []
     with ExitStack() as stack:
         for tables in (FEW, MANY):
@@ -99,10 +94,7 @@ def latencies(kind: str) -> list[Measured]:
         unused, _ = stack.enter_context(opened(kind))
         commit, make = raw_commit(unused.database), stack.enter_context(raw_folders())
         calls += [lambda n: commit(), lambda n: make()]
-        rounds = [[timed(partial(call, n)) for call in calls] for n in range(WARM_UP + CALLS)]
-    few, many, *raw = (
-        statistics.median(times) * 1000 for times in zip(*rounds[WARM_UP:], strict=True)
-    )
+        few, many, *raw = medians_in_turns(calls)
     return [
         Measured(
             value,
@@ -168,10 +160,3 @@ def batches() -> list[Measured]:
     return [
         Measured(seconds, label=what, target=BATCH_SECONDS[what]) for what, seconds in spent.items()
     ]
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Return the seconds that ``call`` takes."""
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began

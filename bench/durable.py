@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import psycopg
 
+from bench.catalog import medians_in_turns, peak_megabytes
 from bench.registry import Measured, benchmark
 from strandline.clock import HybridClock
 from strandline.durable import (
@@ -73,7 +74,7 @@ KINDS: dict[str, LogKind] = {
 FEW, MANY = 100, 100_000
 VERSIONS, APPENDED_TOGETHER = 20_000, 100
 BATCH = 10_000
-CALLS, WARM_UP = 300, 30
+WARM_UP = 30
 SECONDS = 3.0
 INSERT_MS = 1.5
 CONSTANT_MIB = 32.0
@@ -208,20 +209,12 @@ def measured(name: str) -> OfLog:
                 # A dump reads memory only, so one log is enough.
                 opened = opened_by_another(name, address, dumps=name == IN_A_FOLDER)
             logs.append(stack.enter_context(kind.open(address, HybridClock())))
-        few, many = insert_medians(logs)
+        few, many = medians_in_turns([partial(insert_one, Writer(log)) for log in logs])
     return OfLog(few, many, opened)
 
 
-def insert_medians(logs: list[UpdateLog]) -> list[float]:
-    """Return the median milliseconds of an insert for each log. The logs take turns."""
-    writers = [Writer(log) for log in logs]
-    spent: list[list[float]] = [[] for _ in writers]
-    for n in range(CALLS + WARM_UP):
-        for writer, times in zip(writers, spent, strict=True):
-            began = time.perf_counter()
-            writer.insert(f"one_{n}")
-            times.append(time.perf_counter() - began)
-    return [statistics.median(times[WARM_UP:]) * 1000 for times in spent]
+def insert_one(writer: Writer, number: int) -> None:
+    writer.insert(f"one_{number}")
 
 
 def opened_by_another(name: str, address: str, *, dumps: bool) -> Opened:
@@ -242,11 +235,11 @@ def open_and_dump(*, dumps: bool) -> None:
     with KINDS[name].open(address, HybridClock()) as log, tempfile.TemporaryFile("w+") as file:
         before, spent = resident_now(), stopwatch()
         state = durable_state(log).join(member="other")
-        opened = Opened(spent(), largest_resident() - before)
+        opened = Opened(spent(), peak_megabytes() - before)
         if dumps:
             before, spent = resident_now(), stopwatch()
             file.writelines(dump_pieces(state))
-            opened = replace(opened, dump_seconds=spent(), dump_memory=largest_resident() - before)
+            opened = replace(opened, dump_seconds=spent(), dump_memory=peak_megabytes() - before)
             file.flush()
             assert file.seek(0, os.SEEK_END) > MANY * len(COLUMNS) * 10
     print(json.dumps(asdict(opened)))
@@ -259,16 +252,10 @@ def stopwatch() -> Callable[[], tuple[float, float]]:
 
 
 def resident_now() -> float:
-    """Return the resident MiB of this process, and reset `largest_resident` to it."""
+    """Return the resident MiB of this process, and reset `peak_megabytes` to it."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return largest_resident()
-
-
-def largest_resident() -> float:
-    """Return the peak of the resident MiB since `resident_now`."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+    return peak_megabytes()
 
 
 @benchmark(group="durable", name="transaction with one insert, p50", unit="ms", better="lower")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from bench.catalog import disk_sync
 from bench.peers.apache_client import own_seconds
 from bench.peers.hive_pair import PROCESSES, rate, running
 from bench.peers.metastore_calls import Connection, GetTable
 from bench.peers.windows import MOST_WINDOWS
 from bench.registry import Measured, benchmark
-from bench.session import disk_sync
 
 INSERTS = 2.0
 """Allocating a write id may take this many times the time of one INSERT."""

@@ -6,7 +6,6 @@ transaction.
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.catalog import disk_sync
 from bench.ddl import new_table
 from bench.registry import Measured, benchmark
 from strandline.cli.demo.node_process import NodeProcess
@@ -66,19 +66,6 @@ def data_file(txn_id: int) -> DataFile:
             for column in (1, 2, 3)
         ),
     )
-
-
-def disk_sync(folder: Path) -> float:
-    """Return the median seconds of writing and syncing a page."""
-    descriptor = os.open(folder / "page", os.O_CREAT | os.O_WRONLY)
-    spent = []
-    for _ in range(CALLS):
-        began = time.perf_counter()
-        os.write(descriptor, bytes(4096))
-        os.fdatasync(descriptor)
-        spent.append(time.perf_counter() - began)
-    os.close(descriptor)
-    return statistics.median(spent)
 
 
 @benchmark(
