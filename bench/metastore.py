@@ -6,21 +6,19 @@ compares with Hive's own metastore.
 
 from __future__ import annotations
 
-import functools
-import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import psutil
-from hive_metastore.ttypes import Database, FieldSchema, SerDeInfo, StorageDescriptor, Table
 
-from bench.peers.apache_client import connect
+from bench.catalog import timed
 from bench.peers.hive_pair import Clients
+from bench.peers.metastore_calls import SCHEMA, Connection, GetTable, make_schema, table
 from bench.peers.released_node import NotInThisClone, released_node
 from bench.registry import Measured, benchmark
 from strandline.cli.demo.node_process import NodeProcess
@@ -32,101 +30,43 @@ TURNS = 5
 """How many turns this release and the other take. The best turn of each counts."""
 AS_GOOD = 1.05
 """The ratio by which two runs of the same release differ."""
-COLUMNS = 20
-RECEIVE_BYTES = 1 << 16
 
 
-def prepared_request(name: bytes = b"t", schema: bytes = b"bench") -> bytes:
-    """Return the bytes of ``get_table(schema, name)``: strict binary, sequence id 0."""
-
-    def string(field: int, value: bytes) -> bytes:
-        return b"\x0b" + field.to_bytes(2, "big") + len(value).to_bytes(4, "big") + value
-
-    head = b"\x80\x01\x00\x01" + (9).to_bytes(4, "big") + b"get_table" + b"\x00\x00\x00\x00"
-    return head + string(1, schema) + string(2, name) + b"\x00"
-
-
-def create_table(port: int) -> None:
-    """Create a table of twenty columns through the Apache Thrift client."""
-    with connect(port) as client:
-        client.create_database(Database("bench", "", f"file:{tempfile.gettempdir()}/bench.db", {}))
-        columns = [FieldSchema(f"column_{n}", "string", None) for n in range(COLUMNS)]
-        serde = SerDeInfo(None, "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe", {})
-        descriptor = StorageDescriptor(
-            cols=columns,
-            inputFormat="org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat",
-            outputFormat="org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat",
-            serdeInfo=serde,
-            numBuckets=-1,
-            bucketCols=[],
-            sortCols=[],
-            parameters={},
-        )
-        table = Table(
-            tableName="t",
-            dbName="bench",
-            owner="bench",
-            sd=descriptor,
-            partitionKeys=[],
-            parameters={},
-            tableType="MANAGED_TABLE",
-        )
-        client.create_table(table)
-
-
-@contextmanager
-def prepared_asker(port: int) -> Iterator[Callable[[], None]]:
-    """A function that sends one prepared request on one connection and waits for its answer."""
-    request = prepared_request()
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(request)
-        # All answers to a request have the same length; the first is complete when no more comes.
-        connection.settimeout(1.0)
-        length = 0
-        while True:
-            try:
-                length += len(connection.recv(RECEIVE_BYTES))
-            except TimeoutError:
-                break
-        connection.settimeout(30.0)
-
-        def ask() -> None:
-            connection.sendall(request)
-            left = length
-            while left:
-                left -= len(connection.recv(left))
-
-        for _ in range(WARM_UP):
-            ask()
-        yield ask
+def prepared_asker(port: int) -> Callable[[], object]:
+    """Return a function that sends one prepared request and waits for its answer."""
+    ask = partial(Connection(port).ask, GetTable.request)
+    for _ in range(WARM_UP):
+        ask()
+    return ask
 
 
 def prepared_rate(port: int, *, seconds: float) -> float:
     """Return the answers per second on one connection, one request after the other."""
-    with prepared_asker(port) as ask:
-        count, began = 0, time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            ask()
-            count += 1
-        return count / (time.perf_counter() - began)
+    ask = prepared_asker(port)
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        ask()
+        count += 1
+    return count / (time.perf_counter() - began)
 
 
 def latencies(port: int) -> list[float]:
     """Return the sorted microseconds of `ANSWERS` answers on one connection, in sequence."""
-    with prepared_asker(port) as ask:
-        times = []
-        for _ in range(ANSWERS):
-            began = time.perf_counter()
-            ask()
-            times.append((time.perf_counter() - began) * 1e6)
-        return sorted(times)
+    ask = prepared_asker(port)
+    return sorted(timed(ask) * 1e6 for _ in range(ANSWERS))
 
 
 def apache_rate(port: int, *, seconds: float) -> float:
     """Return the answers per second of four processes with the Apache Thrift client."""
     with Clients("GetTableThroughApache", port) as clients:
         return clients.rate(seconds)
+
+
+def fill(port: int) -> None:
+    """Create the schema and the table of twenty columns."""
+    connection = Connection(port)
+    make_schema(connection, SCHEMA)
+    connection.call("create_table", tbl=table("t", columns=20))
 
 
 class Served(NamedTuple):
@@ -153,13 +93,13 @@ def _releases() -> Iterator[tuple[Served, Served | None]]:
         node.start()
         running.callback(node.stop)
         present = Served(int(node.thrift_uri.rpartition(":")[2]), node.pid)
-        create_table(present.port)
+        fill(present.port)
         try:
             released = Served(*running.enter_context(released_node(folder / "0.2.0")))
         except NotInThisClone:
             yield present, None
             return
-        create_table(released.port)
+        fill(released.port)
         yield present, released
 
 
@@ -177,10 +117,10 @@ def _after(
         values.append(measure(present))
         if released is not None:
             references.append(measure(released))
-    value = functools.reduce(better, values)
+    value = reduce(better, values)
     if not references:
         return Measured(value, label=f"{label} (release 0.2.0 is not in this clone)")
-    reference = functools.reduce(better, references)
+    reference = reduce(better, references)
     target = reference / AS_GOOD if better is max else reference * AS_GOOD
     return Measured(value, reference=reference, label=label, target=target)
 
