@@ -332,10 +332,6 @@ class SqlMetastorage(Metastorage):
             run(connection, "DELETE FROM metastorage_deletion WHERE revision <= ?", (oldest,))
             run(connection, "UPDATE metastorage_head SET forgotten = ?", (oldest,))
 
-    def _enter(self, call: str) -> None:
-        self._refuse_when_closed()
-        self._count(call)
-
 
 def _key_value(key: str, row: Row) -> KeyValue:
     return KeyValue(key, row[0], row[1], Timestamp(row[2]))

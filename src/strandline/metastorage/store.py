@@ -323,6 +323,11 @@ class Metastorage(ABC):
     def close(self) -> None:
         """Stop answering; calls that wait end with `Stopping`. Idempotent."""
 
+    def _enter(self, call: str) -> None:
+        """Begin a call and count it. Raises `Stopping` after `close`."""
+        self._refuse_when_closed()
+        self._count(call)
+
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise Stopping("the metastorage is closed here; nothing was read or written")

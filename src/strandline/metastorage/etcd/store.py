@@ -409,8 +409,7 @@ class EtcdMetastorage(Metastorage):
             self._settled_outcomes = opened
 
     def _enter(self, call: str) -> None:
-        self._refuse_when_closed()
-        self._count(call)
+        super()._enter(call)
         if call != "waits":  # a wait has a time-out of its own
             self._settle()
 
