@@ -14,7 +14,7 @@ from contextlib import suppress
 from time import monotonic, time
 
 from strandline.errors import InvalidInput
-from strandline.pem_files import refuse_encrypted, states_of
+from strandline.renewed_files import refuse_encrypted, states_of
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from strandline.errors import InvalidInput, StrandlineError
 from strandline.logs import kept
 from strandline.model.identifiers import MAX_USER_LENGTH
+from strandline.renewed_files import states_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,10 +78,10 @@ class Users:
     """
 
     def __init__(self, path: Path | None, lines: str = "") -> None:
-        self._path = path
         self._lock = threading.Lock()
         self._fixed = _hashes(lines, "the setting users")
-        self._file_state = self._state()
+        self._files = [] if path is None else [path]
+        self._states = states_of(self._files)
         self._hashes = self._read()
 
     def accepts(self, user: str, token: str) -> bool:
@@ -95,29 +96,19 @@ class Users:
 
     def _read(self) -> dict[str, list[str]]:
         hashes = {user: list(user_hashes) for user, user_hashes in self._fixed.items()}
-        if self._path is not None:
-            for user, user_hashes in _hashes(_text(self._path), _named(self._path)).items():
+        for path in self._files:
+            for user, user_hashes in _hashes(_text(path), _named(path)).items():
                 hashes.setdefault(user, []).extend(user_hashes)
         return hashes
 
-    def _state(self) -> tuple[int, int, int, int] | None:
-        if self._path is None:
-            return None
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        # Tools may set the time of the last change of the content, but not that of the status.
-        return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-
     def _read_again_if_changed(self) -> None:
-        if self._state() == self._file_state:
+        if states_of(self._files) == self._states:
             return
         with self._lock:
-            state = self._state()
-            if state == self._file_state:
+            states = states_of(self._files)
+            if states == self._states:
                 return
-            self._file_state = state  # a broken file is reported once
+            self._states = states  # a broken file is reported once
             try:
                 self._hashes = self._read()
             except StrandlineError as error:

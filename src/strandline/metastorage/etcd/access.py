@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from strandline.errors import DeadlineExceeded, InvalidInput
-from strandline.pem_files import refuse_encrypted, states_of
+from strandline.renewed_files import refuse_encrypted, states_of
 
 logger = logging.getLogger(__name__)
 
