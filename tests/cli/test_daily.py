@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from strandline.catalog.commands import (
     AddColumns,
@@ -26,13 +26,10 @@ from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, Partit
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.metastore.snapshots import paths_of
+from tests.strandline_command import strandline
 from tests.times import exact
 
 COLUMNS = (ColumnDefinition("k", INT),)
-
-
-def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def lines(*arguments: object) -> list[Any]:  # Any: what JSON holds

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import (
     ColumnDefinition,
@@ -22,16 +21,16 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
-from strandline.cli import main
 from strandline.cli.main import IO_ERROR
 from strandline.config import Settings
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.servers import stores
+from tests.strandline_command import strandline
 
 
 def run(*arguments: object, fails: bool = False) -> str:
-    result = CliRunner().invoke(main, ["debug", *map(str, arguments)])
+    result = strandline("debug", *arguments)
     assert (result.exit_code != 0) is fails, result.output
     return result.output
 
@@ -116,7 +115,7 @@ def test_a_dump_replaces_a_file_and_writes_into_links_and_pipes(tmp_path: Path) 
         run("dump", lake, pipe, "--stats-only")
         assert "collections" in json.loads(text.result())
     assert pipe.is_fifo()
-    full = CliRunner().invoke(main, ["debug", "dump", str(lake), "/dev/full"])
+    full = strandline("debug", "dump", lake, "/dev/full")
     assert full.exit_code == IO_ERROR
     assert full.stderr == "strandline: /dev/full cannot be written: No space left on device\n"
     assert "cannot be written" in run("dump", lake, tmp_path / "none" / "x", fails=True)

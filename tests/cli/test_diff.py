@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import (
     AddColumns,
@@ -18,10 +17,10 @@ from strandline.catalog.commands import (
     SetTableProperties,
     TableDefinition,
 )
-from strandline.cli import main
 from strandline.clock import Timestamp
 from strandline.model.types import INT
 from strandline.node import Node
+from tests.strandline_command import strandline
 from tests.times import exact_text
 
 
@@ -46,7 +45,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def diff(store: Path, *arguments: str) -> list[str]:
-    result = CliRunner().invoke(main, ["diff", str(store), *arguments])
+    result = strandline("diff", store, *arguments)
     assert result.exit_code == 0, result.output
     return result.output.splitlines()
 
@@ -115,14 +114,14 @@ def test_diff_of_equal_versions_prints_no_difference(store: Path) -> None:
 def test_an_invalid_point_gives_a_one_line_error_and_an_exit_status(
     store: Path, arguments: list[str], status: int, says: str
 ) -> None:
-    result = CliRunner().invoke(main, ["diff", str(store), *arguments])
+    result = strandline("diff", store, *arguments)
     assert result.exit_code == status
     assert says in result.output
     assert len(result.output.splitlines()) == 1
 
 
 def test_a_folder_without_a_store_is_refused_and_left_empty(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["diff", str(tmp_path), "1"])
+    result = strandline("diff", tmp_path, "1")
     assert result.exit_code == 66
     assert "there is no store" in result.output
     assert list(tmp_path.iterdir()) == []

@@ -6,16 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateSchema
-from strandline.cli import main
 from strandline.node import Node
 from tests.servers import stores
+from tests.strandline_command import strandline
 
 
 def run(*arguments: object, fails: bool = False) -> str:
-    result = CliRunner().invoke(main, [*map(str, arguments)])
+    result = strandline(*arguments)
     assert (result.exit_code != 0) is fails, result.output
     return result.output
 

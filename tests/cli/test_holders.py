@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from strandline.cli import main
 from strandline.cli.status import age
 from strandline.clock import Timestamp, format_timestamp, timestamp
 from strandline.node import Node
 from strandline.transactions import Component, LockMode
 from tests.servers import stores
+from tests.strandline_command import strandline
 
 
 def shown(*arguments: object) -> str:
-    result = CliRunner().invoke(main, ["holders", *map(str, arguments)])
+    result = strandline("holders", *arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -72,7 +71,7 @@ def test_a_store_without_holders_prints_zero_counts(tmp_path: Path) -> None:
 
 
 def test_holders_of_a_missing_store_is_an_error(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["holders", str(tmp_path / "nowhere")])
+    result = strandline("holders", tmp_path / "nowhere")
     assert result.exit_code == 66
     assert "there is no store" in result.output
 

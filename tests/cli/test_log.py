@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from strandline import __version__
 from strandline.catalog.commands import (
@@ -29,6 +28,7 @@ from strandline.metastore.store.data_history import TableChange
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
 from strandline.node import Node
+from tests.strandline_command import strandline
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_each_version_is_shown_with_its_author_and_actions(store: Path) -> None:
-    result = CliRunner().invoke(main, ["log", str(store)])
+    result = strandline("log", store)
     assert result.exit_code == 0
     lines = result.output.splitlines()
     assert [line.split()[0] for line in lines] == ["version", "2", "3", "4", "5"]
@@ -59,7 +59,7 @@ def test_each_version_is_shown_with_its_author_and_actions(store: Path) -> None:
 
 
 def test_json_output_has_one_object_per_line(store: Path) -> None:
-    result = CliRunner().invoke(main, ["log", str(store), "--output", "json", "--last", "2"])
+    result = strandline("log", store, "--output", "json", "--last", "2")
     records = [json.loads(line) for line in result.output.splitlines()]
     assert [(record["version"], record["author"], record["trimmed"]) for record in records] == [
         (4, "bob", False),
@@ -100,13 +100,13 @@ def test_the_last_versions_are_shown_without_reading_those_long_before_them(
     for options, shown, lowest in LAST_LINES:
         starts.clear()
         arguments = ["log", str(store), "--output", "json", *options.split()]
-        lines = CliRunner().invoke(main, arguments).output.splitlines()
+        lines = strandline(*arguments).output.splitlines()
         assert [json.loads(line)["version"] for line in lines] == shown, options
         assert min(starts) == lowest, options
 
 
 def test_an_empty_user_is_refused(store: Path) -> None:
-    result = CliRunner().invoke(main, ["log", str(store), "--user", ""])
+    result = strandline("log", store, "--user", "")
     assert result.exit_code == 64
     assert "--user names no user" in result.stderr
 
@@ -118,7 +118,7 @@ def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
         session.execute(CreateTable(schema="sales", definition=definition))
         text = "two\nlines \x1b[2J"
         session.execute(CommentOn(kind=ObjectKind.SCHEMA, name="sales", text=text))
-    result = CliRunner().invoke(main, ["log", str(store), "--last", "2"])
+    result = strandline("log", store, "--last", "2")
     assert result.exit_code == 0
     _, table, comment = result.output.splitlines()
     assert "[red]eve  create table sales.a[b]c[/d] (columns: x int)" in table
@@ -126,24 +126,24 @@ def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
 
 
 def test_a_folder_without_a_store_is_refused_and_left_empty(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["log", str(tmp_path)])
+    result = strandline("log", tmp_path)
     assert result.exit_code == 66
     assert "there is no store" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_instead_of_a_folder_is_refused(store: Path) -> None:
-    result = CliRunner().invoke(main, ["log", str(store / "strandline.db")])
+    result = strandline("log", store / "strandline.db")
     assert result.exit_code == 66
     assert "is a file; name the folder of a store" in result.stderr
 
 
 def test_help_and_version_are_printed() -> None:
     for arguments in (["--help"], ["serve", "--help"], ["log", "--help"], ["demo", "--help"]):
-        result = CliRunner().invoke(main, arguments)
+        result = strandline(*arguments)
         assert result.exit_code == 0
         assert "Usage" in result.output
-    assert __version__ in CliRunner().invoke(main, ["--version"]).output
+    assert __version__ in strandline("--version").output
 
 
 def commands(group: click.Group) -> Iterator[click.Command]:

@@ -6,21 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from strandline.catalog.configuration import PARAMETERS
-from strandline.cli.main import main
 from strandline.node import Node
+from tests.strandline_command import strandline
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     with Node.open(tmp_path / "lake"):
         return tmp_path / "lake"
-
-
-def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def values(store: Path) -> dict[str, str | None]:

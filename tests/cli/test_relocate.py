@@ -6,15 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from strandline.catalog.commands import CreateSchema
-from strandline.cli import main
 from strandline.node import Node
-
-
-def strandline(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from tests.strandline_command import strandline
 
 
 @pytest.fixture

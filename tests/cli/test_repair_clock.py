@@ -6,15 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateSchema
-from strandline.cli import main
 from strandline.clock import HybridClock, milliseconds, system_wall_clock
 from strandline.config import Settings
 from strandline.errors import InvalidInput, WrongClock
 from strandline.node import DATABASE_FILE, Node
 from strandline.sql import open_sqlite, take_time
+from tests.strandline_command import strandline
 
 YEARS_MS = 4 * 365 * 24 * 60 * 60 * 1000
 
@@ -32,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> str:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    result = strandline(*arguments)
     assert result.exit_code == 0, result.output
     return result.output
 

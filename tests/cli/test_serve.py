@@ -17,7 +17,6 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
-from click.testing import CliRunner
 from hive_metastore import ThriftHiveMetastore
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.transport.TSSLSocket import TSSLSocket
@@ -25,7 +24,6 @@ from thrift.transport.TTransport import TBufferedTransport
 
 from strandline import __version__
 from strandline.catalog.commands import CreateSchema
-from strandline.cli import main
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.clock import HybridClock
 from strandline.config import Settings
@@ -41,6 +39,7 @@ from strandline.sql import FenceRow, open_sqlite
 from strandline.work import IN_THREAD
 from tests.servers.thrift_client import ThriftClient
 from tests.sql.processes import Command
+from tests.strandline_command import strandline
 
 Start = Callable[..., Command]
 PORTS = ("--thrift-port", 0, "--http-port", 0)
@@ -236,7 +235,7 @@ def test_wrong_arguments_are_explained_and_create_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, ["serve", *arguments])
+    result = strandline("serve", *arguments)
     assert result.exit_code == 2
     assert "Usage" in result.stderr
     assert says in result.stderr
@@ -245,7 +244,7 @@ def test_wrong_arguments_are_explained_and_create_nothing(
 
 def test_the_same_port_twice_is_refused_and_creates_no_store(tmp_path: Path) -> None:
     arguments = ["serve", str(tmp_path / "s"), "--thrift-port", "9191", "--http-port", "9191"]
-    result = CliRunner().invoke(main, arguments)
+    result = strandline(*arguments)
     assert result.exit_code == 64
     assert "thrift_port and http_port are both 9191" in result.stderr
     assert list(tmp_path.iterdir()) == []

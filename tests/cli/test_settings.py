@@ -15,19 +15,14 @@ from typing import Any, Literal
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from strandline import logs
-from strandline.cli import main
 from strandline.cli.main import COMMANDS, IO_ERROR
 from strandline.config import Settings
 from strandline.errors import InvalidInput
 from strandline.node import server
 from strandline.node.settings import FILE_NAME, REGISTRY, load, registry_of
-
-
-def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from tests.strandline_command import strandline
 
 
 def another_value(name: str) -> str:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
-from strandline.cli.main import main
 from strandline.config import Settings
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
@@ -20,12 +18,9 @@ from strandline.sql import open_database
 from tests.servers import postgresql, stores
 from tests.servers.sqlite import sqlite_url
 from tests.servers.stores import EmptyStore
+from tests.strandline_command import strandline
 
 ETCD = "etcd://127.0.0.1:1/lake"
-
-
-def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def output(*arguments: object) -> str:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from strandline.catalog import Command
 from strandline.catalog.commands import (
@@ -25,7 +24,6 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
-from strandline.cli import main
 from strandline.cli.stores import reading
 from strandline.clock import system_wall_clock
 from strandline.errors import NotFound
@@ -33,6 +31,7 @@ from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.conftest import ManualWall
+from tests.strandline_command import strandline
 
 COLUMNS = (ColumnDefinition("k", INT),)
 INDEX = CreateIndex(schema="shop", index="i", table="orders", columns=("k",))
@@ -61,10 +60,6 @@ def rename(old: str, new: str) -> RenameTable:
     """The command that renames ``shop.a`` to ``r.b``."""
     (schema, table), (new_schema, new_name) = old.split("."), new.split(".")
     return RenameTable(schema=schema, table=table, new_name=new_name, new_schema=new_schema)
-
-
-def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_undrop_restores_a_table_with_its_files(store: Path) -> None:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateCluster, CreateSchema
-from strandline.cli import main
 from strandline.cli.stores import address_of, database_of, log_of
 from strandline.clock import HybridClock
 from strandline.config import Settings
@@ -25,10 +23,11 @@ from strandline.node.catalog_log import LogPlace, deciding_part, open_log
 from strandline.node.membership import raises_fence_of
 from tests.durable.test_opening import stored_on_server
 from tests.servers import stores
+from tests.strandline_command import strandline
 
 
 def run(*arguments: object, fails: bool = False) -> str:
-    result = CliRunner().invoke(main, [*map(str, arguments)])
+    result = strandline(*arguments)
     assert (result.exit_code != 0) is fails, result.output
     return result.output
 
@@ -104,7 +103,7 @@ def test_upgrade_check_refuses_what_a_node_refuses(log: str, tmp_path: Path) -> 
             database.commit()
         with pytest.raises(StrandlineError) as refused:
             Node.open(folder)
-        checked = CliRunner().invoke(main, ["upgrade-check", str(folder)])
+        checked = strandline("upgrade-check", folder)
         assert checked.exit_code == surface_of(refused.value).exit, (name, checked.output)
         assert "can open" not in checked.output, name
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from strandline.catalog.commands import (
     ColumnDefinition,
@@ -21,7 +21,6 @@ from strandline.catalog.commands import (
     DropTable,
     TableDefinition,
 )
-from strandline.cli import main
 from strandline.config import Settings
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
@@ -29,6 +28,7 @@ from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, Partit
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from tests.strandline_command import strandline
 
 ROWS = 1000
 
@@ -109,7 +109,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def verify(store: Store, *options: str) -> Result:
-    return CliRunner().invoke(main, ["verify", str(store.folder), *options])
+    return strandline("verify", store.folder, *options)
 
 
 def findings(store: Store, *options: str) -> list[dict[str, object]]:
@@ -140,7 +140,7 @@ def test_an_object_that_breaks_a_rule_is_named_with_the_command_that_repairs_it(
     with monkeypatch.context() as patch:
         patch.setattr("strandline.catalog.editing.check_object", lambda *_: None)
         arguments = ["debug", "edit", str(store.folder), "table", str(table.id), edited]
-        assert CliRunner().invoke(main, arguments).exit_code == 0
+        assert strandline(*arguments).exit_code == 0
     (finding,) = findings(store)
     assert (finding["finding"], finding["place"]) == ("record", f"table {table.id}")
     assert "column 9, which the table does not have" in str(finding["message"])
@@ -333,6 +333,6 @@ def test_an_entry_of_the_history_that_is_not_at_its_place_is_found(
 
 
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    result = strandline("verify", tmp_path)
     assert result.exit_code == 66
     assert "there is no store" in result.stderr

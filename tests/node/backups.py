@@ -5,10 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from click.testing import CliRunner, Result
-
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
-from strandline.cli import main
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import INT
@@ -18,10 +15,6 @@ from tests.metastore.snapshots import paths_of
 COLUMNS = (ColumnDefinition("k", INT),)
 
 PLAIN = TableDefinition(name="plain", columns=COLUMNS)
-
-
-def strandline(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def unpack(backup: Path, folder: Path) -> Path:

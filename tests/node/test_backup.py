@@ -18,7 +18,8 @@ from strandline.node.backup import back_up
 from strandline.node.backup import taking as module
 from strandline.node.backup.database_copy import copy_database
 from strandline.node.backup.manifest import MANIFEST
-from tests.node.backups import COLUMNS, append, files_of, place, strandline, unpack
+from tests.node.backups import COLUMNS, append, files_of, place, unpack
+from tests.strandline_command import strandline
 
 
 def test_a_backup_is_restored_with_catalog_rows_and_files(store: Path, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from strandline.node.backup import taking as module
 from strandline.node.backup.archive import ArchiveWriter
 from strandline.node.backup.database_copy import copy_database
 from tests.metastore.hive.hive_node import HiveNode, hive_node, storage, table
-from tests.node.backups import PLAIN, append, files_of, place, strandline
+from tests.node.backups import PLAIN, append, files_of, place
+from tests.strandline_command import strandline
 from tests.times import exact_text
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import DropTable, RenameTable
-from strandline.cli import main
 from strandline.config import Settings
 from strandline.durable.log_copy import LogCopy
 from strandline.errors import (
@@ -37,6 +35,7 @@ from tests.node.backups import append, place
 from tests.node.test_catalog_log import fill, tables
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
+from tests.strandline_command import strandline
 
 
 def new_store(tmp_path: Path, *, log: str = "metastorage", kind: str = "postgresql") -> EmptyStore:
@@ -108,7 +107,7 @@ def test_a_store_on_a_server_is_restored_with_history_rows_and_files(
         assert node.catalogs.state.environment == environment
         assert tables(node) == ["moved"]
         assert present_files(node.session(user="ann"), "default.moved") == ["data.parquet"]
-    verified = CliRunner().invoke(main, ["verify", copy.address])
+    verified = strandline("verify", copy.address)
     assert " is missing" not in verified.output
     assert " 0 leftovers in " in verified.output
 
@@ -119,7 +118,7 @@ def backed_up(tmp_path: Path) -> EmptyStore:
     store = new_store(tmp_path, log="persist")
     with Node.open(store.address, settings=store.settings) as node:
         fill(node, "t")
-    made = CliRunner().invoke(main, ["backup", store.address, str(tmp_path / "b")])
+    made = strandline("backup", store.address, tmp_path / "b")
     assert made.exit_code == 0, made.output
     return store
 
@@ -146,7 +145,7 @@ def test_a_lost_store_is_restored_to_its_original_warehouse_without_the_copy_opt
     warehouse = Path(backed_up.settings.warehouse)
     warehouse.rename(tmp_path / "broken")
     address = postgresql.running().new_database()
-    result = CliRunner().invoke(main, ["restore", str(tmp_path / "b"), address])
+    result = strandline("restore", tmp_path / "b", address)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("restored to postgresql://")
     with Node.open(address, settings=backed_up.settings) as node:

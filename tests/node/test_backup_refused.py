@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from strandline.cli import main
 from strandline.cli.main import IO_ERROR
 from strandline.errors import InvalidInput
 from strandline.node import Node
@@ -23,7 +21,8 @@ from strandline.node.backup import taking as module
 from strandline.node.backup.archive import ArchiveWriter, Backup
 from strandline.node.backup.database_copy import copy_database
 from strandline.node.backup.manifest import MANIFEST
-from tests.node.backups import append, files_of, place, strandline, unpack
+from tests.node.backups import append, files_of, place, unpack
+from tests.strandline_command import strandline
 
 
 def test_a_store_inside_the_folder_of_another_is_refused(store: Path, tmp_path: Path) -> None:
@@ -241,11 +240,7 @@ def test_control_characters_in_a_manifest_are_not_printed_to_the_terminal(
     manifest = unpack(tmp_path / "b", tmp_path / "unpacked") / MANIFEST
     stated = {**json.loads(manifest.read_text()), "time": "\x1b[2Jnow"}
     manifest.write_text(json.dumps(stated))
-    result = CliRunner().invoke(
-        main,
-        ["restore", str(manifest.parent), str(tmp_path / "new"), "--copy"],
-        color=True,  # otherwise click removes terminal codes
-    )
+    result = strandline("restore", manifest.parent, tmp_path / "new", "--copy", color=True)
     assert result.exit_code == 0
     assert "\x1b" not in result.output
 

@@ -8,10 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
-from strandline.cli.main import main
 from strandline.config import Settings
 from strandline.errors import CorruptData, InvalidInput
 from strandline.metastore.store.rows import DataFile
@@ -25,6 +23,7 @@ from strandline.sql import change, open_database
 from tests.servers import stores
 from tests.servers.sqlite import sqlite_url
 from tests.servers.stores import EmptyStore
+from tests.strandline_command import strandline
 
 OTHERS = sorted(name for name in LOGS if name != DEFAULT)
 
@@ -153,7 +152,7 @@ def test_commands_find_the_log_without_a_setting(log_name: str, tmp_path: Path) 
     restore(target, StoreAddress(again), copy=True)
     for place in (folder, again):
         for command in ("log", "verify"):
-            result = CliRunner().invoke(main, [command, str(place)])
+            result = strandline(command, place)
             assert result.exit_code == 0, result.output + result.stderr
     with Node.open(again) as node:
         assert tables(node) == ["t"]

@@ -7,15 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from strandline.cli.main import main
 from strandline.errors import StoreMoved
 from strandline.node import Node, place
 from strandline.sql import change, open_database
 from tests.node.conftest import create_table
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
+from tests.strandline_command import strandline
 
 
 @pytest.fixture
@@ -42,17 +41,17 @@ def test_a_cloned_database_is_refused_until_an_operator_accepts_it(
     for _ in range(2):
         with pytest.raises(StoreMoved, match=r"is a copy .*`strandline relocate .*--copy`"):
             Node.open(clone.address, settings=clone.settings)
-    read = CliRunner().invoke(main, ["log", clone.address])
+    read = strandline("log", clone.address)
     assert read.exit_code == 0, read.output
     open_and_change(original, "u")
-    accepted = CliRunner().invoke(main, ["relocate", clone.address])
+    accepted = strandline("relocate", clone.address)
     assert accepted.exit_code == 0, accepted.output
     assert "the store is now in postgresql://" in accepted.output
     open_and_change(clone, "v")
 
 
 def test_a_clone_cannot_be_made_a_separate_store_on_the_same_warehouse(clone: EmptyStore) -> None:
-    refused = CliRunner().invoke(main, ["relocate", clone.address, "--copy"])
+    refused = strandline("relocate", clone.address, "--copy")
     assert refused.exit_code == 64
     assert "`strandline restore --copy`" in refused.output
     with pytest.raises(StoreMoved):
@@ -61,7 +60,7 @@ def test_a_clone_cannot_be_made_a_separate_store_on_the_same_warehouse(clone: Em
 
 def test_the_catalog_of_a_clone_is_not_moved(original: EmptyStore, clone: EmptyStore) -> None:
     words = ("durable", "migrate", "--from", clone.address, "--to", f"{clone.address}#stash")
-    refused = CliRunner().invoke(main, words)
+    refused = strandline(*words)
     assert refused.exit_code == 78, refused.output
     open_and_change(original, "u")
 
@@ -77,7 +76,7 @@ def test_a_cloned_database_beside_the_same_etcd_is_refused(
     with pytest.raises(StoreMoved, match=f"relocate {store.address}`"):
         Node.open(store.address, settings=clone)
     monkeypatch.setenv("STRANDLINE_OBJECTS", copied)
-    refused = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+    refused = strandline("accept-loss", store.address, "--yes")
     assert refused.exit_code == 78, refused.output
     assert "relocate" in refused.output
     open_and_change(store, "u")

@@ -9,10 +9,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
-from strandline.cli.main import main
 from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat
 from strandline.metastorage import Delete, Metastorage, Put, open_metastorage
@@ -28,6 +26,7 @@ from strandline.sql.postgres_database import PostgresDatabase
 from tests.node.test_warehouse_place import before_the_next
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
+from tests.strandline_command import strandline
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def restored_database(store: EmptyStore) -> str:
 def accept_loss(store: EmptyStore, backup: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept, with the command, what the database ``backup`` of the store lacks."""
     monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
-    result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+    result = strandline("accept-loss", store.address, "--yes")
     assert result.exit_code == 0, result.output
 
 
@@ -103,14 +102,14 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
             Node.open(restored.address, settings=restored.settings)
     said = said_of(store)
     monkeypatch.setenv("STRANDLINE_OBJECTS", restored.settings.objects)
-    verified = CliRunner().invoke(main, ["verify", store.address])
+    verified = strandline("verify", store.address)
     assert verified.exit_code == 65
     assert "older than it was" in verified.output
-    refusal = CliRunner().invoke(main, ["accept-loss", store.address], input="n\n")
+    refusal = strandline("accept-loss", store.address, input="n\n")
     assert refusal.exit_code == 1
     assert re.search("lost: all changes between.*Continue", refusal.output, re.DOTALL)
     for outcome in ("lost: all changes between", "nothing is missing"):
-        result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+        result = strandline("accept-loss", store.address, "--yes")
         assert result.exit_code == 0, result.output
         assert outcome in result.output
     with closing(open_database(restored.settings.objects)) as database:
@@ -155,7 +154,7 @@ def test_a_loss_of_versions_that_the_catalog_has_trimmed_is_not_accepted(
         created = node.session(user="ann").execute(CreateSchema(name="s"))
         assert node.session(user="ann").compact(created.version)
     monkeypatch.setenv("STRANDLINE_OBJECTS", backup)
-    result = CliRunner().invoke(main, ["accept-loss", store.address, "--yes"])
+    result = strandline("accept-loss", store.address, "--yes")
     assert result.exit_code != 0
     assert "no longer has the versions before" in result.output + str(result.exception)
 

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
-from strandline.cli import main
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, UpdateLog, durable_state
 from strandline.errors import CorruptData, Fenced, InvalidInput, UnknownOutcome, WrongEnvironment
@@ -21,6 +19,7 @@ from strandline.node import Node, membership
 from strandline.sql import Database, FenceRow
 from tests.node.conftest import create_table, sql
 from tests.servers import stores
+from tests.strandline_command import strandline
 
 
 def take_over(node: Node, *, generation: int = 0) -> None:
@@ -276,4 +275,4 @@ def test_a_lost_catalog_is_not_recreated_next_to_its_rows(folder: Path) -> None:
     sql(folder, "DELETE FROM metastorage WHERE key LIKE 'persist.%.head'")
     with pytest.raises(WrongEnvironment, match="the catalog ends at 0"):
         Node.open(folder)
-    assert CliRunner().invoke(main, ["upgrade-check", str(folder)]).exit_code != 0
+    assert strandline("upgrade-check", folder).exit_code != 0

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Connection
 
 from strandline.catalog import Command
@@ -22,7 +21,6 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.cli.main import main
 from strandline.errors import CorruptData, IncompatibleFormat, TransactionNotFound
 from strandline.metastore.store.notifications import LogPosition, Notification, NotificationLog
 from strandline.metastore.store.rows import DataFile
@@ -35,6 +33,7 @@ from strandline.node.store_database import MARKS, accept_loss, head_of
 from strandline.sql import SqliteDatabase
 from strandline.sql.head_file import HeadFile, Mark
 from tests.node.crashed_stores import left_by_a_crash, log_of, table_names, write_some
+from tests.strandline_command import strandline
 
 # -- a log that is lost ------------------------------------------------------------------------
 
@@ -252,13 +251,13 @@ def test_a_lost_log_tail_is_reported_and_can_be_accepted(
             Node.open(crashed)
     with pytest.raises(CorruptData, match=r"missing are catalog version.*transaction"):
         relocate(crashed, copy=True)
-    refused = CliRunner().invoke(main, ["log", str(crashed)])
+    refused = strandline("log", crashed)
     assert refused.exit_code == 65
-    refusal = CliRunner().invoke(main, ["accept-loss", str(crashed)], input="n\n")
+    refusal = strandline("accept-loss", crashed, input="n\n")
     assert refusal.exit_code == 1
     assert re.search(r"transaction \d+, \d+ lost\n.*Continue\?", refusal.output, re.DOTALL)
     assert head_of(crashed).recorded_marks() == said  # so the loss is still noticed
-    result = CliRunner().invoke(main, ["accept-loss", str(crashed), "--yes"])
+    result = strandline("accept-loss", crashed, "--yes")
     assert result.exit_code == 0, result.output
     assert "lost" in result.output
     relocate(crashed, copy=True)
@@ -283,7 +282,7 @@ def test_a_head_file_of_a_newer_release_is_refused_and_kept(folder: Path) -> Non
     written = (folder / HEAD_FILE).read_bytes()
     with pytest.raises(IncompatibleFormat, match=r"records 'branch'.* newer release"):
         Node.open(folder)
-    result = CliRunner().invoke(main, ["accept-loss", str(folder), "--yes"])
+    result = strandline("accept-loss", folder, "--yes")
     assert result.exit_code == 78
     assert "'branch'" in result.output
     assert (folder / HEAD_FILE).read_bytes() == written

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateSchema, DropSchema
-from strandline.cli import main
 from strandline.config import Settings
 from strandline.durable.persist.blob import blobs_in
 from strandline.node import DATABASE_FILE, Node, server
 from strandline.node.place import HEAD_FILE
+from tests.strandline_command import strandline
 
 
 @pytest.fixture(autouse=True)
@@ -70,12 +69,12 @@ def test_commands_let_the_group_write_whatever_the_umask(
         session.execute(CreateSchema(name="shop"))
         dropped = session.execute(DropSchema(name="shop")).version
     (tmp_path / "strandline.toml").write_text('file_access = "group"')
-    result = CliRunner().invoke(main, ["undo", str(tmp_path), str(dropped)])
+    result = strandline("undo", tmp_path, dropped)
     assert result.exit_code == 0, result.output
     assert stat.S_IMODE((tmp_path / "warehouse" / "shop.db").stat().st_mode) == 0o770
     os.umask(0o022)
     monkeypatch.setattr(server, "serve", lambda *_, **__: None)
-    CliRunner().invoke(main, ["serve", str(tmp_path)])
+    strandline("serve", tmp_path)
     assert os.umask(0o022) == 0o007
 
 

@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateSchema
-from strandline.cli import main
 from strandline.errors import Unavailable
 from strandline.node import Node
 from tests.catalog.test_manager_freshness import TogetherLock
@@ -19,6 +17,7 @@ from tests.node.test_every_store import append, create_table, paths
 from tests.servers import postgresql, stores
 from tests.servers.secured_etcd import PASSWORD, SecuredEtcd
 from tests.servers.stores import EmptyStore
+from tests.strandline_command import strandline
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +114,7 @@ def test_a_store_is_shown_backed_up_and_moved_by_commands(
     monkeypatch.setenv("STRANDLINE_OBJECTS", objects)
 
     def run(*arguments: object) -> str:
-        result = CliRunner().invoke(main, [*map(str, arguments)])
+        result = strandline(*arguments)
         assert result.exit_code == 0, result.output
         assert PASSWORD not in result.output
         return result.output

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog import storage_usage
 from strandline.catalog.commands import (
@@ -28,7 +27,6 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.catalog.storage_usage import RecordedSizes, storage_usage_of
-from strandline.cli import main
 from strandline.clock import Timestamp, add_milliseconds
 from strandline.durable import UpdateLog
 from strandline.durable.log import Scanned
@@ -42,6 +40,7 @@ from strandline.node import Node
 from strandline.node.chores import Chores, StorageRecorder
 from tests.metastore.session.served import serving
 from tests.servers import stores
+from tests.strandline_command import strandline
 
 DAY_MS = 86_400_000
 
@@ -425,7 +424,7 @@ def test_a_damaged_record_of_storage_usage_is_found(tmp_path: Path) -> None:
             )
         with pytest.raises(CorruptData, match=r"the storage usage in version \d+"):
             node.session(user="ann").storage_usage()
-    result = CliRunner().invoke(main, ["verify", str(tmp_path / "s")])
+    result = strandline("verify", tmp_path / "s")
     assert result.exit_code != 0
     assert "the storage usage in version" in result.output
 
@@ -448,7 +447,7 @@ def test_the_storage_usage_command_lists_the_largest_table_first(
 ) -> None:
     def shown(*more: str) -> list[str]:
         arguments = ["storage-usage", str(store.address), *more, "--output", output]
-        result = CliRunner().invoke(main, arguments)
+        result = strandline(*arguments)
         assert result.exit_code == 0, result.output
         return result.stdout.splitlines()
 
@@ -468,6 +467,6 @@ def test_the_storage_usage_command_lists_the_largest_table_first(
     else:
         assert shown()[-1] == "2 tables, 1,235 bytes"
         assert "1,234" in "\n".join(shown("s.b"))
-    result = CliRunner().invoke(main, ["storage-usage", str(store.address), "s.none"])
+    result = strandline("storage-usage", store.address, "s.none")
     assert result.exit_code != 0
     assert "there is no table s.none" in result.stderr

@@ -11,10 +11,8 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from strandline.catalog.commands import CreateSchema
-from strandline.cli.main import main
 from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved, Unavailable
 from strandline.node import DATABASE_FILE, Node
 from strandline.node.place import HEAD_FILE
@@ -27,6 +25,7 @@ from strandline.node.store_database import (
 from strandline.sql import open_sqlite
 from strandline.sql.head_file import SLOT_BYTES, HeadFile
 from tests.node.crashed_stores import execute, log_of, write_some
+from tests.strandline_command import strandline
 
 # -- a database that is lost -------------------------------------------------------------------
 
@@ -266,7 +265,7 @@ def test_no_command_creates_a_database_in_place_of_a_lost_one(
     if left == "an empty file":
         (folder / DATABASE_FILE).touch()
     for command in (words, ["accept-loss", "--yes"]):
-        result = CliRunner().invoke(main, [command[0], str(folder), *command[1:]])
+        result = strandline(command[0], folder, *command[1:])
         assert result.exit_code == 65, result.output
         assert "is missing or empty" in result.output
     assert not (folder / DATABASE_FILE).exists() or not (folder / DATABASE_FILE).stat().st_size

@@ -7,12 +7,11 @@ import resource
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from strandline.cli import main
 from strandline.errors import InvalidInput
 from strandline.node.users import MAX_FILE_BYTES, Users, new_token
 from tests.log_lines import log_lines
+from tests.strandline_command import strandline
 
 
 def test_a_token_authenticates_only_its_user(tmp_path: Path) -> None:
@@ -171,8 +170,8 @@ def test_a_name_that_http_cannot_carry_gets_no_token(tmp_path: Path, user: str) 
 
 def test_the_token_command_prints_only_the_token(tmp_path: Path) -> None:
     path = tmp_path / "users"
-    result = CliRunner().invoke(main, ["token", str(path), "ann"])
+    result = strandline("token", path, "ann")
     assert (result.exit_code, Users(path).accepts("ann", result.stdout.strip())) == (0, True)
-    refused = CliRunner().invoke(main, ["token", str(tmp_path / "none" / "users"), "ann"])
+    refused = strandline("token", tmp_path / "none" / "users", "ann")
     assert refused.exit_code == 64
     assert "no token was added" in refused.stderr
