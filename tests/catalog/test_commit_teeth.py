@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import secrets
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from tests.catalog import test_listeners as listeners
 from tests.catalog import test_lost_appends as lost_appends
 from tests.catalog import test_manager_commits as commits
 from tests.catalog.callers import Managers
+from tests.catalog.node_faults import carry_out_who_has_left, new_ids_for_each_try
 
 
 def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
@@ -40,26 +40,6 @@ def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
         real(self, group)
 
     patch.setattr(GroupCommit, "_append", append)
-
-
-def carry_out_who_has_left(patch: pytest.MonkeyPatch) -> None:
-    """A command is executed although its caller timed out in the queue."""
-
-    def leave(self: GroupCommit, request: Request) -> bool:
-        return request.stage is not Stage.DONE
-
-    patch.setattr(GroupCommit, "_leave", leave)
-
-
-def new_ids_for_each_try(patch: pytest.MonkeyPatch) -> None:
-    """An append without an answer is sent again with a new id."""
-    real = CatalogTransaction.update
-
-    def update(self: CatalogTransaction, *, member: str) -> Update:
-        self._id = secrets.token_bytes(16)
-        return real(self, member=member)
-
-    patch.setattr(CatalogTransaction, "update", update)
 
 
 def all_on_one_base(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from strandline import work
 from strandline.catalog import Catalog, CatalogManager
-from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.catalog.commands import DropSchema
 from strandline.catalog.events import AppliedVersion
 from strandline.catalog.history import History
 from strandline.catalog.initial import MAX_DELAY_MS, MAX_SKEW_MS
@@ -27,13 +27,8 @@ from strandline.errors import (
     UnknownOutcome,
     VersionNotFound,
 )
+from tests.catalog.callers import Managers, create
 from tests.conftest import ManualWall, Member, await_no_activation
-
-Managers = Callable[..., CatalogManager]
-
-
-def create(name: str, *, if_not_exists: bool = False) -> CreateSchema:
-    return CreateSchema(name=name, if_not_exists=if_not_exists)
 
 
 def shown(catalog: Catalog) -> list[str]:

@@ -39,7 +39,7 @@ from strandline.sql import open_database, postgres_database, run, run_at_commit
 from strandline.sql import postgres_connection as driver
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from strandline.sql.postgres_listener import PostgresListener
-from tests.metastorage.conftest import impatient
+from tests.metastorage.conftest import impatient, put
 from tests.servers import postgresql
 from tests.servers.loopback import Cut, Proxy
 from tests.servers.pooler import Pooler
@@ -98,10 +98,6 @@ def test_a_database_that_gives_up_ends_calls_that_the_server_does_not_answer(
         assert isinstance(error, DeadlineExceeded)
         database._patience = 60.0  # a busy server may need longer than before it gave up
         assert database.rows("SELECT 2") == [(2,)]
-
-
-def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:
-    return store.invoke([], [Put(key, value)]).revision
 
 
 def waiting_for_locks(url: str) -> int:
@@ -563,7 +559,7 @@ def test_a_change_wakes_the_waiter_while_no_connection_can_be_opened_to_listen(
         raise psycopg.OperationalError("sorry, too many clients already")
 
     opened = opened_to_listen(store)
-    seen = put(store, "b")
+    seen = put(store, "b").revision
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
         while not hears(store):

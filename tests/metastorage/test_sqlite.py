@@ -20,6 +20,7 @@ from strandline.metastorage import (
     SqlMetastorage,
 )
 from strandline.sql import Parameter, Row, SqliteDatabase, open_sqlite, stored_time, take_time
+from tests.metastorage.conftest import put
 
 
 @pytest.fixture
@@ -37,10 +38,6 @@ def database(path: Path) -> Iterator[SqliteDatabase]:
 @pytest.fixture
 def store(database: SqliteDatabase) -> SqlMetastorage:
     return SqlMetastorage(database, HybridClock())
-
-
-def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:
-    return store.invoke([], [Put(key, value)]).revision
 
 
 @pytest.mark.slow
@@ -168,7 +165,7 @@ def test_a_write_that_cannot_begin_in_time_changes_nothing(
         assert store.get("a") is not None
         assert store.revision() == 1
     other.close()
-    assert put(store, "a") == 2
+    assert put(store, "a").revision == 2
 
 
 def test_a_store_of_a_newer_release_is_refused_and_not_changed(

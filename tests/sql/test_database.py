@@ -16,18 +16,7 @@ from strandline.clock import HybridClock
 from strandline.errors import DeadlineExceeded, Stopping, StrandlineError
 from strandline.sql import Database, change, change_each, open_database, run, stored_time, take_time
 from tests.sql.processes import Process
-from tests.sql.work import COUNTER, put
-
-
-def fail_to_put(database: Database) -> None:
-    with database.write() as connection:
-        connection.execute(COUNTER.insert().values(id=1, value=1))
-        raise KeyError
-
-
-def ids(database: Database) -> list[int]:
-    with database.read() as connection:
-        return list(connection.exec_driver_sql("SELECT id FROM counter ORDER BY id").scalars())
+from tests.sql.work import COUNTER, fail_to_put, ids, put
 
 
 def test_a_write_is_visible_only_after_its_commit(database: Database) -> None:

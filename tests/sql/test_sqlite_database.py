@@ -16,23 +16,7 @@ from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
 from strandline.sql import SqliteDatabase, open_sqlite, sqlite_file, take_time
 from tests.sql.processes import Process
-from tests.sql.work import BLOB, COUNTER
-
-
-def put(sqlite: SqliteDatabase, id_: int, value: int) -> None:
-    with sqlite.write() as connection:
-        connection.execute(COUNTER.insert().values(id=id_, value=value))
-
-
-def fail_to_put(sqlite: SqliteDatabase) -> None:
-    with sqlite.write() as connection:
-        connection.execute(COUNTER.insert().values(id=1, value=1))
-        raise KeyError
-
-
-def ids(sqlite: SqliteDatabase) -> list[int]:
-    with sqlite.read() as connection:
-        return list(connection.exec_driver_sql("SELECT id FROM counter ORDER BY id").scalars())
+from tests.sql.work import BLOB, COUNTER, fail_to_put, ids, put
 
 
 def test_every_connection_is_opened_with_the_same_pragmas(

@@ -118,3 +118,14 @@ def file_named(folder: Path) -> Path:
 def put(database: Database, id_: int, value: int) -> None:
     with database.write() as connection:
         connection.execute(COUNTER.insert().values(id=id_, value=value))
+
+
+def fail_to_put(database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(COUNTER.insert().values(id=1, value=1))
+        raise KeyError
+
+
+def ids(database: Database) -> list[int]:
+    with database.read() as connection:
+        return list(connection.exec_driver_sql("SELECT id FROM counter ORDER BY id").scalars())
