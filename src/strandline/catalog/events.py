@@ -149,7 +149,7 @@ def read_history(
     return infos
 
 
-def read_history_backwards(log: UpdateLog, *, delay_ms: int = 0) -> Iterator[VersionInfo]:
+def read_history_backwards(log: UpdateLog, *, delay_ms: int) -> Iterator[VersionInfo]:
     """`read_history`, the last version first. Reads in proportion to what the caller takes."""
     end, at_once = log.frontier().upper, READ_AT_ONCE
     while end > 1:

@@ -148,7 +148,7 @@ def data_of(
     *,
     since: Timestamp,
     until: Timestamp,
-    table_name: str | None = None,
+    table_name: str | None,
 ) -> list[DataCommit]:
     """Return the data commits of ``table_name`` or of all tables.
 

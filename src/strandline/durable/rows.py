@@ -105,7 +105,7 @@ def head_key(version: int) -> bytes:
     return version.to_bytes(_VERSION_BYTES, "big")
 
 
-def appended_key(version: int, number: int = 0) -> bytes:
+def appended_key(version: int, number: int) -> bytes:
     """The key of the ``number``-th object of an append-only kind in ``version``."""
     return head_key(version) + number.to_bytes(_NUMBER_BYTES, "big")
 

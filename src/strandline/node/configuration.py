@@ -30,7 +30,7 @@ class EffectiveConfiguration:
     """
 
     def __init__(
-        self, latest: Callable[[], Catalog], settings: Settings, *, staleness_ms: int = 0
+        self, latest: Callable[[], Catalog], settings: Settings, *, staleness_ms: int
     ) -> None:
         self._latest = latest
         self._settings = settings

@@ -296,9 +296,7 @@ def _where(error: StrandlineError, origins: Mapping[str, str]) -> str:
     return f" ({'; '.join(named_settings)})" if named_settings else ""
 
 
-def shown_settings(
-    settings: Settings, origins: Mapping[str, str] | None = None
-) -> list[SettingValue]:
+def shown_settings(settings: Settings, origins: Mapping[str, str] | None) -> list[SettingValue]:
     """Return each of the ``settings`` without secrets, in the order of `REGISTRY`.
 
     ``origins`` are those of `Loaded`. Without them, a program has made the ``settings``.

@@ -311,7 +311,7 @@ def mark_committed(
 
 
 def mark_aborted(
-    connection: Connection, txn_ids: Sequence[int], *, silent_at: int | None = None
+    connection: Connection, txn_ids: Sequence[int], *, silent_at: int | None
 ) -> list[Transaction]:
     """Abort those of a few transactions that are open; return these, in the order of ids.
 

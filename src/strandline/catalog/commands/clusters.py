@@ -154,9 +154,7 @@ def drop_cluster(planning: Planning, cluster: ClusterDescriptor) -> None:
         delete_with_comment(transaction, "cluster", cluster.id)
 
 
-def find_cluster(
-    planning: Planning, name: str, *, if_exists: bool = False
-) -> ClusterDescriptor | None:
+def find_cluster(planning: Planning, name: str, *, if_exists: bool) -> ClusterDescriptor | None:
     """The cluster of that name. Raises `ObjectNotFound` if it is missing, unless ``if_exists``."""
     return required(planning.catalog.cluster(name), f"cluster {name!r}", if_exists=if_exists)
 

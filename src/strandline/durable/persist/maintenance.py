@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 class Maintenance:
     """See the module. One for each `Shard` object that appends."""
 
-    def __init__(self, shard: Shard, *, every: int = EVERY) -> None:
+    def __init__(self, shard: Shard, *, every: int) -> None:
         self._shard = shard
         self._every = every
 

@@ -101,7 +101,7 @@ def read_part(data: bytes) -> pa.Table:
     return table
 
 
-def rows_between(table: pa.Table, start: int, end: int, *, kind: str | None = None) -> list[Row]:
+def rows_between(table: pa.Table, start: int, end: int, *, kind: str | None) -> list[Row]:
     """The rows of versions ``start`` to ``end`` − 1, of ``kind`` if given, in the part's order."""
     import pyarrow.compute as pc
 

@@ -300,9 +300,9 @@ def open_persist_log(
     store: Metastorage,
     *,
     folder: Path | None,
-    blobs: str = "",
-    default_blobs: str = "",
-    environment: str = "",
+    blobs: str,
+    default_blobs: str,
+    environment: str,
 ) -> PersistLog:
     """The log of the catalog in ``store``; ``folder`` is the folder of the store, or None.
 
