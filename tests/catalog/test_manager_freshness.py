@@ -251,12 +251,12 @@ def test_if_a_look_ahead_fails_the_next_reader_gets_the_error(
     started.passes((DELAY - SKEW) // 2)
     for _ in range(3):
         assert started.manager.known_present() is not None, "the last look is still valid"
-    failed = "reading the log ahead of its readers failed: the store is away"
+    failed = "catalog-looker: the store is away"
     wait_for(lambda: failed in caplog.text)
     started.passes(DELAY)
     with pytest.raises(Unavailable, match="the store is away"):
         started.manager.present()
-    assert caplog.text.count("ahead of its readers") == 1, "one look fails once"
+    assert caplog.text.count("catalog-looker") == 1, "one look fails once"
 
 
 CHECKS = [

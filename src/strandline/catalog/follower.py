@@ -24,7 +24,6 @@ Rejected: reading the log on every read.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,8 +45,7 @@ from strandline.clock import (
 from strandline.durable import DurableCatalogState, Update, joined_anew
 from strandline.errors import DeadlineExceeded, InvalidInput, NotFresh, StrandlineError
 from strandline.metastorage import StoreFull
-
-logger = logging.getLogger(__name__)
+from strandline.work.following import FollowingThread
 
 LOOKS = 3
 """The number of looks at the log before a read gives up proving that it is fresh."""
@@ -93,42 +91,30 @@ class CatalogFollower(CatalogApplier):
         self._horizon = _NOTHING_KNOWN
         self._half_used = _NOTHING_KNOWN  # the last horizon that a reader used in its second half
         self._look_ahead = threading.Event()
-        self._looker: threading.Thread | None = None
+        self._looker = FollowingThread(
+            self._look_for_readers, name="catalog-looker", expected=(StrandlineError,)
+        )
         self._looks = 0  # begun by readers of the present
         self._last_look: tuple[int, StrandlineError | None] = (0, None)  # the last that ended
 
     def start(self) -> None:
         super().start()
         if self.delay:
-            self._looker = threading.Thread(
-                target=self._look_for_readers, name="catalog-looker", daemon=True
-            )
             self._looker.start()
 
     def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
-        self._stop.set()
-        self._look_ahead.set()
         super().stop(wake=wake)
-        if self._looker is not None and self._looker is not threading.current_thread():
-            self._looker.join()
+        self._looker.stop(wake=self._look_ahead.set)
 
     def _look_for_readers(self) -> None:
-        """Look at the log whenever a reader has found a look half used, once for each look."""
-        while not self._stop.is_set():
-            self._look_ahead.wait()
-            self._look_ahead.clear()
-            if self._half_used is not self._horizon or self._stop.is_set():
-                continue  # a reader has looked meanwhile
-            try:
-                self.look()
-            except Exception as error:
-                if self._stop.is_set():
-                    return
-                # The next reader looks for itself, and gets the error.
-                if isinstance(error, StrandlineError):
-                    logger.warning("reading the log ahead of its readers failed: %s", error)
-                else:
-                    logger.exception("reading the log ahead of its readers failed")
+        """Look at the log after a reader has found a look half used, once for each look.
+
+        If the look fails, the next reader looks for itself, and gets the error.
+        """
+        self._look_ahead.wait()
+        self._look_ahead.clear()
+        if self._half_used is self._horizon and not self._stop.is_set():
+            self.look()
 
     # -- the present ---------------------------------------------------------------------------
 
