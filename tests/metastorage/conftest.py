@@ -13,22 +13,13 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.metastorage import Metastorage, Outcome, Put, SqlMetastorage
 from strandline.metastorage.etcd.store import EtcdMetastorage
+from tests.conftest import ManualWall
 from tests.metastorage.stores import STORES, Server, StoreKind
 
 LONG = 60.0
 """Seconds given to a waiter that a change has to wake; it wakes within milliseconds."""
 MEETING = 60.0
 """Seconds given to threads that wait for each other; a planted fault does not shorten them."""
-
-
-@dataclass
-class Wall:
-    """A wall clock that stands still until it is set."""
-
-    now: int
-
-    def __call__(self) -> int:
-        return self.now
 
 
 @dataclass
@@ -41,7 +32,7 @@ class Place:
 
     def node(
         self,
-        wall: Wall | None = None,
+        wall: ManualWall | None = None,
         *,
         port: int | None = None,
     ) -> Metastorage:

@@ -10,7 +10,7 @@ from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.layout import EtcdKeys
 from strandline.metastorage.etcd.operations import Pair
 from strandline.metastorage.etcd.store import EtcdMetastorage
-from tests.metastorage.conftest import Wall
+from tests.conftest import ManualWall
 from tests.servers import etcd
 
 
@@ -28,7 +28,7 @@ class EtcdPlace:
 
     def node(
         self,
-        wall: Wall | None = None,
+        wall: ManualWall | None = None,
         *,
         url: str | None = None,
         patience: float = 30.0,

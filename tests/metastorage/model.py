@@ -30,7 +30,7 @@ from strandline.metastorage import (
     ValueIs,
     prefix_end,
 )
-from tests.metastorage.conftest import Wall
+from tests.conftest import ManualWall
 from tests.metastorage.stores import StoreKind
 
 NODES = st.integers(0, 1)
@@ -71,7 +71,7 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.stack = ExitStack()
         folder = self.stack.enter_context(tempfile.TemporaryDirectory())
         address = kind.create(Path(folder))
-        self.walls = [Wall(1_000), Wall(1_000)]
+        self.walls = [ManualWall(1_000), ManualWall(1_000)]
         self.nodes = [
             self.stack.enter_context(kind.open(address, HybridClock(wall))) for wall in self.walls
         ]

@@ -10,11 +10,12 @@ import pytest
 from strandline.clock import timestamp
 from strandline.errors import Conflict
 from strandline.metastorage import Condition, LeaseHeld, Metastorage, Put
-from tests.metastorage.conftest import MEETING, Place, Wall, keys, put
+from tests.conftest import ManualWall
+from tests.metastorage.conftest import MEETING, Place, keys, put
 
 
 def test_a_lease_has_one_holder_and_each_new_holder_gets_a_larger_token(place: Place) -> None:
-    wall = Wall(1_000)
+    wall = ManualWall(1_000)
     store, other = place.node(wall), place.node(wall)
     assert store.lease("lead") is None
     first = store.acquire_lease("lead", "one", ttl_ms=500)
@@ -43,7 +44,7 @@ def test_a_holder_that_acquires_its_lease_again_keeps_the_token(store: Metastora
 
 
 def test_an_expired_lease_stays_expired_for_every_reader(place: Place) -> None:
-    wall, late = Wall(1_000), Wall(1_000)
+    wall, late = ManualWall(1_000), ManualWall(1_000)
     store, slow = place.node(wall), place.node(late)
     first = store.acquire_lease("lead", "one", ttl_ms=500)
     assert first is not None
@@ -67,7 +68,7 @@ def test_an_expired_lease_stays_expired_for_every_reader(place: Place) -> None:
 
 
 def test_a_lease_expires_by_the_time_of_the_store_not_of_the_reader(place: Place) -> None:
-    wall, late = Wall(1_000), Wall(1_000)
+    wall, late = ManualWall(1_000), ManualWall(1_000)
     store, slow = place.node(wall), place.node(late)
     first = slow.acquire_lease("lead", "one", ttl_ms=500)
     assert first is not None
@@ -79,8 +80,8 @@ def test_a_lease_expires_by_the_time_of_the_store_not_of_the_reader(place: Place
 def test_a_write_conditional_on_a_lease_needs_its_token_and_is_refused_after_expiry(
     place: Place,
 ) -> None:
-    wall = Wall(1_000)
-    store, slow = place.node(wall), place.node(Wall(1_000))
+    wall = ManualWall(1_000)
+    store, slow = place.node(wall), place.node(ManualWall(1_000))
     lease = store.acquire_lease("lead", "one", ttl_ms=500)
     assert lease is not None
     relying: list[Condition] = [LeaseHeld("lead", lease.token)]
@@ -98,7 +99,7 @@ def test_a_write_conditional_on_a_lease_needs_its_token_and_is_refused_after_exp
 
 
 def test_a_lost_lease_cannot_be_renewed(place: Place) -> None:
-    wall = Wall(1_000)
+    wall = ManualWall(1_000)
     store = place.node(wall)
     lost = store.acquire_lease("lead", "one", ttl_ms=500)
     assert lost is not None

@@ -17,7 +17,8 @@ from hypothesis import settings
 from strandline.clock import MAX_AHEAD_MS, timestamp
 from strandline.errors import WrongClock
 from strandline.metastorage import Delete, DeleteRange, Head, Outcome, Put
-from tests.metastorage.conftest import MEETING, Place, Wall, put
+from tests.conftest import ManualWall
+from tests.metastorage.conftest import MEETING, Place, put
 from tests.metastorage.model import AS_USUAL, compare_with_a_dictionary
 from tests.metastorage.stores import StoreKind
 from tests.metastorage.work import increment
@@ -34,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_time_increases_with_the_revision_whatever_the_wall_clocks_show(place: Place) -> None:
-    walls = [Wall(1_000), Wall(900_000), Wall(50)]
+    walls = [ManualWall(1_000), ManualWall(900_000), ManualWall(50)]
     nodes = [place.node(wall) for wall in walls]
     dice = random.Random(7)
     seen = [Head(0, timestamp(1))]
@@ -50,7 +51,7 @@ def test_time_increases_with_the_revision_whatever_the_wall_clocks_show(place: P
 
 
 def test_every_write_after_a_check_has_a_later_time(place: Place) -> None:
-    ahead, behind = Wall(1_000_000), Wall(10)
+    ahead, behind = ManualWall(1_000_000), ManualWall(10)
     fast, slow = place.node(ahead), place.node(behind)
     put(slow, "a")
     checked = fast.check()
@@ -64,7 +65,7 @@ def test_every_write_after_a_check_has_a_later_time(place: Place) -> None:
 
 
 def test_a_write_more_than_a_day_ahead_of_the_writers_clock_is_refused(place: Place) -> None:
-    wrong, right = Wall(1_000 + MAX_AHEAD_MS + 1), Wall(1_000)
+    wrong, right = ManualWall(1_000 + MAX_AHEAD_MS + 1), ManualWall(1_000)
     put(place.node(right), "a")
     written = put(place.node(wrong), "a")
     node = place.node(right)
@@ -82,7 +83,7 @@ def test_a_write_more_than_a_day_ahead_of_the_writers_clock_is_refused(place: Pl
 
 def test_checks_and_writes_of_many_threads_have_one_order(place: Place, times: int) -> None:
     """A write that a check did not see must have a time after that of the check."""
-    walls = [Wall(1_000), Wall(5_000), Wall(100)]
+    walls = [ManualWall(1_000), ManualWall(5_000), ManualWall(100)]
     nodes = [place.node(wall) for wall in walls]
     heads: list[Head] = []
     outcomes: list[Outcome] = []

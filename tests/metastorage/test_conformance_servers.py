@@ -12,7 +12,8 @@ import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Metastorage, Put, RevisionIs
-from tests.metastorage.conftest import LONG, Place, Wall, hears, impatient, keys, put
+from tests.conftest import ManualWall
+from tests.metastorage.conftest import LONG, Place, hears, impatient, keys, put
 from tests.metastorage.stores import STORES, Server, StoreKind
 from tests.servers.loopback import Cut, Proxy
 
@@ -52,7 +53,7 @@ def errors_of(calls: list[Callable[[], object]]) -> list[BaseException | None]:
 def test_the_first_call_after_a_restart_of_the_server_succeeds(
     place: Place, server: Server, first: int
 ) -> None:
-    store = place.node(Wall(1_000))
+    store = place.node(ManualWall(1_000))
     before = put(store, "a", b"1")
     with ThreadPoolExecutor(4) as threads:  # opens several connections
         list(threads.map(lambda _: store.range("", "~"), range(16)))

@@ -33,7 +33,8 @@ from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.operations import delete_operation, put_operation
 from strandline.metastorage.etcd.store import EtcdMetastorage
-from tests.metastorage.conftest import Wall, keys, put
+from tests.conftest import ManualWall
+from tests.metastorage.conftest import keys, put
 from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.loopback import Cut, Proxy, ReservedPort
 
@@ -136,7 +137,7 @@ def test_a_layout_of_a_newer_release_is_refused_and_not_changed(place: EtcdPlace
 
 
 def test_time_increases_over_nodes_whose_clocks_differ_by_hours(place: EtcdPlace) -> None:
-    ahead, behind = Wall(9 * HOUR_MS), Wall(HOUR_MS)
+    ahead, behind = ManualWall(9 * HOUR_MS), ManualWall(HOUR_MS)
     fast, slow = place.node(ahead), place.node(behind)
     times = []
     for _ in range(3):
@@ -150,8 +151,8 @@ def test_time_increases_over_nodes_whose_clocks_differ_by_hours(place: EtcdPlace
 
 def test_a_writer_whose_time_was_overtaken_retries_with_a_later_time(place: EtcdPlace) -> None:
     """The check happens between the writer's view, which it remembers, and its write."""
-    behind = Wall(HOUR_MS)
-    writer, other = place.node(behind), place.node(Wall(5 * HOUR_MS))
+    behind = ManualWall(HOUR_MS)
+    writer, other = place.node(behind), place.node(ManualWall(5 * HOUR_MS))
     put(writer, "a")
     checked = other.check()
     outcome = writer.invoke([Exists("a")], [Put("a", b"2")])
@@ -163,7 +164,7 @@ def test_a_lease_is_not_granted_at_a_time_that_was_overtaken(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check happens between the decision about the lease and its write."""
-    store, other = place.node(Wall(HOUR_MS)), place.node(Wall(5 * HOUR_MS))
+    store, other = place.node(ManualWall(HOUR_MS)), place.node(ManualWall(5 * HOUR_MS))
     checked: list[Timestamp] = []
 
     def take_time(clock: HybridClock, stored: Timestamp, *, bounded: bool = True) -> Timestamp:
@@ -192,7 +193,7 @@ def test_a_check_and_a_lease_are_tried_however_late_their_thread_runs(
 
 
 def test_the_time_of_an_idle_store_follows_the_clock(place: EtcdPlace) -> None:
-    wall = Wall(HOUR_MS)
+    wall = ManualWall(HOUR_MS)
     store = place.node(wall)
     put(store, "a")
     wall.now += HOUR_MS
@@ -479,7 +480,7 @@ def test_damaged_keys_raise_corrupt_data(place: EtcdPlace, key: str) -> None:
 
 
 def test_the_smallest_time_is_never_given_twice(place: EtcdPlace) -> None:
-    store, other = place.node(Wall(0)), place.node(Wall(0))
+    store, other = place.node(ManualWall(0)), place.node(ManualWall(0))
     times = [node.check().time for node in (store, other, store, other)]
     assert times == sorted(set(times))
     assert times[0] > Timestamp(0)

@@ -18,7 +18,8 @@ from strandline.metastorage import MAX_VALUE_BYTES, Absent, Delete, DeleteRange,
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
 from strandline.metastorage.etcd.layout import EtcdKeys, Reference, Stored
 from strandline.metastorage.etcd.store import EtcdMetastorage
-from tests.metastorage.conftest import Wall, put
+from tests.conftest import ManualWall
+from tests.metastorage.conftest import put
 from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.loopback import Cut, Proxy
 
@@ -132,7 +133,7 @@ def test_chunks_removed_before_their_invoke_are_written_again(
 
 
 def test_orphaned_chunks_are_removed_once_they_are_old(place: EtcdPlace) -> None:
-    wall = Wall(10 * HOUR_MS)
+    wall = ManualWall(10 * HOUR_MS)
     store = place.node(wall)
     chunks = ChunkedValues(place.gateway, place.keys)
     value = b"x" * (CHUNK_BYTES + 1)
