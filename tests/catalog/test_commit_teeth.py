@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from strandline.catalog import Catalog
-from strandline.catalog.events import AppliedVersion, Listeners
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.requests import Group, Request, Stage, validate
 from strandline.durable import AppliedUpdate, CatalogTransaction, DurableCatalogState
@@ -22,6 +21,7 @@ from tests.catalog import test_lost_appends as lost_appends
 from tests.catalog import test_manager_commits as commits
 from tests.catalog.callers import Managers
 from tests.catalog.node_faults import carry_out_who_has_left, new_ids_for_each_try
+from tests.catalog.timeline_faults import listeners_have_threads_of_their_own
 
 
 def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
@@ -105,16 +105,6 @@ def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCommit, "_append", append)
 
 
-def listeners_in_a_thread_of_their_own(patch: pytest.MonkeyPatch) -> None:
-    """Listeners run in their own threads, and no caller waits for them."""
-    real = Listeners.call
-
-    def tell(self: Listeners, *versions: AppliedVersion) -> None:
-        threading.Thread(target=real, args=(self, *versions), daemon=True).start()
-
-    patch.setattr(Listeners, "call", tell)
-
-
 def lost_to_what_somebody_did(new_manager: Managers) -> None:
     lost_appends.test_a_lost_append_is_validated_again_unless_it_lost_only_to_silent_versions(
         new_manager, silent=False
@@ -130,7 +120,7 @@ TEETH: dict[Callable[[pytest.MonkeyPatch], None], Callable[..., None]] = {
     forget_the_failed: commits.test_a_caller_is_validated_after_the_callers_before_it_and_fails_alone,  # noqa: E501 - a name that states a fact
     exchange_the_authors: commits.test_each_caller_that_shares_an_append_is_the_author_of_its_own_version,  # noqa: E501 - a name that states a fact
     tell_the_refused_at_once: commits.test_a_refused_caller_is_answered_once_the_version_that_refuses_it_is_in_the_log,  # noqa: E501 - a name that states a fact
-    listeners_in_a_thread_of_their_own: listeners.test_the_call_and_the_next_version_wait_until_the_listener_has_returned,  # noqa: E501 - a name that states a fact
+    listeners_have_threads_of_their_own: listeners.test_the_call_and_the_next_version_wait_until_the_listener_has_returned,  # noqa: E501 - a name that states a fact
 }
 
 

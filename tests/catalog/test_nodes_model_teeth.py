@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection
 
-from strandline.catalog import Catalog, CatalogManager, Command, Relation
+from strandline.catalog import Catalog, CatalogManager, Relation
 from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.events import AppliedVersion
 from strandline.catalog.group_commit import GroupCommit
@@ -23,7 +21,9 @@ from strandline.durable.state import TrimmedAway
 from strandline.durable.update import Snapshot
 from strandline.errors import LimitExceeded, OutOfSync, StrandlineError
 from strandline.sql import take_time
+from tests.catalog.scenario_faults import Fault, half_a_batch_is_done
 from tests.catalog.test_nodes_model import ids, run
+from tests.catalog.timeline_faults import a_snapshot_has_the_time_of_today
 
 
 def stale_present(patch: pytest.MonkeyPatch) -> None:
@@ -96,17 +96,6 @@ def trimming_loses_a_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("strandline.durable.log.snapshot_of", lossy)
 
 
-def trimming_takes_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot has the time of the trimming instead of the time of its version."""
-    real = MetastorageLog.snapshot
-
-    def snapshot(self: MetastorageLog, as_of: int | None = None) -> Snapshot:
-        snapshot = real(self, as_of)
-        return snapshot if as_of is None else replace(snapshot, time=self.check().time)
-
-    patch.setattr(MetastorageLog, "snapshot", snapshot)
-
-
 def time_taken_too_early(patch: pytest.MonkeyPatch) -> None:
     """An append takes the time after the last version's, even if later times were given since."""
 
@@ -173,23 +162,6 @@ def limit_of_the_catalog_before_the_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("strandline.catalog.commands.tables._check_limit", check_limit)
 
 
-def batch_applied_by_halves(patch: pytest.MonkeyPatch) -> None:
-    """The commands before a refused command of a batch are executed all the same."""
-    real = CatalogManager.execute
-
-    def execute(self: CatalogManager, commands: Sequence[Command], **options: Any) -> Any:
-        try:
-            return real(self, commands, **options)
-        except StrandlineError:
-            with suppress(StrandlineError):
-                real(self, commands[:-1], **options)
-            raise
-
-    patch.setattr(CatalogManager, "execute", execute)
-
-
-Fault = Callable[[pytest.MonkeyPatch], None]
-
 FAULTS: dict[Fault, str] = {
     stale_present: "an old catalog for the present|is no longer kept|does not exist; the latest is",
     present_between_look_and_apply: "an old catalog for the present",
@@ -200,14 +172,14 @@ FAULTS: dict[Fault, str] = {
         r"is another one|differs from a replay|does not replace the present object|"
         r"Contents object at .* == <"  # what a new node has differs
     ),
-    trimming_takes_the_time_of_today: "has another time",
+    a_snapshot_has_the_time_of_today: "has another time",
     time_taken_too_early: "one time, two answers",
     lost_answer_taken_for_a_loss: r"(AlreadyExists|ObjectNotFound)\(.*not None",
     state_ahead_of_the_history: "applied already|does not follow|does not replace",
     index_outlives_its_table: "is another one",
     limit_of_the_catalog_before_the_batch: r"LimitExceeded\(",
     # The half that was applied is visible, or conflicts with the next command.
-    batch_applied_by_halves: r"is another one|an old catalog|assert \d+ == \d+|\), not .* from",
+    half_a_batch_is_done: r"is another one|an old catalog|assert \d+ == \d+|\), not .* from",
 }
 """Each planted fault, and the complaint that must find it."""
 

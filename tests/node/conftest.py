@@ -66,6 +66,20 @@ def sql(folder: Path, statement: str, *values: object) -> None:
         connection.execute(statement, values)
 
 
+def before_the_next(
+    patch: pytest.MonkeyPatch, owner: object, name: str, act: Callable[[], object]
+) -> None:
+    """Call ``act`` once, just before the next call of ``owner.name``."""
+    real = getattr(owner, name)
+
+    def call(*arguments: object, **named: object) -> object:
+        patch.setattr(owner, name, real)
+        act()
+        return real(*arguments, **named)
+
+    patch.setattr(owner, name, call)
+
+
 def create_table(node: Node, name: str = "t") -> int:
     session = node.session(user="ann")
     definition = TableDefinition(

@@ -23,7 +23,7 @@ from strandline.node.database_mark import KEY, DatabaseMark
 from strandline.node.warehouse_place import accept_database
 from strandline.sql import Database, open_database, stored_time, take_time
 from strandline.sql.postgres_database import PostgresDatabase
-from tests.node.test_warehouse_place import before_the_next
+from tests.node.conftest import before_the_next
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
 from tests.strandline_command import strandline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from strandline.catalog import CatalogManager
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import Conflict, VersionNotFound
 from strandline.node import Node
+from tests.node.conftest import before_the_next
 
 
 class TrimmedNode:
@@ -35,20 +36,6 @@ def scene(folder: Path) -> Iterator[TrimmedNode]:
         yield TrimmedNode(node, other)
 
 
-def before(
-    patch: pytest.MonkeyPatch, owner: type, method: str, meddle: Callable[[], object]
-) -> None:
-    """Call ``meddle`` before the first call of ``method``."""
-    real = getattr(owner, method)
-
-    def call(*arguments: object, **named: object) -> object:
-        patch.setattr(owner, method, real)
-        meddle()
-        return real(*arguments, **named)
-
-    patch.setattr(owner, method, call)
-
-
 def test_a_hold_between_the_check_of_holds_and_the_trim_is_refused(
     scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +46,7 @@ def test_a_hold_between_the_check_of_holds_and_the_trim_is_refused(
             scene.hold()
         refusals.append(refused.value.message)
 
-    before(monkeypatch, CatalogManager, "compact", try_to_hold)
+    before_the_next(monkeypatch, CatalogManager, "compact", try_to_hold)
     assert scene.session.compact(scene.last.version)
     assert len(refusals) == 1
     assert scene.node.transactions.holds.list() == ()
@@ -69,7 +56,7 @@ def test_a_hold_before_the_check_of_holds_stops_the_trim(
     scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holds = type(scene.node.transactions.holds)
-    before(monkeypatch, holds, "raise_low_watermark", scene.hold)
+    before_the_next(monkeypatch, holds, "raise_low_watermark", scene.hold)
     with pytest.raises(Conflict, match="of bob needs the history"):
         scene.session.compact(scene.last.version)
     assert scene.other.catalogs.catalog(scene.middle.version).schema("b") is not None
@@ -78,7 +65,7 @@ def test_a_hold_before_the_check_of_holds_stops_the_trim(
 def test_a_hold_on_history_that_is_kept_is_granted_during_a_trim(
     scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before(monkeypatch, CatalogManager, "compact", scene.hold)
+    before_the_next(monkeypatch, CatalogManager, "compact", scene.hold)
     assert scene.session.compact(scene.middle.version)
     with pytest.raises(Conflict, match="of bob needs the history"):
         scene.session.compact(scene.last.version)
@@ -93,7 +80,7 @@ def test_a_crash_between_the_check_of_holds_and_the_trim_leaves_a_trimmable_stor
     def end() -> None:
         raise Killed
 
-    before(monkeypatch, CatalogManager, "compact", end)
+    before_the_next(monkeypatch, CatalogManager, "compact", end)
     with pytest.raises(Killed):
         scene.session.compact(scene.last.version)
     assert scene.node.catalogs.earliest_catalog().version == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from strandline.errors import InvalidInput, StoreMoved, WrongEnvironment
 from strandline.node.warehouse_place import MARKER, WarehousePlace, recorded_warehouse
 from strandline.sql import Database
 from strandline.sql.sqlite_database import open_url
+from tests.node.conftest import before_the_next
 
 ENVIRONMENT = "e1"
 MODE = 0o700
@@ -22,20 +23,6 @@ def database(tmp_path: Path) -> Iterator[Database]:
     database = open_url(f"sqlite:///{tmp_path}/server.db", patience=10)
     yield database
     database.close()
-
-
-def before_the_next(
-    patch: pytest.MonkeyPatch, owner: object, name: str, act: Callable[[], None]
-) -> None:
-    """Call ``act`` once, just before the next call of ``owner.name``."""
-    real = getattr(owner, name)
-
-    def call(*arguments: object, **named: object) -> object:
-        patch.setattr(owner, name, real)
-        act()
-        return real(*arguments, **named)
-
-    patch.setattr(owner, name, call)
 
 
 def test_two_claims_of_one_process_can_mark_a_folder_concurrently(
