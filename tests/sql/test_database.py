@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 from sqlalchemy import MetaData
@@ -346,3 +346,13 @@ def test_a_write_that_is_no_news_stores_the_time_and_does_not_change_the_mark_of
     with other.read() as connection:
         assert stored_time(connection) == taken
     other.close()
+
+
+def test_a_read_without_a_free_connection_is_refused_in_time(url: str) -> None:
+    with (
+        closing(open_database(url, patience=0.5)) as database,
+        ExitStack() as reads,
+        pytest.raises(DeadlineExceeded, match="no free connection to"),
+    ):
+        for _ in range(100):
+            reads.enter_context(database.read())

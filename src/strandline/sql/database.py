@@ -41,6 +41,7 @@ from types import MappingProxyType
 from typing import ClassVar, Protocol, cast
 
 from sqlalchemy import Connection, MetaData, inspect
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from strandline.errors import (
     CorruptData,
@@ -378,7 +379,7 @@ class Database(ABC):
 
     @abstractmethod
     def _translate(self, error: Exception) -> StrandlineError | None:
-        """The `StrandlineError` for an error of the driver or of the pool, or None."""
+        """The `StrandlineError` for an error of the driver, or None."""
 
     @contextmanager
     def _in_use(self, count: str) -> Iterator[None]:
@@ -391,6 +392,10 @@ class Database(ABC):
             self._counts[count] += 1
         try:
             yield
+        except PoolTimeout as error:
+            raise DeadlineExceeded(
+                f"no free connection to {self.name}: too many reads at once; try again"
+            ) from error
         except Exception as error:
             translated = self._translate(error)
             if translated is None:

@@ -28,7 +28,6 @@ from itertools import count
 from typing import Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from strandline.errors import (
     CorruptData,
@@ -403,14 +402,12 @@ def in_transaction(connection: psycopg.Connection[Any]) -> bool:
 
 
 def translate(error: BaseException, name: str) -> StrandlineError | None:
-    """The `StrandlineError` for an error of PostgreSQL or of the pool.
+    """The `StrandlineError` for an error of PostgreSQL.
 
     None for any other error, and for an error in the caller's input.
     """
-    if not isinstance(error, DBAPIError | PoolTimeout | psycopg.Error):
+    if not isinstance(error, DBAPIError | psycopg.Error):
         return None
-    if isinstance(error, PoolTimeout):
-        return DeadlineExceeded(f"no free connection to {name}: too many reads at once; try again")
     original = getattr(error, "orig", None) or error
     if isinstance(original, NoAnswer):
         return DeadlineExceeded(f"{name} did not answer in time; nothing was changed, try again")

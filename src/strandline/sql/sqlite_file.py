@@ -32,7 +32,6 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from strandline.errors import (
     CorruptData,
@@ -307,14 +306,12 @@ def may_be_in_the_log(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, path: Path) -> StrandlineError | None:
-    """The `StrandlineError` for an error of SQLite or of the pool.
+    """The `StrandlineError` for an error of SQLite.
 
     None for any other error, and for an error of the caller, such as a violated constraint.
     """
-    if not isinstance(error, DBAPIError | PoolTimeout | sqlite3.Error):
+    if not isinstance(error, DBAPIError | sqlite3.Error):
         return None
-    if isinstance(error, PoolTimeout):
-        return DeadlineExceeded(f"no free connection to {path}: too many reads at once; try again")
     code = _code(error)
     reason = getattr(error, "orig", None) or error
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
