@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from strandline.errors import InvalidInput
 from strandline.metastore.session import HttpSession
 from strandline.spark import Tables, configure
 
@@ -50,6 +52,10 @@ def main(thrift_uri: str, http_uri: str, warehouse: str) -> None:
         assert rows == sorted((row.id, row.cost) for row in spark.table("shop.orders").collect())
         past = spark.sql(f"SELECT * FROM `shop@{first}`.orders")
         assert past.columns == ["id", "price"]
+        with pytest.raises(InvalidInput, match=r"^not a condition on shop\.orders: .*nosuch.*\Z"):
+            tables.delete("shop.orders", "nosuch = 1")
+        with pytest.raises(InvalidInput, match=r"^the rows cannot be written: .*STRING.*\Z"):
+            tables.append("shop.orders", spark.sql("SELECT 'x' AS id"))
     spark.stop()
 
 

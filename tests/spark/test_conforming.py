@@ -67,6 +67,16 @@ def test_columns_that_do_not_fit_the_table_are_refused_by_name(
         conform(spark.sql(query), table(ddl))
 
 
+def test_the_message_about_rows_that_do_not_fit_has_no_java_stack(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.pyspark.jvmStacktrace.enabled", "true")  # as in Spark Connect
+    try:
+        with pytest.raises(InvalidInput) as refused:
+            conform(spark.sql("SELECT 'x' AS id"), table("id INT"))
+    finally:
+        spark.conf.unset("spark.sql.pyspark.jvmStacktrace.enabled")
+    assert "\n" not in refused.value.message
+
+
 @pytest.mark.parametrize(
     ("column", "given", "same"),
     [

@@ -6,13 +6,18 @@ files, and a `strandline.metastore.interface.Session` says which files.
 
 try:
     import numpy as _numpy  # noqa: F401  # only to check whether it is installed
-    import pyspark as _pyspark  # noqa: F401  # only to check whether it is installed
+    import pyspark as _pyspark
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"strandline.spark needs PySpark and numpy, but {error.name} is not installed: pip "
         "install 'strandline[spark]'",
         name=error.name,
     ) from error
+if _pyspark.__version__.startswith("3."):
+    raise ImportError(
+        f"strandline.spark needs PySpark 4, but {_pyspark.__version__} is installed: pip install "
+        "'strandline[spark]'"
+    )
 
 from strandline.spark.schemas import configure
 from strandline.spark.tables import ReaderSnapshot, Tables

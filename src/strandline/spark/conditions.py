@@ -48,9 +48,11 @@ def implied_bounds(
 
     Raises `pyspark.errors.AnalysisException` if it is not a condition on ``rows``.
     """
-    plan = getattr(rows.filter(condition), "_jdf", None)
-    if plan is None:
-        return ()  # a Spark Connect session does not expose its plans
+    filtered = rows.filter(condition)
+    plan = getattr(filtered, "_jdf", None)
+    if plan is None:  # a Spark Connect session does not expose its plans
+        _ = filtered.schema  # analyzes the condition, which is not done before
+        return ()
     analyzed = plan.queryExecution().analyzed()
     if analyzed.nodeName() != "Filter":
         return ()

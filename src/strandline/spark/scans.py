@@ -51,6 +51,7 @@ from strandline.spark.schemas import (
     ScanColumn,
     check_reading,
     metadata_for_users,
+    reason_of,
     scan_columns,
 )
 
@@ -113,9 +114,7 @@ def bounds_of(
     try:
         return implied_bounds(columns, condition, column_ids)
     except AnalysisException as error:
-        # Without the plan that follows. The text of a syntax error begins with an empty line.
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidInput(f"not a condition on {table.name}: {reason}") from error
+        raise InvalidInput(f"not a condition on {table.name}: {reason_of(error)}") from error
 
 
 def _live_rows(scan: _Scan, files: TableFiles, *, positions: bool) -> DataFrame:
@@ -204,8 +203,8 @@ class _Scan:
             rows = reader.schema(spark_types.StructType(fields)).load(paths, format=_PARQUET)
         except AnalysisException as error:
             raise Unavailable(
-                f"the files of {self._name} cannot be read in {self.root}: {error}; if the table"
-                " was just being renamed, read again"
+                f"the files of {self._name} cannot be read in {self.root}: {reason_of(error)}; if"
+                " the table was just being renamed, read again"
             ) from error
         helpers = []
         if positions:

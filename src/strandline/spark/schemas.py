@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
@@ -329,6 +330,12 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
 def setting_of(spark: SparkSession, setting: str) -> str:
     """The value of a setting whose case Spark ignores, or its default, in upper case."""
     return str(spark.conf.get(setting)).strip().upper()
+
+
+def reason_of(error: AnalysisException) -> str:
+    """What Spark objects to, without the plan and the Java stack that follow in its text."""
+    # The text of a syntax error begins with an empty line.
+    return str(error).strip().splitlines()[0]
 
 
 def _refuse_stopped(spark: SparkSession) -> None:

@@ -47,6 +47,7 @@ from strandline.spark.schemas import (
     file_schema,
     metadata_for_files,
     nested_ids,
+    reason_of,
     setting_of,
 )
 
@@ -75,7 +76,7 @@ def conform(frame: DataFrame, table: ResolvedTable) -> Conformed:
     try:
         shaped = frame.to(target)
     except AnalysisException as error:
-        raise InvalidInput(f"the rows do not fit {table.name}: {error}") from error
+        raise InvalidInput(f"the rows do not fit {table.name}: {reason_of(error)}") from error
     checked, messages = _with_checks(shaped, table)
     # `DataFrame.to` loses the id of a column in which nothing else changes, because the optimizer
     # drops such a projection; it keeps an alias.
@@ -301,7 +302,7 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
         with _cancelled_by_an_interrupt(frame.sparkSession):
             frame.write.options(**_WRITER_OPTIONS).partitionBy(*keys).parquet(path)
     except AnalysisException as error:
-        raise InvalidInput(f"the rows cannot be written: {error}") from error
+        raise InvalidInput(f"the rows cannot be written: {reason_of(error)}") from error
     except Exception as error:
         text = str(error)
         for message in rows.messages:
