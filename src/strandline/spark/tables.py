@@ -351,8 +351,9 @@ class Tables:
 
         With ``where``, only the rows for which the condition is true; files that contain no such
         rows, as far as their statistics show it, are not read. The set of rows is fixed when this
-        returns, whatever happens before the DataFrame is used. Raises `InvalidInput`,
-        `ObjectNotFound`, `VersionNotFound`, `HoldExpired`, `UnsupportedOperation`.
+        returns. If the table is renamed or dropped before the DataFrame is used, its files have
+        moved, and Spark fails. Raises `InvalidInput`, `ObjectNotFound`, `VersionNotFound`,
+        `HoldExpired`, `UnsupportedOperation`.
         """
         points = (version, time, snapshot, transaction)
         if sum(point is not None for point in points) > 1:
