@@ -32,3 +32,12 @@ def test_pyspark_3_is_refused_at_the_import() -> None:
         "ImportError: strandline.spark needs PySpark 4, but 3.5.9 is installed: pip install"
         " 'strandline[spark]'"
     )
+
+
+def test_a_client_of_spark_connect_alone_needs_no_py4j() -> None:
+    blocked = "import sys; sys.modules['py4j'] = sys.modules['pyspark.core'] = None; "
+    program = blocked + "import strandline.spark"  # as in the package pyspark-client
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr

@@ -17,8 +17,6 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
 from strandline.metastore.interface import ColumnBounds
@@ -196,7 +194,7 @@ def _constant(expression: Expression, *, step: int = 0) -> _Constant | None:
         return None
     try:
         constant = expression.eval(None)
-    except (Py4JJavaError, PySparkException):
+    except Exception:  # py4j's or Spark's; a client of Spark Connect may have no py4j
         return None  # for example a text that is not a number; Spark reports it at the read
     if constant is None:
         return None
