@@ -17,6 +17,7 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
 from strandline.metastore.interface import ColumnBounds
@@ -192,9 +193,11 @@ def _constant(expression: Expression, *, step: int = 0) -> _Constant | None:
     # Function calls are skipped: `now()` has another value when the rows are read.
     if read_write is None or _class(inner) != "Literal":
         return None
+    from py4j.protocol import Py4JJavaError  # a client of Spark Connect may have no py4j
+
     try:
         constant = expression.eval(None)
-    except Exception:  # py4j's or Spark's; a client of Spark Connect may have no py4j
+    except (Py4JJavaError, PySparkException):
         return None  # for example a text that is not a number; Spark reports it at the read
     if constant is None:
         return None
