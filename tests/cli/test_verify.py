@@ -177,6 +177,7 @@ FILES: dict[str, tuple[Callable[[Store], Path], Callable[[Path], None], str]] = 
     "fewer rows": (lambda s: s.data, other_rows, "10 rows, but 1000"),
     "deletes missing": (lambda s: s.deletes, Path.unlink, "No such file"),
     "deletes cut": (lambda s: s.deletes, cut, "damaged"),
+    "no deletes": (lambda s: s.deletes, other_rows, "no column file_id"),
 }
 
 

@@ -312,13 +312,16 @@ class Verification:
     def _delete_file(self, path: Path, size: int, row: DeleteFile) -> str | None:
         if row.bytes not in (0, size):
             return f"it has {size} bytes, but {row.bytes} were written"
+        columns = ["file_id"] if row.form is DeleteForm.POSITIONS else ["file_id", "bitmap"]
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            if row.form is DeleteForm.POSITIONS:
-                counted = pc.value_counts(file.read(columns=["file_id"])["file_id"])
-                counts = {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
-            else:
-                columns = file.read(columns=["file_id", "bitmap"]).to_pylist()
-                counts = {line["file_id"]: _bits(line["bitmap"]) for line in columns}
+            deleted = file.read(columns=columns)
+        if deleted.column_names != columns:
+            return f"it has no column {columns[-1]}, so it is not the delete file that was written"
+        if row.form is DeleteForm.POSITIONS:
+            counted = pc.value_counts(deleted["file_id"])
+            counts = {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
+        else:
+            counts = {line["file_id"]: _bits(line["bitmap"]) for line in deleted.to_pylist()}
         if counts != dict(zip(row.file_ids, row.counts, strict=True)):
             return f"its deleted rows are not the {sum(row.counts)} that were written"
         return None
