@@ -11,6 +11,7 @@ from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Par
 
 from strandline.config import Settings
 from strandline.errors import ObjectNotFound
+from strandline.metastore.interface import AsOf
 from strandline.node.relocation import relocate
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
 
@@ -196,9 +197,32 @@ def test_a_create_asks_who_has_its_place_only_if_a_client_may_have_written_there
     monkeypatch.setattr(hive.node.store.sql_store, "tables_at", spied)
     stub.create_table(table("fresh"))
     assert not asked
-    (lake / "warehouse/d1.db/written").mkdir()
-    stub.create_table(table("written"))
+    for name in ("made", "written"):
+        (lake / f"warehouse/d1.db/{name}").mkdir()
+    stub.create_table(table("made"))
+    assert not asked
+    place = f"file:{lake}/warehouse/d1.db/written"
+    stub.create_table(table("written", sd=storage(location=place)))
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("keeping", ["by_the_drop", "elsewhere"])
+def test_a_table_whose_client_names_no_folder_takes_none_over(
+    stub: Any, hive: HiveNode, lake: Path, keeping: str
+) -> None:
+    """It would show the rows of the dropped table, and reads of the past would find no files."""
+    stub.create_table(table(keeping))
+    place = stub.get_table("d1", keeping).sd.location
+    version = hive.node.metastore.catalogs.present().version
+    if keeping == "elsewhere":
+        moved = stub.get_table("d1", keeping)
+        moved.sd.location = f"file:{lake}/{keeping}"
+        stub.alter_table("d1", keeping, moved)
+    stub.drop_table("d1", keeping, keeping == "elsewhere")
+    stub.create_table(table(keeping))
+    assert stub.get_table("d1", keeping).sd.location.startswith(f"{place}~")
+    past = hive.node.session(user="ann").table(f"d1.{keeping}", at=AsOf(version=version))
+    assert past.location == place.replace("file:", "file://")
 
 
 def test_a_place_whose_folder_was_deleted_stays_that_of_the_dropped_table(

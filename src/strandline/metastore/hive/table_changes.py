@@ -35,6 +35,8 @@ from strandline.metastore.hive.names import (
     same_location,
 )
 from strandline.metastore.hive.parameters import (
+    DERIVED,
+    PATH,
     QuickStatistics,
     if_purge,
     is_counted_table,
@@ -133,7 +135,9 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
     location = client.location or default
     own = call.folders.same(location, default) and call.folders.is_own_table(default)
     if definition.kind is TableKind.MANAGED and own:
-        replaced = _dropped_holder(call, default, table=definition.name)
+        # Otherwise the client has written nothing there. Spark names the folder as its ``path``.
+        is_named = client.location or (PATH, DERIVED) in definition.storage.serde_properties
+        replaced = _dropped_holder(call, default, table=definition.name) if is_named else None
         return CreateTable(schema=schema, definition=definition, instead_of=replaced)
     if definition.kind is TableKind.MANAGED:
         definition = replace(definition, location=location)
