@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from strandline.clock import HybridClock
@@ -212,6 +214,22 @@ def test_the_outcome_of_a_commit_is_known_for_every_kind_of_cut_at_every_message
 
 
 # -- random faults ---------------------------------------------------------------------------------
+
+
+def test_the_proxy_keeps_no_socket_of_a_connection_that_it_cut() -> None:
+    """The random faults cut thousands, more than a process may have sockets."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Proxy(server.getsockname()[1], lambda data: Cut.REQUEST) as line,
+    ):
+        before = psutil.Process().num_fds()
+        for _ in range(10):
+            with socket.create_connection(("127.0.0.1", line.port)) as client:
+                client.sendall(b"x")
+                assert client.recv(1) == b""
+        for thread in line._threads[1:]:
+            thread.join()
+        assert psutil.Process().num_fds() <= before
 
 
 class FailingFiles:

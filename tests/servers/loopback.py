@@ -101,7 +101,7 @@ class Proxy:
         self._taken.set()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
-        self._sockets: list[socket.socket] = []
+        self._sockets: set[socket.socket] = set()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -121,29 +121,39 @@ class Proxy:
         self._taken.set()
         _end(self._listening)
         self._threads[0].join(60)  # from now on, no connection is accepted
-        for connection in self._sockets:
+        for connection in self._sockets.copy():
             _end(connection)
         for thread in self._threads:
             thread.join(60)
-        for connection in (self._listening, *self._sockets):
-            connection.close()
+        self._listening.close()
 
     def _accept(self) -> None:
         while True:
             try:
                 client, _ = self._listening.accept()
-                server = socket.create_connection(("127.0.0.1", self._server))
             except OSError:
                 return
-            self._sockets += [client, server]
-            cut = threading.Event()
-            for target, arguments in (
-                (self._requests, (client, server, cut)),
-                (self._answers, (server, client, cut)),
-            ):
-                thread = threading.Thread(target=target, args=arguments, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            try:
+                server = socket.create_connection(("127.0.0.1", self._server))
+            except OSError:
+                client.close()
+                continue
+            self._sockets.update((client, server))
+            thread = threading.Thread(target=self._pass_on, args=(client, server), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        """Serve one connection, and close its sockets: a test may cut thousands."""
+        cut = threading.Event()
+        arguments = server, client, cut
+        answers = threading.Thread(target=self._answers, args=arguments, daemon=True)
+        answers.start()
+        self._requests(client, server, cut)
+        answers.join()
+        self._sockets.difference_update((client, server))
+        client.close()
+        server.close()
 
     def _requests(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
         with contextlib.suppress(OSError):
