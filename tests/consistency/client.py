@@ -31,7 +31,7 @@ from tests.servers.thrift_client import ThriftClient
 T = TypeVar("T")
 
 _HIDDEN = re.compile(r"`([^`]+@data_([0-9a-f]+)_[^`]+)`")
-_AWAY = re.compile("cannot be (used now|reached)|did not answer|is stopping")
+_AWAY = re.compile("cannot be (used now|reached)|did not answer|no etcd endpoint|is stopping")
 _SCHEMA = "default"
 
 

@@ -22,7 +22,7 @@ from strandline.errors import Conflict, ProtocolError, Stopping, Unavailable, Ve
 from strandline.metastore.interface import Snapshot
 from tests.consistency.client import Client, Table, path_of
 from tests.consistency.history import OPEN, History, is_delete_file
-from tests.servers import postgresql
+from tests.servers import etcd, postgresql
 from tests.servers.served_node import ServedNode
 from tests.servers.stores import EmptyStore
 
@@ -63,11 +63,12 @@ class Cluster:
     def strike(self, rng: random.Random, wait: Callable[[], None]) -> None:
         """Strike a node or the store; call ``wait`` while something is stopped."""
         kinds = ["kill", "stop", "renew"]
-        if "postgresql" in self.store.address:
+        servers = [*([etcd] if "etcd:" in self.store.address else []), postgresql]
+        if "://" in self.store.address:
             kinds = ["kill", "restart", "stop", "crash", "renew", "pause"]
         kind, number = kinds[len(self.strikes) % len(kinds)], rng.randrange(len(self.nodes))
         self.strikes.append(kind)
-        node, server = self.nodes[number], postgresql.running
+        node, server = self.nodes[number], rng.choice(servers).running
         match kind:
             case "kill":
                 self.nodes[number] = self._new_node()

@@ -22,12 +22,11 @@ def judge(operations: list[Operation], folder: Path) -> None:
     assert not complaints, f"{len(complaints)} complaints, {folder}/history.jsonl:\n{shown}"
 
 
-@pytest.mark.parametrize("kind", ["folder", "postgresql"])
 @pytest.mark.parametrize(
-    ("operations", "every"),
+    ("kind", "operations", "every"),
     [
-        pytest.param(300, 50, marks=pytest.mark.slow, id="bounded"),
-        pytest.param(6000, 150, marks=pytest.mark.soak, id="long"),
+        *(pytest.param(kind, 300, 50, marks=pytest.mark.slow) for kind in ("folder", "postgresql")),
+        *(pytest.param(kind, 6000, 150, marks=pytest.mark.soak) for kind in stores.KINDS),
     ],
 )
 def test_the_history_of_a_storm_can_be_explained(
