@@ -424,13 +424,16 @@ def shape(catalog: Catalog) -> State:
 def _see_table(catalog: Catalog, schema: str, name: str, seen: State) -> None:
     table = catalog.table(schema, name)
     assert table is not None
+    granted = dict.fromkeys((grant.grantee for grant in table.privileges), 0)
+    for grant in table.privileges:  # a grantee has one for each time
+        granted[grant.grantee] |= int(grant.privileges)
     seen["table"][table.id] = {
         "schema": table.schema_id,
         "name": name,
         "columns": tuple(column.name for column in table.columns),
         "zone": table.zone_id,
         "comment": table.comment,
-        "grants": {privilege.grantee: int(privilege.privileges) for privilege in table.privileges},
+        "grants": granted,
         "key": table.primary_key_index,
     }
 

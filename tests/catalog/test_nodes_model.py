@@ -31,6 +31,7 @@ from strandline.catalog.commands import (
     CreateTable,
     DropIndex,
     DropTable,
+    GrantPrivileges,
     SetConfiguration,
 )
 from strandline.catalog.events import AppliedVersion
@@ -40,6 +41,7 @@ from strandline.durable import MetastorageLog, ReadOnlyState, Update, durable_st
 from strandline.durable.contents import EMPTY
 from strandline.errors import StrandlineError, Unavailable, VersionNotFound
 from strandline.metastorage import Outcome, SqlMetastorage
+from strandline.model.privileges import ObjectKind, Privilege
 from strandline.sql import open_sqlite
 from tests.catalog.nodes_commands import (
     CHOICES,
@@ -420,6 +422,20 @@ def run(*, examples: int, steps: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_a_table_has_all_privileges_that_were_granted_at_different_times() -> None:
+    nodes = Nodes()
+    try:
+        nodes.execute(0, nodes.toggle("a", "t"))
+        for privilege in (Privilege.INSERT, Privilege.SELECT):
+            grant = GrantPrivileges(
+                kind=ObjectKind.TABLE, name="a.t", privileges=privilege, grantee="public"
+            )
+            nodes.execute(0, [grant])
+            nodes.turn_the_clock(by=60_000)
+    finally:
+        nodes.teardown()
 
 
 @pytest.mark.slow
