@@ -157,6 +157,15 @@ RELEASES = {
         "stash": 2,
         "catalog_log": 1,
     },
+    "0_6_0": {
+        "sql": 3,
+        "metastorage": 2,
+        "transactions": 4,
+        "metastore": 5,
+        "place": 1,
+        "stash": 2,
+        "catalog_log": 1,
+    },
 }
 """The versions of the parts, by the releases that changed tables. 0.1.0 has those of 0.2.0."""
 ROWS = {
