@@ -16,6 +16,7 @@ from strandline.config import Settings
 from strandline.durable import CatalogTransaction, durable_state
 from strandline.durable.migrations import FORMAT
 from strandline.errors import StrandlineError, surface_of
+from strandline.metastore.store.tables import VERSION
 from strandline.model.descriptors import Setting
 from strandline.node import Node
 from strandline.node.address import DATABASE_FILE
@@ -71,6 +72,18 @@ def test_a_preview_of_cleaning_does_not_upgrade_a_store_of_an_older_release(tmp_
         before = list(database.iterdump())
         assert "older release" in run("clean", tmp_path, fails=True)
         assert list(database.iterdump()) == before
+
+
+def test_upgrade_check_names_the_tables_that_a_node_would_upgrade(tmp_path: Path) -> None:
+    Node.open(tmp_path).close()
+    assert "would" not in run("upgrade-check", tmp_path)
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
+        database.execute("UPDATE strandline_schema SET version = 4 WHERE part = 'metastore'")
+        database.commit()
+    would = f"a node would upgrade the tables of 'metastore' from version 4 to {VERSION}"
+    assert would in run("upgrade-check", tmp_path)
+    Node.open(tmp_path).close()
+    assert "would" not in run("upgrade-check", tmp_path)
 
 
 BROKEN = {
@@ -129,7 +142,7 @@ def test_a_system_view_renamed_by_hand_is_added_again(tmp_path: Path) -> None:
         durable_state(log).edit(
             rename, member="a test", raise_fence=raises_fence_of(database), author="ann"
         )
-    assert "a node would add 1 system view" in run("upgrade-check", tmp_path)
+    assert "a node would update 1 system view" in run("upgrade-check", tmp_path)
     Node.open(tmp_path).close()
     assert "would" not in run("upgrade-check", tmp_path)
 

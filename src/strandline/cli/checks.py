@@ -38,7 +38,7 @@ from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.inspection import head_comparison
 from strandline.node.membership import new_member_id, refuse_other_half
 from strandline.node.place import refuse_lost_database
-from strandline.node.store_database import refuse_older_parts
+from strandline.node.store_database import older_parts, refuse_older_parts
 from strandline.node.warehouse_place import recorded_warehouse
 from strandline.sql import Database, open_database, open_sqlite
 
@@ -159,6 +159,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
         state = ReadOnlyState(log, latest_only=True)
         refuse_other_half(database, state)
         applied_steps = format_of(state.recovered[-1].contents)
+        old_tables = list(older_parts(database))
         began = time.monotonic()
         latest = durable_state(log).check_open(member=new_member_id()).recovered[-1]
         objects = sum(_decoded(latest.contents, kind) for kind in COLLECTIONS)
@@ -171,10 +172,14 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
         f"release {__version__} can open this catalog: {objects:,} objects were read in"
         f" {seconds:.1f} s"
     )
+    for part, present, version in old_tables:
+        click.echo(
+            f"a node would upgrade the tables of {part!r} from version {present} to {version}"
+        )
     for migration in MIGRATIONS[applied_steps:]:
         click.echo(f"a node would migrate it: {migration.name}")
     if views:
-        click.echo(f"a node would add {counted(len(views), 'system view')}")
+        click.echo(f"a node would update {counted(len(views), 'system view')}")
 
 
 def _decoded(contents: Contents, kind: str) -> int:

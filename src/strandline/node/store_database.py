@@ -20,7 +20,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from strandline.durable import stash_tables
@@ -126,17 +126,23 @@ def refuse_foreign_parts(database: Database) -> None:
         database.refuse_incomplete(connection, upgraded)
 
 
-def refuse_older_parts(database: Database, *, todo: str) -> None:
-    """Raise `IncompatibleFormat` if an older release wrote a part of the database."""
+def older_parts(database: Database) -> Iterator[tuple[str, int, int]]:
+    """Yield each part that an older release wrote, with its version and that of this program."""
     with database.read() as connection:
         versions = schema_versions.versions_of(connection)
-        for part, (version, _) in PARTS.items():
-            present = versions.get(part)
-            if present is not None and present < version:
-                raise IncompatibleFormat(
-                    f"{database.name} was written by an older release: its part {part!r} has "
-                    f"version {present}, but this program needs version {version}; {todo}"
-                )
+    for part, (version, _) in PARTS.items():
+        present = versions.get(part, version)
+        if present < version:
+            yield part, present, version
+
+
+def refuse_older_parts(database: Database, *, todo: str) -> None:
+    """Raise `IncompatibleFormat` if an older release wrote a part of the database."""
+    for part, present, version in older_parts(database):
+        raise IncompatibleFormat(
+            f"{database.name} was written by an older release: its part {part!r} has "
+            f"version {present}, but this program needs version {version}; {todo}"
+        )
 
 
 def compare_head(folder: Path, database: SqliteDatabase) -> None:
