@@ -28,3 +28,18 @@ def test_reading_or_changing_a_store_imports_neither_clients_nor_servers() -> No
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
+
+
+OLDER_CLICK = """
+import click
+click.ParamType.__class_getitem__ = None
+import strandline.cli.changes, strandline.cli.settings
+"""
+
+
+def test_the_commands_work_with_a_click_whose_parameter_types_are_not_generic() -> None:
+    """Up to 8.3, which `pyproject.toml` allows and other programs often require."""
+    run = subprocess.run(
+        [sys.executable, "-c", OLDER_CLICK], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr

@@ -104,7 +104,7 @@ def executes(nothing: str) -> Callable[[Callable[..., Command]], Callable[..., N
     return decorate
 
 
-class _Versions(click.ParamType[tuple[int, int | None]]):
+class _Versions(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """A version of the catalog, or a range of versions such as ``3..5``."""
 
     name = "version"

@@ -29,7 +29,7 @@ from strandline.errors import InvalidInput
 from strandline.node.settings import FILE_NAME, REGISTRY, Setting, load, shown_settings
 
 
-class _Kind(click.ParamType[object]):
+class _Kind(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """The value of one setting on the command line."""
 
     def __init__(self, setting: Setting) -> None:
