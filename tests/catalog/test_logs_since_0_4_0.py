@@ -1,8 +1,8 @@
-"""A log that release 0.4.0 or 0.5.0 wrote is read and continued, for each kind of log.
+"""A log that release 0.4.0, 0.5.0 or 0.6.0 wrote is read and continued, for each kind of log.
 
-``tests/golden/log_0_4_0_*.json`` and ``log_0_5_0_*.json`` contain the statements that recreate the
-SQLite database of the log, its blobs, and the objects and time of each version as that release
-showed them. Each log was trimmed. Those of 0.5.0 begin with the fence of a second epoch.
+``tests/golden/log_0_4_0_*.json`` and so on contain the statements that recreate the SQLite database
+of the log, its blobs, and the objects and time of each version as that release showed them. Each
+log was trimmed. Those since 0.5.0 were continued by a second epoch.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ KINDS = {
     "shadow": "shadow in sqlite",
 }
 OF_0_4_0 = ("0_4_0_stash", "0_4_0_persist")
+SINCE_0_5_0 = [f"{release}_{kind}" for release in ("0_5_0", "0_6_0") for kind in KINDS]
 
 
 class Golden:
@@ -52,7 +53,7 @@ class Golden:
             blob.write_bytes(bytes.fromhex(data))
 
 
-@pytest.fixture(params=[*OF_0_4_0, *(f"0_5_0_{kind}" for kind in KINDS)])
+@pytest.fixture(params=[*OF_0_4_0, *SINCE_0_5_0])
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
     return Golden(request.param, tmp_path)
 
