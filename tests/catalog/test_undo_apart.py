@@ -46,14 +46,26 @@ def grant(privilege: Privilege) -> Command:
     return GrantPrivileges(kind=TABLE, name="s.t", privileges=privilege, grantee="bob")
 
 
+def give_to(owner: str) -> Command:
+    return SetOwner(kind=TABLE, schema="s", name="t", owner=owner)
+
+
+def comment(text: str) -> Command:
+    return CommentOn(kind=TABLE, name="s.t", text=text)
+
+
+def set_property(name: str) -> Command:
+    return SetTableProperties(schema="s", table="t", set=((name, "1"),))
+
+
 PARTS: dict[str, tuple[Command, Command]] = {
     "columns": (
         DropColumns(schema="s", table="t", names=("x",)),
         AddColumns(schema="s", table="t", columns=(column("y int"),)),
     ),
-    "owner": tuple(SetOwner(kind=TABLE, schema="s", name="t", owner=name) for name in "cd"),  # type: ignore[dict-item]  # two
-    "comment": tuple(CommentOn(kind=TABLE, name="s.t", text=text) for text in "ef"),  # type: ignore[dict-item]  # two
-    "properties": tuple(SetTableProperties(schema="s", table="t", set=((k, "1"),)) for k in "gh"),  # type: ignore[dict-item]  # two
+    "owner": (give_to("carl"), give_to("dora")),
+    "comment": (comment("first"), comment("second")),
+    "properties": (set_property("g"), set_property("h")),
     "privileges": (grant(Privilege.SELECT), grant(Privilege.INSERT)),
 }
 """For each part of a table, two commands that change it."""
@@ -99,11 +111,11 @@ def test_a_later_owner_stays_although_it_has_the_former_name_of_a_role(
     manager: CatalogManager,
 ) -> None:
     """The name of the role that owned the table is another's since."""
-    run(manager, SetOwner(kind=TABLE, schema="s", name="t", owner="bob"))
+    run(manager, give_to("bob"))
     version = run(manager, PARTS["columns"][0])
     run(manager, RenameRole(name="bob", new_name="rob"))
     run(manager, CreateRole(name="bob"))
-    run(manager, SetOwner(kind=TABLE, schema="s", name="t", owner="bob"))
+    run(manager, give_to("bob"))
     undo(manager, version)
     assert table(manager).owner == "bob"
 
@@ -122,11 +134,10 @@ def test_a_table_and_a_schema_that_were_renamed_get_back_what_was_changed_before
 
 def test_the_owner_of_an_index_goes_back_while_its_status_stays(manager: CatalogManager) -> None:
     run(manager, CreateIndex(schema="s", index="i", table="t", columns=("k",)))
-    index = manager.present().contents
-    (index_id,) = (stored.id for stored in index.objects("index"))
+    (created,) = manager.present().contents.objects("index")
     version = run(manager, PARTS["owner"][0])
-    run(manager, StartBuildingIndex(index_id=index_id))
-    run(manager, MakeIndexAvailable(index_id=index_id))
+    run(manager, StartBuildingIndex(index_id=created.id))
+    run(manager, MakeIndexAvailable(index_id=created.id))
     undo(manager, version)
     (stored,) = manager.present().contents.objects("index")
     assert (stored.value.owner, stored.value.status) == ("ann", IndexStatus.AVAILABLE)

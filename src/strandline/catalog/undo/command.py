@@ -394,8 +394,9 @@ class _Step:
         whole = self._whole(change.kind, earlier)
         value = declared_kind(change.kind).undo.comes_back(earlier, now, net, whole)
         then = getattr(value, "owner", "")
-        is_kept = now is not None and getattr(now, "owner", "") == then
-        if not is_kept and (owner := self._present_owner(then)) != then:
+        # A present owner has its present name: that may be another role's former one.
+        is_present = now is not None and getattr(now, "owner", "") == then
+        if not is_present and (owner := self._present_owner(then)) != then:
             value = replace(value, owner=owner)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value

@@ -91,7 +91,7 @@ def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dic
     return {target: net for target, net in effects.items() if net.old != net.new}
 
 
-# -- what a version did not change ---------------------------------------------------------------
+# -- what a version did not change -----------------------------------------------------------------
 
 _APART = (("owner", "owner_type"), ("comment",), ("properties",), ("privileges",))
 """Groups of fields on which the rest of an object does not depend. Each is undone by itself."""
