@@ -12,6 +12,7 @@ import gc
 import resource
 import signal
 import threading
+import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -163,14 +164,18 @@ class Levers:
         return {name: count for name, count in classes.items() if name.startswith("strandline.")}
 
     def is_cycle_freed(self) -> bool:
-        """Make two objects that refer to each other; whether the node frees them by itself."""
+        """Make pairs of objects that refer to each other; whether the node frees one by itself.
+
+        A pair that is made while the node collects garbage may stay, so there are several.
+        """
         gc.disable()
-        freed = threading.Event()
-        one, other = Gate(), Gate()
-        one.other, other.other = other, one  # type: ignore[attr-defined]  # only for this
-        weakref.finalize(one, freed.set)
-        del one, other
-        return freed.wait(LONG)
+        freed, end = threading.Event(), time.monotonic() + LONG
+        while not freed.wait(0.1) and time.monotonic() < end:
+            one, other = Gate(), Gate()
+            one.other, other.other = other, one  # type: ignore[attr-defined]  # only for this
+            weakref.finalize(one, freed.set)
+            del one, other
+        return freed.is_set()
 
     def set_back(self) -> None:
         """Let the node notice that its catalog was set back."""
