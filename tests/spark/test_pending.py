@@ -19,35 +19,57 @@ NOTHING: Any = None
 
 
 class _Contended:
-    """Transactions; the first ``conflicts`` of them fail with a conflict at commit."""
+    """Transactions of ``seconds``; the first ``conflicts`` of them fail with a conflict at commit.
 
-    def __init__(self, conflicts: int) -> None:
-        self.conflicts = conflicts
+    Has the clock by which they and the pauses between them take time.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, conflicts: int, *, seconds: float) -> None:
+        self.conflicts, self.seconds = conflicts, seconds
         self.begun = 0
+        self.now = 0.0
+        self.pauses: list[float] = []
+        monkeypatch.setattr(tables, "tables_transaction", self)
+        monkeypatch.setattr(tables, "elapsed_seconds", lambda: self.now)
+        monkeypatch.setattr(tables, "sleep", self.sleep)
 
     @contextmanager
     def __call__(self, *_: object) -> Iterator[_Contended]:
         self.begun += 1
         yield self
+        self.now += self.seconds
         if self.begun <= self.conflicts:
             raise WriteConflict("bob was first")
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
 
     def delete(self, name: str, condition: str) -> Counts:
         return Counts(rows=self.begun, files=1)
 
 
-def test_a_delete_is_retried_after_a_write_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
-    contended = _Contended(2)
-    monkeypatch.setattr(tables, "tables_transaction", contended)
-    assert Tables(NOTHING, NOTHING).delete("t", "a = 1") == Counts(rows=3, files=1)
+def test_a_delete_is_retried_after_many_write_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    _Contended(monkeypatch, 20, seconds=0.5)
+    assert Tables(NOTHING, NOTHING).delete("t", "a = 1") == Counts(rows=21, files=1)
 
 
-def test_a_delete_gives_up_after_five_write_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    contended = _Contended(1000)
-    monkeypatch.setattr(tables, "tables_transaction", contended)
-    with pytest.raises(WriteConflict, match=r"bob was first \(tried 5 times\)"):
+def test_the_random_pause_after_a_conflict_grows_with_the_work_that_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contended = _Contended(monkeypatch, 3, seconds=2.0)
+    monkeypatch.setattr(tables, "uniform", lambda low, high: high - low)
+    Tables(NOTHING, NOTHING).delete("t", "a = 1")
+    assert contended.pauses == [2.0, 4.0, 6.0]
+
+
+def test_a_delete_gives_up_after_its_time_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contended = _Contended(monkeypatch, 1_000_000, seconds=60.0)
+    with pytest.raises(WriteConflict, match=r"^bob was first; .* \d+ times in 30 minutes; run it"):
         Tables(NOTHING, NOTHING).delete("t", "a = 1")
-    assert contended.begun == 5
+    assert contended.now - tables.DELETE_SECONDS <= 60
 
 
 @pytest.mark.parametrize("name", ["append", "delete", "read", "txn_id"])

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Mapping, MutableSequence, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
+from random import uniform
+from time import sleep
 from types import TracebackType
 from typing import NoReturn
 
@@ -26,7 +28,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.clock import Timestamp, parse_timestamp
+from strandline.clock import Timestamp, elapsed_seconds, parse_timestamp
 from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
@@ -45,7 +47,8 @@ from strandline.transactions import Hold, ValidWriteIdList
 logger = logging.getLogger(__name__)
 
 PROVIDER = "strandline"
-DELETE_ATTEMPTS = 5
+DELETE_SECONDS = 1800
+"""The time after which `Tables.delete` no longer tries again after a conflict."""
 Moment = datetime | str | Timestamp
 """A time as a caller gives it. A text or datetime without a zone is UTC; a `Timestamp` is exact."""
 
@@ -390,15 +393,24 @@ class Tables:
         """Delete rows in a transaction of its own; see `TablesTransaction.delete`.
 
         If another transaction changed the same files first, the condition is evaluated again on the
-        rows as they are then, up to `DELETE_ATTEMPTS` times.
+        rows as they are then. This is repeated, after pauses, for `DELETE_SECONDS`.
         """
-        attempt = 1
+        attempts = 0
+        deadline = elapsed_seconds() + DELETE_SECONDS
         while True:
+            attempts += 1
+            began = elapsed_seconds()
             try:
                 with self.transaction() as transaction:
                     return transaction.delete(name, condition)
             except WriteConflict as conflict:
-                if attempt == DELETE_ATTEMPTS:
-                    raise WriteConflict(f"{conflict.message} (tried {attempt} times)") from conflict
+                now = elapsed_seconds()
+                if now >= deadline:
+                    raise WriteConflict(
+                        f"{conflict.message}; tried {attempts} times in {DELETE_SECONDS // 60} "
+                        "minutes; run it again when fewer transactions delete from the table, or "
+                        "partition the table so that they delete from different files"
+                    ) from conflict
                 logger.info("deleting from %s again after a conflict: %s", name, conflict.message)
-                attempt += 1
+                # Each conflict makes it likelier that many compete, and costs as much as the work.
+                sleep(uniform(0, min(attempts * (now - began), deadline - now)))
