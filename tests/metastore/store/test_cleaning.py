@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import Connection
 
 from strandline.catalog.commands import DropTable
 from strandline.cli import main
@@ -20,7 +22,8 @@ from strandline.clock import system_wall_clock
 from strandline.config import Settings
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
-from strandline.metastore.store import cleaned_files, cleaning
+from strandline.metastore.store import cleaned_files, cleaning, removed_rows
+from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile, RowKind
@@ -81,6 +84,40 @@ def test_a_delete_file_goes_before_a_client_may_use_the_ids_of_its_data_files_ag
     lake.wait()
     assert lake.clean() == [("removed rows", 1, 1)]
     assert lake.on_disk() == {"3.parquet", "again.parquet", "of-3.parquet"}
+
+
+def test_two_processes_that_clean_one_table_at_once_warn_of_nothing(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake = in_folder
+    table = lake.create()
+    data = DataFile(file_id=1, path="1.parquet", rows=9, bytes=4)
+    for add in (data, DeleteFile(path="of-1.parquet", file_ids=(1,), counts=(5,))):
+        lake.put("t", add.path)
+        txn_id = lake.session.begin().txn_id
+        lake.session.stage(txn_id, table, add=[add])
+        lake.session.commit(txn_id)
+    lake.remove(table, data.path)
+    lake.wait()
+    real = removed_rows.delete_files_of_none
+    other: list[Cleanable] = []
+
+    def read_and_let_another_clean(connection: Connection, table_id: int) -> list[int]:
+        row_ids = real(connection, table_id)
+        monkeypatch.setattr(cleaning, "delete_files_of_none", real)
+        other.append(lake.node.cleaner.clean())
+        return row_ids
+
+    monkeypatch.setattr(cleaning, "delete_files_of_none", read_and_let_another_clean)
+    caplog.set_level(logging.INFO)
+    assert lake.node.cleaner.clean().parts == ()
+    assert [part.what for part in other[0].parts] == ["removed rows"]
+    told = [each for each in caplog.records if "the next pass cleans" in each.message]
+    assert [each.levelname for each in told] == ["INFO"]
+    assert "default.t" in told[0].message
+    lake.wait()
+    assert lake.clean() == [("removed rows", 1, 1)]  # the delete file
+    assert lake.on_disk() == set()
 
 
 def test_files_removed_just_now_are_kept_even_if_their_history_is_trimmed(in_folder: Lake) -> None:

@@ -283,7 +283,9 @@ class Cleaner:
                 with self._store.change(table.id, author=_AUTHOR) as change:
                     change.stage(remove=row_ids)
         except (CorruptData, WriteConflict) as error:
-            logger.warning("the removed rows of table %s stay for now: %s", table.name, error)
+            level = logging.INFO if isinstance(error, WriteConflict) else logging.WARNING
+            name = self._name(table, table.id)
+            logger.log(level, "the next pass cleans the removed rows of %s: %s", name, error)
             return False
         return True
 
