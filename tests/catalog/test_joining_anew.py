@@ -133,6 +133,18 @@ def test_a_node_does_not_join_a_newer_deploy_generation(
     assert applied.contents.count("schema") == 3
 
 
+def test_the_applier_of_a_replaced_node_ends_and_announces_no_other_attempt(
+    new_log: NewLog, manager: CatalogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager.start()
+    applier = manager._applier._thread
+    assert applier is not None
+    take_over(new_log(), generation=1)
+    applier.join(10)
+    assert not applier.is_alive()
+    assert caplog.messages == []
+
+
 def test_commands_not_yet_validated_when_the_node_is_fenced_run_under_the_newer_epoch(
     new_log: NewLog, manager: CatalogManager
 ) -> None:

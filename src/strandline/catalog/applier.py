@@ -48,6 +48,7 @@ from strandline.durable import (
     DurableCatalogState,
     Frontier,
     SetBack,
+    Superseded,
     Update,
     config_in,
     joined_anew,
@@ -157,7 +158,7 @@ class CatalogApplier:
         self._listeners = Listeners()
         self._stop = threading.Event()
         self._applier = FollowingThread(
-            self._follow, name="catalog-applier", expected=(Unavailable, Fenced, SetBack)
+            self._follow, name="catalog-applier", expected=(Unavailable, Fenced)
         )
         self._quiet = ROUND_SECONDS
         self._joined_anew = 0
@@ -216,6 +217,8 @@ class CatalogApplier:
                 self._quiet = ROUND_SECONDS
             else:
                 self._set_back_check.looked(began)
+        except (SetBack, Superseded) as final:  # of every later call too, and the process ends
+            raise Stopping(final.message) from final
         except Exception:
             self._check_running()
             self._set_back_check.look_failed()
