@@ -56,7 +56,15 @@ def main(thrift_uri: str, http_uri: str, warehouse: str) -> None:
             tables.delete("shop.orders", "nosuch = 1")
         with pytest.raises(InvalidInput, match=r"^the rows cannot be written: .*STRING.*\Z"):
             tables.append("shop.orders", spark.sql("SELECT 'x' AS id"))
-    spark.stop()
+        frame = spark.range(1)
+        spark.stop()
+        for use in (
+            lambda: tables.read("shop.orders"),
+            lambda: tables.append("shop.orders", frame),
+            lambda: tables.delete("shop.orders", "true"),
+        ):
+            with pytest.raises(InvalidInput, match="session was stopped: build another"):
+                use()
 
 
 if __name__ == "__main__":
