@@ -107,6 +107,19 @@ def test_a_part_is_undone_unless_the_same_part_was_changed_since(
     assert uncounted(table(manager)) == uncounted(present)
 
 
+def test_a_grant_keeps_the_creation_of_its_table_from_being_undone_until_it_is_taken_back(
+    manager: CatalogManager,
+) -> None:
+    created = run(manager, create_table("s.u", "k int"))
+    to_bob = GrantPrivileges(kind=TABLE, name="s.u", privileges=Privilege.SELECT, grantee="bob")
+    granted = run(manager, to_bob, author="eve")
+    with pytest.raises(Conflict, match=r"by eve \(grant\); undo that first, or drop it$"):
+        undo(manager, created)
+    undo(manager, granted)
+    undo(manager, created)
+    assert manager.present().table("s", "u") is None
+
+
 def test_a_later_owner_stays_although_it_has_the_former_name_of_a_role(
     manager: CatalogManager,
 ) -> None:

@@ -227,9 +227,8 @@ class Undo:
             what = "came back" if left is None else "was altered again"
         if now is None or left is None:
             since = since[-1:]  # that one undid the others, or made them irrelevant
-        raise Conflict(
-            f"{named} {what} in {listed(since, target)}; undo that first, or change it by hand"
-        )
+        by_hand = "drop it" if now is not None and net.old is None else "change it by hand"
+        raise Conflict(f"{named} {what} in {listed(since, target)}; undo that first, or {by_hand}")
 
     @cached_property
     def _later_by_target(self) -> dict[Target, list[Update]]:
