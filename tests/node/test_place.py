@@ -105,7 +105,7 @@ def test_a_relocated_copy_changes_only_its_own_files(lake: Path, copied: Path) -
 
 def test_a_relocated_copy_has_its_own_environment(lake: Path, copied: Path) -> None:
     relocated = relocate(copied, copy=True)
-    assert (relocated.old_path, relocated.path, relocated.copy) == (str(lake), str(copied), True)
+    assert relocated.path == str(copied)
     environments = set()
     for folder in (lake, copied):
         with Node.open(folder) as node, node.database.read() as connection:
@@ -161,7 +161,7 @@ def test_a_store_whose_original_still_exists_is_not_taken_for_moved(
     with pytest.raises(Conflict, match="cannot be read"):
         relocate(copied, copy=False)
     shutil.rmtree(lake)
-    assert relocate(copied, copy=False).old_path == str(lake)
+    assert relocate(copied, copy=False).path == str(copied)
 
 
 def test_a_restored_database_is_distinguished_from_the_previous_one(

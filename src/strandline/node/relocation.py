@@ -45,12 +45,10 @@ from strandline.sql.schema_versions import FENCE
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """The result of `relocate`: the old and the new path, and the environment id from now on."""
+    """The path of a store and its environment id, from its `relocate` on."""
 
-    old_path: str | None
     path: str
     environment: str
-    copy: bool
 
 
 def relocate(folder: str | Path, *, copy: bool) -> Relocated:
@@ -118,7 +116,7 @@ def take_place(
     with database.write() as connection:
         put_places(connection, foreign_places(connection, folders_of(names)))
         put(connection, RecordedPlace(present.path, present.inode, names))
-    return Relocated(old, present.path, environment, copy)
+    return Relocated(present.path, environment)
 
 
 def refuse_unmoved_folder(old: Path, folder: Path, environment: str) -> None:
