@@ -62,6 +62,8 @@ class Point:
     def spoken(self) -> str:
         """The point, for messages: its version, and its time if it was named by one."""
         version = f"version {self.catalog.version} of the catalog"
+        if not self.catalog.version:
+            return f"{version}, which is empty: the store was created later"
         if self.at.time is None:
             return version
         return f"{version}, the one of {format_timestamp(self.at.time)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -189,6 +190,26 @@ def test_the_error_for_a_missing_version_names_it(hive: HiveNode, stub: Any) -> 
     assert kind == "NoSuchObjectException"
     assert "version 999 does not exist" in text
     assert refusal(lambda: stub.get_database("d1@0"))[0] == "NoSuchObjectException"
+
+
+def test_the_log_says_what_a_past_version_or_time_lacks(
+    hive: HiveNode, stub: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark only shows that it found nothing. It asks for present names before it creates them."""
+    caplog.set_level(logging.INFO, "strandline.calls")
+    before = version(hive)
+    stub.create_table(table("t1"))
+    for schema in (f"d1@{before}", "d1@1999-01-01", "d1@0", "nosuch@1"):
+        assert refusal(lambda name=schema: stub.get_table(name, "t1"))[0] == "NoSuchObjectException"
+    for schema in ("d1", "nosuch"):
+        assert refusal(lambda name=schema: stub.get_table(name, "t9"))[0] == "NoSuchObjectException"
+    empty = "schema d1 does not exist in version 0 of the catalog, which is empty: the store was"
+    assert [message.removesuffix(" created later") for message in caplog.messages] == [
+        f"table d1.t1 does not exist in version {before} of the catalog",
+        empty,
+        empty,
+        "schema nosuch does not exist in version 1 of the catalog",
+    ]
 
 
 def test_the_error_for_a_trimmed_version_names_the_earliest_one(hive: HiveNode, stub: Any) -> None:

@@ -7,6 +7,7 @@ is in `strandline.metastore.reader.Reader`.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +47,8 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.privileges import Privilege
+
+logger = logging.getLogger("strandline.calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class HiveReader(Reader):
         point = await self.point(at)
         schema = point.catalog.schema(own_name)
         if schema is None or not is_shown(schema):
+            _note_absent(point, f"schema {own_name}")
             return None
         self.require_reach(point, schema)
         return Scope(shown_schema(name), schema, point)
@@ -129,6 +133,8 @@ class HiveReader(Reader):
         scope = await self.find_scope(schema)
         scope_and_relation = None if scope is None else self.find_relation(scope, name)
         if scope_and_relation is None:
+            if scope is not None:
+                _note_absent(scope.point, f"table {scope.schema.name}.{name}")
             raise ObjectNotFound(f"{schema}.{name} table not found")
         scope, relation = scope_and_relation
         self.access.at(scope.catalog).require_any(need, relation)
@@ -245,6 +251,12 @@ class HiveReader(Reader):
             return self.metastore.folders.path(location)
         except StrandlineError:
             return None
+
+
+def _note_absent(point: Point, what: str) -> None:
+    """Tell the user of a past name what is missing. Spark shows only that it found nothing."""
+    if point.at != PRESENT:
+        logger.info("%s does not exist in %s", what, point.spoken)
 
 
 def _as_of(scope: Scope, view: ViewDescriptor) -> ViewDescriptor:
