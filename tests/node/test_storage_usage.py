@@ -27,7 +27,14 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.catalog.storage_usage import RecordedSizes, storage_usage_of
-from strandline.clock import Timestamp, add_milliseconds
+from strandline.clock import (
+    MIN_TIMESTAMP,
+    Timestamp,
+    add_milliseconds,
+    milliseconds_before,
+    system_wall_clock,
+)
+from strandline.config import Settings
 from strandline.durable import UpdateLog
 from strandline.durable.log import Scanned
 from strandline.errors import CorruptData, ObjectNotFound, Stopping
@@ -140,7 +147,7 @@ def record(
         sizes,
         catalog=node.catalogs.present(),
         at=at,
-        retention_ms=days * DAY_MS,
+        oldest=milliseconds_before(at, days * DAY_MS) if days else MIN_TIMESTAMP,
     )
 
 
@@ -202,6 +209,24 @@ def test_a_node_removes_records_older_than_its_retention_setting(store: stores.E
         assert [usage.size_bytes for usage in node.session(user="ann").storage_usage("s.a")] == [3]
 
 
+def test_a_leap_of_the_clock_does_not_age_the_records(tmp_path: Path) -> None:
+    """A node starts again with a clock that is months ahead."""
+    settings = Settings(storage_usage_interval_ms=0, clock_ahead_limit_ms=DAY_MS)
+    ahead = [0]
+    for size in (1, 2):
+        with Node.open(
+            tmp_path / "lake", settings=settings, wall=lambda: system_wall_clock() + ahead[0]
+        ) as node:
+            if size == 1:
+                node.session(user="ann").execute([CreateSchema(name="s"), table("a")])
+                node.transactions.holds.cleaning_limit()
+            write(node, "s.a", "1", size)
+            node.storage.measure()
+            recorded = node.session(user="ann").storage_usage("s.a")
+        ahead[0] = 90 * DAY_MS
+    assert [usage.size_bytes for usage in recorded] == [1, 2]
+
+
 def wait_until(node: Node, time: Timestamp) -> None:
     while node.catalogs.now() <= time:
         pass
@@ -227,7 +252,7 @@ def test_only_one_of_two_concurrent_measurements_is_recorded(
         version = node.catalogs.present().version
         at = add_milliseconds(other.catalogs.now(), 9 * DAY_MS)
         storage_usage.record_storage_usage(
-            other.catalogs, RecordedSizes(), {a: 99}, catalog=catalog, at=at, retention_ms=1
+            other.catalogs, RecordedSizes(), {a: 99}, catalog=catalog, at=at, oldest=at
         )
         assert other.catalogs.present().version == version
         assert sizes(node)["s.a"] == 0
@@ -274,7 +299,14 @@ def test_a_measurement_is_due_an_hour_after_the_first_start_and_then_each_day(
     node: Node, clock_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock_of(0)
-    fresh = StorageRecorder(node.database, node.folders, node.catalogs, node.settings, Chores())
+    fresh = StorageRecorder(
+        node.database,
+        node.folders,
+        node.catalogs,
+        node.settings,
+        Chores(),
+        time_before=node.transactions.holds.time_before,
+    )
     clock_of(3_590_000)
     assert not fresh.is_due()
     clock_of(3_600_000)

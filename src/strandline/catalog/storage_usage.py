@@ -20,13 +20,7 @@ from strandline import work
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.manager import CatalogManager
 from strandline.catalog.planning import Planning
-from strandline.clock import (
-    MIN_TIMESTAMP,
-    Timestamp,
-    add_milliseconds,
-    milliseconds,
-    milliseconds_before,
-)
+from strandline.clock import Timestamp, add_milliseconds, milliseconds
 from strandline.durable import UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.log import Scanned
@@ -119,17 +113,16 @@ def record_storage_usage(
     *,
     catalog: Catalog,
     at: Timestamp,
-    retention_ms: int,
+    oldest: Timestamp,
 ) -> None:
     """Record those of ``sizes`` (bytes by table id) that differ from the last sizes in the log.
 
     They were measured at ``at``. ``catalog`` is a catalog from before that: if another measurement
-    was recorded since, nothing is recorded. If ``retention_ms`` is not 0, older events are removed;
-    a table of ``catalog`` that was not measured keeps its last size, which is recorded again if its
-    event is removed. Raises what `CatalogManager.execute` raises, and `CorruptData`.
+    was recorded since, nothing is recorded. Events from before ``oldest`` are removed; a table of
+    ``catalog`` that was not measured keeps its last size, which is recorded again if its event is
+    removed. Raises what `CatalogManager.execute` raises, and `CorruptData`.
     """
     recorded.read(manager.state.log)
-    oldest = milliseconds_before(at, retention_ms) if retention_ms else MIN_TIMESTAMP
     removed = recorded.last_version_before(oldest)
     kept_sizes, last = recorded.sizes_above(removed), recorded.sizes_above(0)
     known = {table: size for table, size in last.items() if catalog.table_by_id(table) is not None}

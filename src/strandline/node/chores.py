@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.storage_usage import RecordedSizes, measured, record_storage_usage
-from strandline.clock import Timestamp, milliseconds
+from strandline.clock import MIN_TIMESTAMP, Timestamp, milliseconds
 from strandline.config import Settings
 from strandline.errors import Stopping, Unavailable
 from strandline.metastore.store.storage_sizes import measured_sizes
@@ -98,7 +98,10 @@ class Chores:
 
 
 class StorageRecorder:
-    """See the module. ``chores`` says when the node stops."""
+    """See the module. ``chores`` says when the node stops.
+
+    ``time_before`` returns the time that many milliseconds ago, not counting leaps of the clock.
+    """
 
     def __init__(
         self,
@@ -107,6 +110,8 @@ class StorageRecorder:
         catalogs: CatalogManager,
         settings: Settings,
         chores: Chores,
+        *,
+        time_before: Callable[[int], Timestamp],
     ) -> None:
         self._database = database
         self._folders = folders
@@ -114,6 +119,7 @@ class StorageRecorder:
         self._interval_ms = settings.storage_usage_interval_ms
         self._retention_ms = settings.storage_usage_retention_ms
         self._chores = chores
+        self._time_before = time_before
         self._recorded = RecordedSizes(chores.refuse_when_stopping)
         self._opened_at = catalogs.now()
         self._tried_at: Timestamp | None = None
@@ -140,6 +146,7 @@ class StorageRecorder:
         and what `record_storage_usage` raises.
         """
         catalog, now = self._catalogs.present(), self._catalogs.now()
+        retention_ms = self._retention_ms
         sizes = measured_sizes(
             self._database,
             self._folders,
@@ -152,5 +159,5 @@ class StorageRecorder:
             sizes,
             catalog=catalog,
             at=now,
-            retention_ms=self._retention_ms,
+            oldest=self._time_before(retention_ms) if retention_ms else MIN_TIMESTAMP,
         )

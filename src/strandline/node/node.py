@@ -155,7 +155,12 @@ class Node:
         store.watch()
         self._chores = chores = Chores()
         self.storage = StorageRecorder(
-            store.database, store.folders, self.catalogs, settings, chores
+            store.database,
+            store.folders,
+            self.catalogs,
+            settings,
+            chores,
+            time_before=self.transactions.holds.time_before,
         )
         self._note_mark: Callable[[], object] | None = None
         if store.mark is not None:
