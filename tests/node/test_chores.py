@@ -55,6 +55,26 @@ def test_a_failed_chore_is_logged_and_repeated_like_the_others(
     assert chores.statistics().failures == {"counting": 2, "the other": 0}
 
 
+def test_a_failure_that_repeats_is_logged_once_and_again_after_a_success(
+    chores: Chores, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    outcomes: list[Exception | None] = [Unavailable("no server")] * 3 + [None]
+
+    def count() -> None:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    for _ in range(4):
+        assert chores.do("counting", count)
+    outcomes.append(Unavailable("no server"))
+    assert chores.do("counting", count)
+    failed = "counting failed: no server; it will be tried again later"
+    assert caplog.messages == [failed, "counting works again", failed]
+    assert chores.statistics().failures == {"counting": 4}
+
+
 def test_a_pause_may_be_longer_than_a_thread_can_wait(
     chores: Chores,
 ) -> None:

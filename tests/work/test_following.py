@@ -48,6 +48,34 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
     ]
 
 
+def test_a_failure_that_repeats_is_logged_once_and_again_after_a_success(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounds = iter(["away", "away", "full", "full", "", "full"])
+    ended = threading.Event()
+
+    def round_() -> None:
+        failure = next(rounds, None)
+        if failure is None:
+            ended.set()
+            raise Stopping("closed")
+        if failure:
+            raise Unavailable(failure)
+
+    caplog.set_level(logging.INFO)
+    follower = FollowingThread(round_, name="applier")
+    follower.start()
+    assert ended.wait(60)
+    follower.stop()
+    assert follower.failures == 5
+    assert [message.partition(";")[0].partition(",")[0] for message in caplog.messages] == [
+        "applier: away",
+        "applier: full",
+        "the thread applier works again",
+        "applier: full",
+    ]
+
+
 def test_the_time_of_an_outage_is_counted_from_its_first_failure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

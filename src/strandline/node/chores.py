@@ -1,7 +1,8 @@
 """Chores: the work that a node repeats in background threads.
 
-If a chore fails, the failure is logged, and the chore runs again after the next pause. It does not
-affect other chores. All chores end soon after `Chores.stopping` is set; a long chore checks it.
+If a chore fails, the failure is logged, once until it changes or the chore succeeds, and the chore
+runs again after the next pause. It does not affect other chores. All chores end soon after
+`Chores.stopping` is set; a long chore checks it.
 
 `StorageRecorder` is the chore that measures how many bytes the tables take, and records it.
 """
@@ -45,6 +46,7 @@ class Chores:
         self.stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._failures = Counter[str]()  # each chore runs in one thread at a time
+        self._logged: dict[str, str] = {}  # the last failure of each chore that fails now
 
     def statistics(self) -> ChoreStatistics:
         """The failures of the chores that are repeated."""
@@ -77,14 +79,24 @@ class Chores:
             do()
         except Stopping:
             return False
-        except Unavailable as error:
-            self._failures[chore] += 1
-            logger.warning("%s failed: %s; it will be tried again later", chore, error)
-        except Exception:
-            if not self.stopping.is_set():
-                self._failures[chore] += 1
-                logger.exception("%s failed; it will be tried again later", chore)
+        except Exception as error:
+            if isinstance(error, Unavailable) or not self.stopping.is_set():
+                self._failed(chore, error)
+        else:
+            if self._logged.pop(chore, None) is not None:
+                logger.info("%s works again", chore)
         return True
+
+    def _failed(self, chore: str, error: Exception) -> None:
+        self._failures[chore] += 1
+        failure = f"{type(error).__name__}: {error}"
+        if self._logged.get(chore) == failure:
+            return
+        self._logged[chore] = failure
+        if isinstance(error, Unavailable):
+            logger.warning("%s failed: %s; it will be tried again later", chore, error)
+        else:
+            logger.error("%s failed; it will be tried again later", chore, exc_info=error)
 
     def refuse_when_stopping(self) -> None:
         """Raise `Stopping` if the node is stopping."""

@@ -18,8 +18,9 @@ LONGEST_PAUSE = 5.0
 class FollowingThread:
     """Calls ``round_`` between `start` and `stop`.
 
-    Failures of the types ``expected`` are logged in one line, others with their frames. The thread
-    ends if a round raises `Stopping`.
+    A failure is logged once until it changes or a round succeeds. Failures of the types
+    ``expected`` are logged in one line, others with their frames. The thread ends if a round raises
+    `Stopping`.
     """
 
     def __init__(
@@ -97,13 +98,14 @@ class FollowingThread:
                 return  # the followed database is closed
             except Exception as error:
                 self.failures += 1
-                self.last_failure = f"{type(error).__name__}: {error}"
+                failure = f"{type(error).__name__}: {error}"
+                is_known = self._is_failing and failure == self.last_failure
                 if not self._is_failing:
                     self._failing_since = time.monotonic()
-                self._is_failing = True
-                if isinstance(error, self._expected):
-                    logger.warning("%s: %s; next attempt in %.1f s", self._name, error, pause)
-                else:
-                    logger.exception("%s failed; next attempt in %.1f s", self._name, pause)
+                self._is_failing, self.last_failure = True, failure
+                if not is_known and isinstance(error, self._expected):
+                    logger.warning("%s: %s; it tries again until it works", self._name, error)
+                elif not is_known:
+                    logger.exception("%s failed; it tries again until it works", self._name)
                 self._stop.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
