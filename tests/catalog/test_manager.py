@@ -347,7 +347,7 @@ def test_every_version_keeps_its_activation_time_after_a_trim_and_a_restart(
 
 
 def test_listeners_get_a_reset_if_their_node_missed_versions_that_were_trimmed(
-    new_manager: Managers,
+    new_manager: Managers, caplog: pytest.LogCaptureFixture
 ) -> None:
     asleep, writer = new_manager(), new_manager()
     heard: list[tuple[str, int]] = []
@@ -370,6 +370,7 @@ def test_listeners_get_a_reset_if_their_node_missed_versions_that_were_trimmed(
         ("applied", 6),
         ("plain", 6),
     ]
+    assert caplog.messages == []  # no warning
 
 
 # -- running and stopping ----------------------------------------------------------------------

@@ -11,6 +11,7 @@ from strandline.catalog import CatalogManager
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import Conflict, VersionNotFound
 from strandline.node import Node
+from tests.log_lines import log_lines
 from tests.node.conftest import before_the_next
 
 
@@ -99,3 +100,11 @@ def test_a_refused_trim_does_not_raise_the_watermark(
     with pytest.raises(VersionNotFound, match="not active on every node"):
         scene.session.compact(scene.last.version)
     assert scene.hold()
+
+
+def test_the_log_names_the_user_who_trimmed_the_history(scene: TrimmedNode) -> None:
+    with log_lines() as log:
+        assert scene.session.compact(scene.last.version)
+        assert not scene.session.compact(scene.last.version)
+    message = f"trimmed the history below version {scene.last.version}"
+    assert log.of("ddl") == [{"level": "info", "message": message, "user": "ann"}]

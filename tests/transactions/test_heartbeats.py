@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -93,8 +94,9 @@ def test_heartbeats_of_many_clients_are_stored_by_few_writes(unstored: Store) ->
 
 
 def test_a_heartbeat_that_is_not_stored_yet_keeps_its_transaction_from_expiring(
-    unstored: Store,
+    unstored: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     silent, beating = unstored.begin(), unstored.begin()
     unstored.wall_ms += TIMEOUT_MS + 1
     unstored.transactions.heartbeat([beating])
@@ -102,6 +104,8 @@ def test_a_heartbeat_that_is_not_stored_yet_keeps_its_transaction_from_expiring(
         assert heard_of(unstored, beating) == START_MS
         assert unstored.transactions.expire() == [silent]
     assert heard_of(unstored, beating) == START_MS + TIMEOUT_MS + 1
+    (aborted,) = caplog.messages
+    assert aborted.endswith(f"sent no heartbeat for their time-out: {silent}")
 
 
 def test_a_heartbeat_that_is_not_stored_yet_keeps_its_lock_from_expiring(unstored: Store) -> None:

@@ -448,7 +448,7 @@ class CatalogApplier:
             updates = self._state.updates_after(latest)
         except TrimmedAway as error:
             # The catalog is complete, but the listeners never see the versions in between.
-            logger.warning("%s", error)
+            logger.info("%s", error)
             self._keep_only(History(self._activated(self._state.start())))
             self._log_time.move_past(self._time_in_log(self._history.latest))
             self._listeners.call(CatalogReset(latest, self._history.latest))

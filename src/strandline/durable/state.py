@@ -153,8 +153,8 @@ class ReadOnlyState:
         end = frontier.upper
         if frontier.since > version:
             raise TrimmedAway(
-                f"the log was trimmed to version {frontier.since} while this node was at version "
-                f"{version}; it restarts from the snapshot"
+                f"the history was trimmed below version {frontier.since} while this node was at "
+                f"version {version}; it goes on from version {frontier.since}"
             )
         if up_to is not None:
             end = min(end, up_to + 1)

@@ -171,7 +171,7 @@ class Metastore:
         finally:
             self.store.log_applier.look_again()
 
-    def compact(self, version: int) -> bool:
+    def compact(self, version: int, *, author: str) -> bool:
         """Trim the catalog's history below ``version``; return False if it was trimmed already.
 
         Raises `VersionNotFound`, `Conflict` naming an open transaction or a hold that needs an
@@ -185,7 +185,10 @@ class Metastore:
         self.projector.project_up_to(version)
         # Raise the watermark first: later holds are then granted only above it.
         self.transactions.holds.raise_low_watermark(catalog.time)
-        return self.catalogs.compact(version)
+        trimmed = self.catalogs.compact(version)
+        if trimmed:
+            logger.info("trimmed the history below version %d", version, extra=kept(user=author))
+        return trimmed
 
     def location(self, table: TableDescriptor) -> str:
         """The URI of the folder of ``table`` now. Raises `ObjectNotFound` if it has no place."""

@@ -258,6 +258,11 @@ class TransactionEnds(TransactionReads):
         expired: list[int] = []
         for chunk in _in_parts(candidates):
             expired += self._expire_together(chunk, silent_at=heard_until)
+        if expired:
+            logger.info(
+                "aborted transactions whose clients sent no heartbeat for their time-out: %s",
+                ", ".join(map(str, expired)),
+            )
         self._count(*["expired", "aborted"] * len(expired))
         self._note_written(*expired)
         with self._database.read() as connection:

@@ -136,7 +136,7 @@ class LocalSession(Session):
 
     def compact(self, version: int) -> bool:
         self._access().require_superuser("trim the history")
-        return self._metastore.compact(version)
+        return self._metastore.compact(version, author=self._user)
 
     def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
         self._access().require_superuser("compare whole versions")

@@ -225,7 +225,7 @@ class Cleaner:
                 self._file_count += cleaned.files
                 self._bytes += cleaned.bytes
                 logger.info(
-                    "cleaned the %s of %s: %d rows, %d files of %d bytes",
+                    "cleaned %s (%s): %d rows, %d files of %d bytes",
                     cleaned.what,
                     cleaned.table,
                     cleaned.rows,
