@@ -16,6 +16,7 @@ from strandline.metastore.store.warehouse import (
     Moved,
     Unsynced,
     Warehouse,
+    delete_or_leave,
     relative_location,
     resolve_location,
 )
@@ -327,3 +328,15 @@ def test_a_move_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.M
         f"{tmp_path}/a",
         f"{tmp_path}",
     }
+
+
+def test_a_folder_that_cannot_be_deleted_is_logged_in_one_line_with_what_happens_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    delete_or_leave(file)
+    assert file.exists()
+    assert caplog.text.count("\n") == 1
+    assert f"{file} is not deleted yet: [Errno 20] Not a directory" in caplog.text
+    assert caplog.messages[0].endswith("; cleaning tries again")

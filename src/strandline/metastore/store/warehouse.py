@@ -289,11 +289,11 @@ def delete_folder(path: Path) -> None:
 
 
 def delete_or_leave(path: Path) -> None:
-    """Delete a folder that nothing needs. If it cannot be deleted, it is logged and left."""
+    """Delete a folder that nothing needs. If it cannot be deleted, it is left to the cleaning."""
     try:
         delete_folder(path)
-    except OSError:
-        logger.warning("the folder %s cannot be deleted", path, exc_info=True)
+    except OSError as error:
+        logger.warning("the folder %s is not deleted yet: %s; cleaning tries again", path, error)
 
 
 def resolve_location(base: str, location: str) -> str:
