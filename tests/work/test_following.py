@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from strandline.errors import Stopping, Unavailable
+from strandline.errors import Fenced, Stopping, Unavailable
 from strandline.work import following
 from strandline.work.following import FollowingThread
 
@@ -100,18 +100,23 @@ def test_the_time_of_an_outage_is_counted_from_its_first_failure(
     assert caplog.messages[-1] == "the thread projector works again, after 2.0 s"
 
 
-def test_a_follower_ends_without_a_failure_if_its_source_is_closed() -> None:
-    ended = threading.Event()
+@pytest.mark.parametrize("error", [Stopping("closed"), Fenced("another node has it")])
+def test_a_follower_ends_without_a_failure_if_its_source_is_closed_or_lost(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = [0]
 
     def round_() -> None:
-        ended.set()
-        raise Stopping("closed")
+        rounds[0] += 1
+        raise error
 
-    follower = FollowingThread(round_, name="applier")
+    follower = FollowingThread(round_, name="applier", final=(Fenced,))
     follower.start()
-    assert ended.wait(60)
-    follower.stop()
-    assert follower.failures == 0
+    thread = follower._thread
+    assert thread is not None
+    thread.join(60)
+    assert not follower.running()
+    assert (rounds, follower.failures, caplog.messages) == ([1], 0, [])
 
 
 def test_a_recorded_failure_keeps_no_object_of_its_round_alive(

@@ -71,6 +71,8 @@ ROOM_SECONDS = 0.05
 """The time after a commit of this node during which the applier does not read the log."""
 OWN_SECONDS = 1.0
 """The longest time that a reader waits for a large update of this node."""
+FINAL = (SetBack, Superseded)
+"""Errors that every later call raises too: the process should end."""
 AHEAD_MS = 1000
 """The lead of a log time that causes no warning, in a catalog that does not depend on clocks."""
 
@@ -158,7 +160,7 @@ class CatalogApplier:
         self._listeners = Listeners()
         self._stop = threading.Event()
         self._applier = FollowingThread(
-            self._follow, name="catalog-applier", expected=(Unavailable, Fenced)
+            self._follow, name="catalog-applier", expected=(Unavailable, Fenced), final=FINAL
         )
         self._quiet = ROUND_SECONDS
         self._joined_anew = 0
@@ -217,8 +219,6 @@ class CatalogApplier:
                 self._quiet = ROUND_SECONDS
             else:
                 self._set_back_check.looked(began)
-        except (SetBack, Superseded) as final:  # of every later call too, and the process ends
-            raise Stopping(final.message) from final
         except Exception:
             self._check_running()
             self._set_back_check.look_failed()

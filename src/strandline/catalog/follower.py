@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from strandline.catalog.applier import DEFAULT_TIMEOUT, Announce, CatalogApplier, JoinAnew
+from strandline.catalog.applier import DEFAULT_TIMEOUT, FINAL, Announce, CatalogApplier, JoinAnew
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.events import VersionInfo, read_history
 from strandline.clock import (
@@ -92,7 +92,10 @@ class CatalogFollower(CatalogApplier):
         self._half_used = _NOTHING_KNOWN  # the last horizon that a reader used in its second half
         self._look_ahead = threading.Event()
         self._looker = FollowingThread(
-            self._look_for_readers, name="catalog-looker", expected=(StrandlineError,)
+            self._look_for_readers,
+            name="catalog-looker",
+            expected=(StrandlineError,),
+            final=FINAL,
         )
         self._looks = 0  # begun by readers of the present
         self._last_look: tuple[int, StrandlineError | None] = (0, None)  # the last that ended

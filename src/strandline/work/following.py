@@ -20,7 +20,7 @@ class FollowingThread:
 
     A failure is logged once until it changes or a round succeeds. Failures of the types
     ``expected`` are logged in one line, others with their frames. The thread ends if a round raises
-    `Stopping`.
+    `Stopping`, or an error of the types ``final``, which every later round would raise too.
     """
 
     def __init__(
@@ -29,10 +29,12 @@ class FollowingThread:
         *,
         name: str,
         expected: tuple[type[Exception], ...] = (Unavailable,),
+        final: tuple[type[Exception], ...] = (),
     ) -> None:
         self._round = round_
         self._name = name
         self._expected = expected
+        self._final: tuple[type[Exception], ...] = (Stopping, *final)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._round_ended = 0.0
@@ -94,8 +96,8 @@ class FollowingThread:
                     logger.info("the thread %s works again, after %.1f s", self._name, seconds)
                 self._is_failing = False
                 self._round_ended = time.monotonic()
-            except Stopping:
-                return  # the followed database is closed
+            except self._final:
+                return  # the followed database is closed, or another holder has it
             except Exception as error:
                 self.failures += 1
                 failure = f"{type(error).__name__}: {error}"
