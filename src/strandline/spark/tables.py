@@ -412,5 +412,5 @@ class Tables:
                         "partition the table so that they delete from different files"
                     ) from conflict
                 logger.info("deleting from %s again after a conflict: %s", name, conflict.message)
-                # Each conflict makes it likelier that many compete, and costs as much as the work.
-                sleep(uniform(0, min(attempts * (now - began), deadline - now)))
+                # The first one may be chance. Each further one makes it likelier that many compete.
+                sleep(uniform(0, min((attempts - 1) * (now - began), deadline - now)))
