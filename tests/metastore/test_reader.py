@@ -170,6 +170,13 @@ def test_rows_are_as_recent_as_the_request_even_if_memory_lags(node: Node) -> No
     assert names(node, table) == ["p=1"]
 
 
+def test_a_version_in_a_name_is_refused_with_where_it_belongs(node: Node) -> None:
+    """In SQL, a version follows the name of the schema."""
+    create(node, "orders")
+    with pytest.raises(ObjectNotFound, match=r"; give its version or time apart from its name$"):
+        finish(reader(node).table("sales@2.orders"))
+
+
 def test_a_name_is_resolved_in_the_catalog_of_its_point(node: Node) -> None:
     table = create(node, "orders")
     version = node.catalogs.present().version

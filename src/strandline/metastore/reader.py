@@ -203,7 +203,8 @@ class Reader:
         if schema is None or table is None:
             if point.catalog.relation(qualified.schema, qualified.name) is not None:
                 raise ObjectNotFound(f"{name} is a view in {point.spoken}; read it with SQL")
-            raise ObjectNotFound(f"table {name} does not exist in {point.spoken}")
+            hint = "; give its version or time apart from its name" if "@" in name else ""
+            raise ObjectNotFound(f"table {name} does not exist in {point.spoken}{hint}")
         self.access.at(point.catalog).require(need, table)
         return schema, table
 

@@ -414,7 +414,8 @@ class Node:
         half_raised_fence = half_raised(self.database, state)
         if half_raised_fence is not None and half_raised_fence == self._half_raised:
             logger.warning(
-                "a node stopped after it raised only one of the two fences of the store: %s",
+                "a node stopped after it raised only one of the two fences of the store (%s); this"
+                " node raises both",
                 half_raised_fence,
             )
             generation = state.token.deploy_generation
