@@ -140,6 +140,19 @@ def test_a_malformed_request_is_refused(sent: bytes) -> None:
         assert connections.counts.malformed == 1
 
 
+def test_a_client_of_another_protocol_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A client of Hive with the wrong port does not show what this port answers."""
+    thrift = b"\x80\x01\x00\x01\x00\x00\x00\x09get_table"
+    with watched(Clock()) as (url, _), connect(url) as stream:
+        host, port = stream.getsockname()
+        stream.sendall(thrift)
+        read_to_end(stream)
+    (line,) = caplog.messages
+    assert line.startswith(f"closed the connection from {host}:{port}: this port takes HTTP; ")
+
+
 def test_a_malformed_chunk_is_refused() -> None:
     with watched(Clock()) as (url, connections), connect(url) as stream:
         stream.sendall(post(b"body") + b"nonsense\r\n")

@@ -240,6 +240,13 @@ class _HttpConnection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             self._stop_reading()  # the client switches to a protocol that the node does not speak
         except httptools.HttpParserError:
+            is_first = self.cycle is None and self._pending_bytes == len(data)
+            if is_first and not data[:1].isalpha():
+                logger.warning(
+                    "closed the connection from %s: this port takes HTTP; clients of Hive use the"
+                    " other port of the node, and a node without tls_certificate speaks no TLS",
+                    ":".join(map(str, self.client or ())),
+                )
             self._refuse()
         else:
             if self._pending_bytes > MAX_HEAD_BYTES:
