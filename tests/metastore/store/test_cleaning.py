@@ -112,7 +112,7 @@ def test_two_processes_that_clean_one_table_at_once_warn_of_nothing(
     caplog.set_level(logging.INFO)
     assert lake.node.cleaner.clean().parts == ()
     assert [part.what for part in other[0].parts] == ["removed rows"]
-    told = [each for each in caplog.records if "the next pass cleans" in each.message]
+    told = [each for each in caplog.records if "stay until the next pass" in each.message]
     assert [each.levelname for each in told] == ["INFO"]
     assert "default.t" in told[0].message
     lake.wait()

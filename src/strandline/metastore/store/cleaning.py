@@ -285,7 +285,7 @@ class Cleaner:
         except (CorruptData, WriteConflict) as error:
             level = logging.INFO if isinstance(error, WriteConflict) else logging.WARNING
             name = self._name(table, table.id)
-            logger.log(level, "the next pass cleans the removed rows of %s: %s", name, error)
+            logger.log(level, "the removed rows of %s stay until the next pass: %s", name, error)
             return False
         return True
 
