@@ -340,7 +340,8 @@ def reason_of(error: AnalysisException) -> str:
 
 def _refuse_stopped(spark: SparkSession) -> None:
     context = getattr(spark, "_sc", None)  # a Spark Connect session has none, but `is_stopped`
-    if getattr(spark, "is_stopped", False) if context is None else context._jsc is None:
+    is_stopped = getattr(spark, "is_stopped", False) if context is None else context._jsc is None
+    if is_stopped:
         raise InvalidInput(
             "this Spark session was stopped: build another one with strandline.spark.configure, and"
             " make the Tables and the DataFrames again with it"
