@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,24 @@ def append(folder: Path, module: str, text: str) -> None:
 def test_no_layer_imports_one_above_it() -> None:
     status, report = check_layers(ROOT)
     assert status == 0, report
+
+
+DATABASE = re.compile("sqlite|postgres|dialect", re.IGNORECASE)
+
+
+def test_no_code_between_sql_and_node_names_a_database() -> None:
+    layers = ("durable", "catalog", "transactions", "metastore", "spark")
+    paths = [p for layer in layers for p in (ROOT / "src" / "strandline" / layer).rglob("*.py")]
+    named = []
+    for path in paths:
+        if DATABASE.search(path.read_text()):  # maybe only in comments and docstrings
+            with path.open("rb") as module:
+                named += [
+                    (path.name, token.string)
+                    for token in tokenize.tokenize(module.readline)
+                    if token.type == tokenize.NAME and DATABASE.search(token.string)
+                ]
+    assert named == []
 
 
 @pytest.mark.teeth

@@ -31,6 +31,8 @@ from strandline.sql.statements import run, value
 ROW_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 """The type of a key of one number. In SQLite, a key that is exactly an INTEGER is the number of the
 row: it needs no index of its own, and SQLite can assign it."""
+NEVER_ASSIGNED_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}  # Any: as arguments
+"""Arguments of a `Table` whose database never assigns a key again, whatever was deleted."""
 
 BASE_TABLES = MetaData()
 BASE_PART = "sql"

@@ -31,7 +31,7 @@ from sqlalchemy import (
     Text,
 )
 
-from strandline.sql.schema_versions import ROW_NUMBER, add_indexes, whole_row
+from strandline.sql.schema_versions import NEVER_ASSIGNED_AGAIN, ROW_NUMBER, add_indexes, whole_row
 
 PART = "transactions"
 VERSION = 4
@@ -61,7 +61,7 @@ TXN = Table(
     Column("timeout_ms", BigInteger, nullable=False),
     Index("txn_by_state", "state", "begin_time"),
     Index("txn_by_commit_time", "commit_time"),
-    sqlite_autoincrement=True,  # an id is never assigned twice, whatever was deleted
+    **NEVER_ASSIGNED_AGAIN,
 )
 
 # A begin that a crash of the machine undoes may have given clients ids up to this one.
@@ -119,7 +119,7 @@ HOLD = Table(
     Column("expires", BigInteger, nullable=False),
     Column("user", Text),
     Index("hold_by_expiry", "expires"),
-    sqlite_autoincrement=True,
+    **NEVER_ASSIGNED_AGAIN,
 )
 
 HOLD_WATERMARK = Table(
@@ -144,7 +144,7 @@ LOCK_REQUEST = Table(
     Column("blocked_by", BigInteger),
     Index("lock_request_by_txn", "txn_id"),
     Index("lock_request_by_heartbeat", "last_heartbeat"),
-    sqlite_autoincrement=True,  # the order of the ids is the order of the queue
+    **NEVER_ASSIGNED_AGAIN,  # the order of the ids is the order of the queue
 )
 
 LOCK_COMPONENT = Table(
