@@ -32,7 +32,7 @@ _SOAK = " -- soak"
 _LINES = [line for line in SCENARIO.read_text().splitlines() if line and not line.startswith("#")]
 STATEMENTS = tuple(line.removesuffix(_SOAK).removesuffix(";") for line in _LINES)
 QUICK = tuple(number for number, line in enumerate(_LINES) if not line.endswith(_SOAK))
-"""The statements that ``make test`` runs, by their numbers."""
+"""The statements that ``make teeth`` runs, by their numbers."""
 WAREHOUSE = "{warehouse}"
 
 _TIME = re.compile(r"\b[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d \w+ \d{4}\b")
