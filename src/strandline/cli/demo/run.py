@@ -18,6 +18,7 @@ from strandline.cli.demo.context import USER, Demo, load
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.cli.demo.report import Report
 from strandline.cli.options import new_console
+from strandline.cli.signals import ending_at_signals
 from strandline.config import Settings
 from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession
@@ -37,7 +38,7 @@ def run(
     """
     began = time.monotonic()
     report = Report(new_console())
-    with ExitStack() as stack:
+    with ending_at_signals(), ExitStack() as stack:
         place = folder or Path(tempfile.mkdtemp(prefix="strandline-demo-"))
         if folder is None and not keep:
             stack.callback(shutil.rmtree, place, ignore_errors=True)
@@ -47,9 +48,9 @@ def run(
         where = "in new databases" if store else "in an empty folder"
         report.heading(1, "node", f"A node, a process of its own, on a store {where}")
         node = NodeProcess(address, settings=settings, log=place / "node.log")
-        node.start()
         if not keep:
             stack.callback(node.stop)
+        node.start()
         served = f"serves {shown_address(address)} at {node.thrift_uri} and {node.http_uri}"
         report.say(f"process {node.pid} {served}")
         spark = stack.enter_context(_spark(node, place))
