@@ -191,8 +191,8 @@ def test_a_call_gives_way_to_a_thread_that_unpacks_its_table_unless_it_applies_a
     replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replicas.restore(5, [Packed(loaded(), rows=work.AT_ONCE + 1)])
-    turns, came = replicas._unpacking, threading.Event()
-    first = turns._first
+    unpacking, came = replicas._unpacking, threading.Event()
+    first = unpacking._first
 
     def come(key: int, made: Future[None]) -> Future[None]:
         other = first(key, made)
@@ -209,9 +209,9 @@ def test_a_call_gives_way_to_a_thread_that_unpacks_its_table_unless_it_applies_a
             replicas.get(TABLE)
 
     with ThreadPoolExecutor(1) as pool:
-        with turns.turn(TABLE):
+        with unpacking.hold(TABLE):
             pool.submit(copy_context().run, read).result(60)
-            monkeypatch.setattr(turns, "_first", come)
+            monkeypatch.setattr(unpacking, "_first", come)
             applying = pool.submit(copy_context().run, apply)
             assert came.wait(60)
         applying.result(60)

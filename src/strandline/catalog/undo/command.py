@@ -392,29 +392,29 @@ class _Step:
         earlier = self.undo.keeping_later(earlier, target, now)
         whole = self._whole(change.kind, earlier)
         value = declared_kind(change.kind).undo.comes_back(earlier, now, net, whole)
-        then = getattr(value, "owner", "")
+        owner = getattr(value, "owner", "")
         # A present owner has its present name: that may be another role's former one.
-        is_present = now is not None and getattr(now, "owner", "") == then
-        if not is_present and (owner := self._present_owner(then)) != then:
-            value = replace(value, owner=owner)
+        is_present = now is not None and getattr(now, "owner", "") == owner
+        if not is_present and (present_owner := self._present_owner(owner)) != owner:
+            value = replace(value, owner=present_owner)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
         keeps_present_name = net.old is None or (now is not None and not renames(change))
         return called_as(value, now if keeps_present_name else net.old_value)
 
-    def _present_owner(self, then: str) -> str:
-        """The present name of the owner ``then``: the name of a role may be another's by now.
+    def _present_owner(self, owner: str) -> str:
+        """The present name of ``owner``: the name of a role may be another's by now.
 
         Empty if the role is gone and another one has its name.
         """
-        role_id = self.undo.owners.get(normalize(then))
+        role_id = self.undo.owners.get(normalize(owner))
         if role_id is None:
-            return then
+            return owner
         catalog = self.planning.catalog
-        now, holder = catalog.role_by_id(role_id), catalog.role(then)
+        now, holder = catalog.role_by_id(role_id), catalog.role(owner)
         if now is None:
-            return then if holder is None else ""
-        return then if now == holder else now.name
+            return owner if holder is None else ""
+        return owner if now == holder else now.name
 
     def _put_back(self, transaction: CatalogTransaction, change: Change, value: Any) -> None:
         self._check_name(value)

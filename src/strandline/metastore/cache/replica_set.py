@@ -11,9 +11,9 @@ applied to them. So no event is lost or applied twice, in whatever order they ar
 A change that fails evicts its table, even one that is loading, since its state is unknown.
 
 A replica that was read from disk is *packed* until it is used: a read or an event that needs it
-unpacks it, outside of the lock. Others that need it give way (`strandline.work.turns`), because
-many clients come together when a node starts. Like any other, it reflects the log up to its own
-event.
+unpacks it, outside of the lock. Others that need it give way (`strandline.work.keyed_lock`),
+because many clients come together when a node starts. Like any other, it reflects the log up to its
+own event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Protocol, TypeAlias
 from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.cache.replicas import Replica
-from strandline.work.turns import Turns
+from strandline.work.keyed_lock import KeyedLock
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class ReplicaSet:
         self.applied_event = applied_event
         self._replicas: OrderedDict[int, HeldReplica] = OrderedDict()
         self._loading: dict[int, Load] = {}
-        self._unpacking: Turns[int] = Turns()
+        self._unpacking: KeyedLock[int] = KeyedLock()
         self._oversized: OrderedDict[int, None] = OrderedDict()
         self._rows = self._size = 0
         self._loads = self._evictions = self._poisoned = 0
@@ -246,8 +246,8 @@ class ReplicaSet:
         """`_unpacked`, or the result of another thread that has just unpacked the replica."""
         # The event loop unpacks small replicas, and must not wait.
         is_small = packed.rows <= work.AT_ONCE
-        turn = self._unpacking.turn(packed.table_id, gives_way=gives_way)
-        with nullcontext() if is_small else turn:
+        alone = self._unpacking.hold(packed.table_id, gives_way=gives_way)
+        with nullcontext() if is_small else alone:
             with self._lock:
                 current = self._replicas.get(packed.table_id)
             return current if isinstance(current, Replica) else self._unpacked(packed)

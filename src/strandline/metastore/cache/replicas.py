@@ -20,8 +20,8 @@ the same in every later replica, and is remembered (`Answers`) under the writes 
 another list is derived from a remembered one and the writes that only one of the two lists sees.
 
 Readers often come together with lists that differ a little: on a new node, or after a pause. One of
-them makes its answer from all writes. The others give way (`strandline.work.turns`), and derive
-theirs.
+them makes its answer from all writes. The others give way (`strandline.work.keyed_lock`), and
+derive theirs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
 from strandline.metastore.store.table_contents import LeftOut, TableContents
 from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
-from strandline.work.turns import Turns
+from strandline.work.keyed_lock import KeyedLock
 
 ROW_BYTES = 700
 """The memory of a row without its name and body: row, decoded content, entries in answers."""
@@ -241,11 +241,11 @@ class Answers:
         self._lock = threading.Lock()
         self._answers: defaultdict[RowKind, OrderedDict[AnswerKey, Shown]]
         self._answers = defaultdict(OrderedDict)
-        self._making: Turns[RowKind] = Turns()
+        self._making: KeyedLock[RowKind] = KeyedLock()
 
     def making(self, kind: RowKind) -> AbstractContextManager[object]:
-        """The turn of the reader that makes an answer from all writes, or decodes its rows."""
-        return self._making.turn(kind)
+        """The lock of the reader that makes an answer from all writes, or decodes its rows."""
+        return self._making.hold(kind)
 
     def get(self, kind: RowKind, key: AnswerKey) -> Shown | None:
         with self._lock:

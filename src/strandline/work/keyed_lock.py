@@ -1,4 +1,4 @@
-"""Turns at making what several threads need: one makes it, the others wait until it is made."""
+"""A lock for each key: one thread makes what several need, and the others wait or give way."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from strandline.work import give_way
 K = TypeVar("K", bound=Hashable)
 
 
-class Turns(Generic[K]):
-    """See the module. Each key has its own turns. Safe for threads."""
+class KeyedLock(Generic[K]):
+    """See the module. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._making: dict[K, Future[None]] = {}
+        self._held: dict[K, Future[None]] = {}
 
     @contextmanager
-    def turn(self, key: K, *, gives_way: bool = True) -> Iterator[None]:
+    def hold(self, key: K, *, gives_way: bool = True) -> Iterator[None]:
         """Run the block while no other thread runs one for ``key``.
 
         If one does, the call gives way (`strandline.work.give_way`) if it ``gives_way``. If it must
@@ -36,9 +36,9 @@ class Turns(Generic[K]):
             yield
         finally:
             with self._lock:
-                del self._making[key]
+                del self._held[key]
             made.set_result(None)
 
     def _first(self, key: K, made: Future[None]) -> Future[None]:
         with self._lock:
-            return self._making.setdefault(key, made)
+            return self._held.setdefault(key, made)

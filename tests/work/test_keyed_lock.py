@@ -10,7 +10,7 @@ from contextvars import copy_context
 import pytest
 
 from strandline.work import GIVES_WAY, NotYet
-from strandline.work.turns import Turns
+from strandline.work.keyed_lock import KeyedLock
 
 WAIT = 60.0
 
@@ -21,15 +21,15 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_one_thread_at_a_time_has_the_turn_of_a_key(threads: ThreadPoolExecutor) -> None:
-    turns = Turns[str]()
+def test_one_thread_at_a_time_holds_a_key(threads: ThreadPoolExecutor) -> None:
+    lock = KeyedLock[str]()
     order: list[str] = []
 
     def take(key: str) -> None:
-        with turns.turn(key):
+        with lock.hold(key):
             order.append(key)
 
-    with turns.turn("a"):
+    with lock.hold("a"):
         waiting = threads.submit(take, "a")
         threads.submit(take, "b").result(WAIT)
         order.append("first")
@@ -37,21 +37,21 @@ def test_one_thread_at_a_time_has_the_turn_of_a_key(threads: ThreadPoolExecutor)
     assert order == ["b", "first", "a"]
 
 
-def test_a_call_that_can_begin_again_gives_way_until_the_turn_has_ended_also_by_an_error(
+def test_a_call_that_can_begin_again_gives_way_until_the_key_is_free_also_after_an_error(
     threads: ThreadPoolExecutor,
 ) -> None:
-    turns = Turns[str]()
+    lock = KeyedLock[str]()
     begun, go_on = threading.Event(), threading.Event()
 
     def take() -> None:
-        with turns.turn("a"):
+        with lock.hold("a"):
             begun.set()
             assert go_on.wait(WAIT)
             raise ZeroDivisionError
 
     def come() -> NotYet:
         GIVES_WAY.set(True)
-        with pytest.raises(NotYet) as given_up, turns.turn("a"):
+        with pytest.raises(NotYet) as given_up, lock.hold("a"):
             pass
         return given_up.value
 
@@ -59,15 +59,15 @@ def test_a_call_that_can_begin_again_gives_way_until_the_turn_has_ended_also_by_
     assert begun.wait(WAIT)
     given_up = copy_context().run(come)
     assert not given_up.made.done()
-    staying = threads.submit(copy_context().run, stay, turns)
+    staying = threads.submit(copy_context().run, stay, lock)
     go_on.set()
     assert given_up.made.result(WAIT) is None
     assert staying.result(WAIT)
     assert isinstance(taking.exception(WAIT), ZeroDivisionError)
 
 
-def stay(turns: Turns[str]) -> bool:
-    """Wait for the turn in this thread, although the call could begin again."""
+def stay(lock: KeyedLock[str]) -> bool:
+    """Wait for the key in this thread, although the call could begin again."""
     GIVES_WAY.set(True)
-    with turns.turn("a", gives_way=False):
+    with lock.hold("a", gives_way=False):
         return True
