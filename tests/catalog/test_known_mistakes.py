@@ -20,7 +20,7 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.requests import Validated
 from strandline.clock import Timestamp
-from strandline.durable.update import Change, Entry, Snapshot, Update
+from strandline.durable.update import CatalogSnapshot, Change, Entry, Update
 from strandline.model.descriptors import IndexStatus
 from strandline.wire.registry import encode
 from tests.catalog.scenario import SCHEMA, Refused, Scenario, create_table, index_id
@@ -110,7 +110,7 @@ def test_a_colocation_equal_to_the_primary_key_is_encoded_alike_shared_or_copied
 def test_updates_and_snapshots_that_differ_in_any_stored_field_are_not_equal() -> None:
     entry = Entry("v", {}, (Change("table", b"k", None, b"x"),))
     update = Update(1, b"i", "ann", "m", (entry,), Timestamp(5))
-    snapshot = Snapshot(1, Timestamp(5), (("table", (b"x",)),), ((Timestamp(4),),))
+    snapshot = CatalogSnapshot(1, Timestamp(5), (("table", (b"x",)),), ((Timestamp(4),),))
     other: dict[str, Any] = {
         "version": 2, "id": b"j", "author": "bob", "member": "n", "entries": (),
         "time": Timestamp(6), "kinds": (), "times": (),

@@ -18,7 +18,7 @@ from strandline.clock import HybridClock, Timestamp
 from strandline.durable import CatalogTransaction, MetastorageLog
 from strandline.durable.log import LogAppend, snapshot_of
 from strandline.durable.state import TrimmedAway
-from strandline.durable.update import Snapshot
+from strandline.durable.update import CatalogSnapshot
 from strandline.errors import LimitExceeded, OutOfSync, StrandlineError
 from strandline.sql import take_time
 from tests.catalog.scenario_faults import Fault, half_a_batch_is_done
@@ -88,10 +88,10 @@ def trimming_loses_a_row(patch: pytest.MonkeyPatch) -> None:
     """A snapshot leaves out the last table."""
     real = snapshot_of
 
-    def lossy(*arguments: Any) -> Snapshot:  # Any: as the real one
+    def lossy(*arguments: Any) -> CatalogSnapshot:  # Any: as the real one
         whole = real(*arguments)
         kinds = tuple((k, rows[:-1] if k == "table" else rows) for k, rows in whole.kinds)
-        return Snapshot(whole.version, whole.time, kinds)
+        return CatalogSnapshot(whole.version, whole.time, kinds)
 
     patch.setattr("strandline.durable.log.snapshot_of", lossy)
 

@@ -12,7 +12,7 @@ from strandline.clock import Timestamp, add_milliseconds
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY, Contents, restore
 from strandline.durable.log import snapshot_of
-from strandline.durable.update import Change, Snapshot
+from strandline.durable.update import CatalogSnapshot, Change
 from strandline.errors import UnknownOutcome
 from strandline.wire.registry import decode, encode
 from strandline.wire.stored import AnyStored
@@ -39,7 +39,7 @@ def lost_in_a_snapshot() -> list[str]:
     """The kinds whose object is lost, or gets another time, in a snapshot's record."""
     contents = one_of_each()
     written = encode(snapshot_of(7, Timestamp(99), contents))
-    snapshot = decode(written, Snapshot)
+    snapshot = decode(written, CatalogSnapshot)
     again = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
 
     def held(of: Contents, kind: str) -> list[tuple[bytes, Timestamp]]:
@@ -113,7 +113,7 @@ def test_a_snapshot_keeps_the_time_of_the_log_and_not_the_activation_time(
 def test_a_snapshot_that_keeps_the_activation_time_is_detected(
     new_manager: Managers, wall: ManualWall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(version: int, time: Timestamp, contents: Contents) -> Snapshot:
+    def late(version: int, time: Timestamp, contents: Contents) -> CatalogSnapshot:
         return snapshot_of(version, add_milliseconds(time, DELAY_MS), contents)
 
     monkeypatch.setattr("strandline.durable.log.snapshot_of", late)

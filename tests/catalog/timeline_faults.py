@@ -16,7 +16,7 @@ from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.history import History
 from strandline.catalog.requests import Group, Request, Validated, validate
 from strandline.clock import Timestamp
-from strandline.durable import CatalogTransaction, MetastorageLog, Snapshot
+from strandline.durable import CatalogSnapshot, CatalogTransaction, MetastorageLog
 from strandline.durable.update import Update
 from strandline.errors import OutOfSync
 from strandline.fencing import FenceToken
@@ -150,7 +150,7 @@ def a_snapshot_has_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
     """A snapshot has the time of the trimming instead of the time of its version."""
     real = MetastorageLog.snapshot
 
-    def snapshot(self: MetastorageLog, as_of: int | None = None) -> Snapshot:
+    def snapshot(self: MetastorageLog, as_of: int | None = None) -> CatalogSnapshot:
         snapshot = real(self, as_of)
         return snapshot if as_of is None else replace(snapshot, time=self.check().time)
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import pytest
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds
-from strandline.durable import AuditEvent, Change, Entry, Snapshot, Update, UpdateLog
+from strandline.durable import AuditEvent, CatalogSnapshot, Change, Entry, Update, UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY, Contents, restore
 from strandline.durable.log import Frontier
@@ -42,7 +42,7 @@ def contents_at(log: UpdateLog, version: int) -> Contents:
 def test_an_empty_log_has_only_version_0(log: UpdateLog) -> None:
     frontier = log.frontier()
     assert (frontier.since, frontier.upper) == (0, 1)
-    assert log.snapshot() == log.snapshot(0) == Snapshot(0, MIN_TIMESTAMP, ())
+    assert log.snapshot() == log.snapshot(0) == CatalogSnapshot(0, MIN_TIMESTAMP, ())
     assert log.token() is None
 
 
@@ -248,7 +248,7 @@ def test_a_trimmed_log_gives_the_same_contents_as_its_replay(new_log: NewLog, ob
             reader.snapshot(6)
 
 
-def restored(snapshot: Snapshot) -> Contents:
+def restored(snapshot: CatalogSnapshot) -> Contents:
     return restore(snapshot.kinds, snapshot.times, at=snapshot.time)
 
 

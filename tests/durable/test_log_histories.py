@@ -13,7 +13,7 @@ from strandline.durable.collections import APPEND_ONLY, STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY, Contents, restore
 from strandline.durable.log import Frontier, Scanned
 from strandline.durable.rows import rows_of
-from strandline.durable.update import Snapshot
+from strandline.durable.update import CatalogSnapshot
 from tests.durable.conftest import NewLog, making_logs
 from tests.durable.logs import LOGS
 from tests.durable.updates import TOKEN, begin, measured, trim_in_steps, update
@@ -67,7 +67,7 @@ class Model:
             assert list(log.scan(kind, start, end)) == self.appended(kind, start, end)
 
 
-def _contents_of(snapshot: Snapshot) -> Contents:
+def _contents_of(snapshot: CatalogSnapshot) -> Contents:
     return restore(snapshot.kinds, snapshot.times, at=snapshot.time)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from strandline.clock import add_milliseconds
-from strandline.durable import MetastorageLog, ReadOnlyState, Snapshot
+from strandline.durable import CatalogSnapshot, MetastorageLog, ReadOnlyState
 from strandline.durable.chunks import CHUNK
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.metastorage_log import (
@@ -416,7 +416,7 @@ def test_a_snapshot_stored_at_another_version_is_corrupt(
 ) -> None:
     begin(any_log, 3)
     assert any_log.compact(2, TOKEN)
-    store.invoke([], [Put(update_key(2), encode(Snapshot(1, any_log.check().time, ())))])
+    store.invoke([], [Put(update_key(2), encode(CatalogSnapshot(1, any_log.check().time, ())))])
     with pytest.raises(CorruptData, match="snapshot of version 1 at version 2"):
         any_log.snapshot()
 

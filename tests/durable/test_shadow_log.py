@@ -20,9 +20,9 @@ import pytest
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable import (
+    CatalogSnapshot,
     MetastorageLog,
     ShadowLog,
-    Snapshot,
     StashLog,
     Update,
     UpdateLog,
@@ -473,8 +473,8 @@ def test_a_log_that_drops_duplicates_or_alters_an_update_is_found(
     assert "stash has" in str(caught.value)
 
 
-def spoiled_snapshot(log: UpdateLog) -> Callable[[], Snapshot]:
-    def first_snapshot() -> Snapshot:
+def spoiled_snapshot(log: UpdateLog) -> Callable[[], CatalogSnapshot]:
+    def first_snapshot() -> CatalogSnapshot:
         snapshot = log.first_snapshot()
         (kind, records), *rest = snapshot.kinds
         return replace(

@@ -7,7 +7,7 @@ defaults.
 from __future__ import annotations
 
 from strandline.clock import Timestamp
-from strandline.durable.update import AuditEvent, Change, Entry, Snapshot, Update
+from strandline.durable.update import AuditEvent, CatalogSnapshot, Change, Entry, Update
 from strandline.fencing import FenceToken
 from strandline.model import descriptors as d
 from strandline.model import types as t
@@ -49,7 +49,7 @@ CATALOG: list[tuple[object, bytes]] = [
     (ENTRY, record(2, 1, ENTRY_PAYLOAD)),
     (CHANGE, record(3, 1, CHANGE_PAYLOAD)),
     (
-        Snapshot(7, Timestamp(1 << 16), (("zone", (b"\x01\x02", b"")),)),
+        CatalogSnapshot(7, Timestamp(1 << 16), (("zone", (b"\x01\x02", b"")),)),
         record(4, 1, n(7), b"\x80\x80\x04", n(1), text("zone"), n(2), n(2, 1, 2), n(0)),
     ),
     (FenceToken(2, 130), record(5, 1, n(2), b"\x82\x01")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.clock import Timestamp
 from strandline.durable.chunks import ChunkedSnapshot
-from strandline.durable.update import Snapshot
+from strandline.durable.update import CatalogSnapshot
 from strandline.model import descriptors as d
 from strandline.model import privileges as p
 from strandline.model import types as t
@@ -28,7 +28,7 @@ NO_GRANTS = n(0)
 
 CATALOG: list[tuple[object, bytes]] = [
     (
-        Snapshot(
+        CatalogSnapshot(
             7,
             Timestamp(1 << 16),
             (("setting", ()), ("zone", (b"\x01\x02", b""))),

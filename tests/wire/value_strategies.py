@@ -12,7 +12,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from strandline.clock import Timestamp
-from strandline.durable.update import Argument, Snapshot, Update
+from strandline.durable.update import Argument, CatalogSnapshot, Update
 from strandline.metastore.store.rows import DeleteFile
 from strandline.model.partitioning import Transform, TransformKind
 from strandline.model.types import DataType
@@ -50,7 +50,7 @@ def _values(annotation: typing.Any) -> st.SearchStrategy[typing.Any]:
         return SIMPLE[annotation]
     if annotation is TypeTree:
         return data_types().map(TypeTree)
-    if annotation is Snapshot:
+    if annotation is CatalogSnapshot:
         return snapshots()
     if annotation is DeleteFile:
         return delete_files()
@@ -92,9 +92,9 @@ def delete_files(draw: st.DrawFn) -> DeleteFile:
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
+def snapshots(draw: st.DrawFn) -> CatalogSnapshot:
     """A snapshot with one time for each of its objects, or with no times."""
     kinds = draw(values(tuple[tuple[str, tuple[bytes, ...]], ...]))
     times = tuple(tuple(draw(values(Timestamp)) for _ in records) for _, records in kinds)
     known_times = draw(st.sampled_from([(), times]))
-    return Snapshot(draw(numbers), draw(values(Timestamp)), kinds, known_times)
+    return CatalogSnapshot(draw(numbers), draw(values(Timestamp)), kinds, known_times)

@@ -8,13 +8,14 @@ from strandline.durable.shadow_log import ShadowLog
 from strandline.durable.stash_log import StashLog
 from strandline.durable.state import AppliedUpdate, DurableCatalogState, ReadOnlyState, config_in
 from strandline.durable.transaction import CatalogTransaction, Position
-from strandline.durable.update import Arguments, AuditEvent, Change, Entry, Snapshot, Update
+from strandline.durable.update import Arguments, AuditEvent, CatalogSnapshot, Change, Entry, Update
 
 __all__ = [
     "VERSION",
     "AppliedUpdate",
     "Arguments",
     "AuditEvent",
+    "CatalogSnapshot",
     "CatalogTransaction",
     "Change",
     "Companion",
@@ -28,7 +29,6 @@ __all__ = [
     "ReadOnlyState",
     "SetBack",
     "ShadowLog",
-    "Snapshot",
     "StashLog",
     "Superseded",
     "Update",

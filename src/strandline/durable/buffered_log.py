@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from strandline.clock import Timestamp
 from strandline.durable.log import Checked, Frontier, LogAppend, Scanned, UpdateLog
-from strandline.durable.update import Snapshot, Update
+from strandline.durable.update import CatalogSnapshot, Update
 from strandline.errors import NotFresh, UnsupportedOperation, VersionNotFound
 from strandline.fencing import FenceToken
 
@@ -90,7 +90,7 @@ class BufferedLog(UpdateLog):
             return None
         return self._appended[place].time
 
-    def first_snapshot(self) -> Snapshot:
+    def first_snapshot(self) -> CatalogSnapshot:
         snapshot = self._log.first_snapshot()
         self._refuse_newer(snapshot.version)
         return snapshot

@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from strandline.durable.update import Snapshot
+from strandline.durable.update import CatalogSnapshot
 from strandline.errors import CorruptData, Fenced
 from strandline.metastorage import (
     Condition,
@@ -69,7 +69,7 @@ def chunk_key(name: str, number: int) -> str:
 
 
 def prepare(
-    store: Metastorage, snapshot: Snapshot, *, fence: ValueIs, chunk_bytes: int = CHUNK_BYTES
+    store: Metastorage, snapshot: CatalogSnapshot, *, fence: ValueIs, chunk_bytes: int = CHUNK_BYTES
 ) -> Prepared:
     """Write the chunks of ``snapshot`` if it needs any. Raises `Fenced`."""
     data = encode(snapshot)
@@ -88,13 +88,13 @@ def prepare(
     return Prepared(encode(pointer), (Exists(chunk_key(name, 0)),), (before, after))
 
 
-def read(store: Metastorage, value: bytes) -> Snapshot | None:
+def read(store: Metastorage, value: bytes) -> CatalogSnapshot | None:
     """The snapshot that the value of its key contains or names, or None if a chunk is missing.
 
     Raises `CorruptData`.
     """
     if open_record(value)[0].of is not ChunkedSnapshot:
-        return decode(value, Snapshot)
+        return decode(value, CatalogSnapshot)
     pointer = decode(value, ChunkedSnapshot)
     parts = []
     for number in range(pointer.count):
@@ -109,4 +109,4 @@ def read(store: Metastorage, value: bytes) -> Snapshot | None:
             f"the chunks of snapshot {pointer.name} have {len(data)} bytes, but {pointer.size} "
             "bytes were written; restore the store from a backup"
         )
-    return decode(data, Snapshot)
+    return decode(data, CatalogSnapshot)

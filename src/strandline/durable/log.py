@@ -32,7 +32,7 @@ from typing import Any, Protocol
 from strandline.clock import Timestamp, format_timestamp
 from strandline.durable.collections import APPEND_ONLY, LASTING
 from strandline.durable.contents import Contents, restore
-from strandline.durable.update import Snapshot, Update
+from strandline.durable.update import CatalogSnapshot, Update
 from strandline.errors import (
     CorruptData,
     Fenced,
@@ -239,10 +239,10 @@ class UpdateLog(ABC):
         """
 
     @abstractmethod
-    def first_snapshot(self) -> Snapshot:
+    def first_snapshot(self) -> CatalogSnapshot:
         """The snapshot at ``since``. The snapshot of version 0 is empty."""
 
-    def snapshot(self, as_of: int | None = None) -> Snapshot:
+    def snapshot(self, as_of: int | None = None) -> CatalogSnapshot:
         """The snapshot of version ``as_of``, or of ``since`` if it is None.
 
         The cost is proportional to the size of the catalog and of the updates since ``since``.
@@ -420,6 +420,6 @@ def refuse_absent(version: int, frontier: Frontier) -> None:
         )
 
 
-def snapshot_of(version: int, time: Timestamp, contents: Contents) -> Snapshot:
+def snapshot_of(version: int, time: Timestamp, contents: Contents) -> CatalogSnapshot:
     """The snapshot of version ``version``, which has these contents and was made at ``time``."""
-    return Snapshot(version, time, contents.dump(), contents.times())
+    return CatalogSnapshot(version, time, contents.dump(), contents.times())

@@ -44,7 +44,7 @@ from strandline.durable.log import (
 from strandline.durable.opening import RaiseFence, fencing_transaction
 from strandline.durable.state import ReadOnlyState
 from strandline.durable.transaction import Position
-from strandline.durable.update import Appended, AuditEvent, Change, Entry, Snapshot, Update
+from strandline.durable.update import Appended, AuditEvent, CatalogSnapshot, Change, Entry, Update
 from strandline.errors import (
     CorruptData,
     Fenced,
@@ -179,7 +179,7 @@ class LogCopy:
 
     # -- the made-up updates that lead to a snapshot
 
-    def _made_up(self, start: int, snapshot: Snapshot) -> Iterator[Update]:
+    def _made_up(self, start: int, snapshot: CatalogSnapshot) -> Iterator[Update]:
         """Updates from version ``start`` on that lead from the copy's contents to ``snapshot``."""
         copied = self._copy.snapshot(start - 1)
         before = restore(copied.kinds, copied.times, at=copied.time)
@@ -212,7 +212,7 @@ class LogCopy:
     def _made_up_times(
         self,
         start: int,
-        snapshot: Snapshot,
+        snapshot: CatalogSnapshot,
         appended: Mapping[int, Timestamp],
         needed: Sequence[Timestamp],
     ) -> list[Timestamp]:
@@ -291,7 +291,7 @@ class LogCopy:
         )
 
 
-def _objects_of(snapshot: Snapshot) -> list[tuple[object, ...]]:
+def _objects_of(snapshot: CatalogSnapshot) -> list[tuple[object, ...]]:
     """Version and time of a snapshot, then its objects with their times, in a fixed order."""
     contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
     objects: list[tuple[object, ...]] = [(snapshot.version, snapshot.time)]

@@ -53,7 +53,7 @@ from strandline.durable.log import (
     trimmed_away,
 )
 from strandline.durable.rows import REMEDY
-from strandline.durable.update import AuditEvent, Snapshot, Update
+from strandline.durable.update import AuditEvent, CatalogSnapshot, Update
 from strandline.errors import CorruptData, Unavailable, VersionNotFound
 from strandline.fencing import FenceToken
 from strandline.metastorage import (
@@ -266,7 +266,7 @@ class MetastorageLog(UpdateLog):
             return time_of(event)
         return None
 
-    def first_snapshot(self) -> Snapshot:
+    def first_snapshot(self) -> CatalogSnapshot:
         since = self.frontier().since
         while since:
             pair = self._store.get(update_key(since))
@@ -285,7 +285,7 @@ class MetastorageLog(UpdateLog):
                     "restore the store from a backup"
                 )
             since = now  # another node compacted the log during the read
-        return Snapshot(0, MIN_TIMESTAMP, ())
+        return CatalogSnapshot(0, MIN_TIMESTAMP, ())
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         if start >= end:
@@ -390,7 +390,7 @@ class MetastorageLog(UpdateLog):
 
     def _move_since(self, up_to: int, token: FenceToken, fence: ValueIs) -> bool:
         """Replace the update of ``up_to`` by a snapshot. Returns False if it was trimmed before."""
-        snapshot: Snapshot | None = None
+        snapshot: CatalogSnapshot | None = None
         prepared: chunks.Prepared | None = None
         while (frontier := self._read_frontier()).since < up_to:
             since = frontier.since
@@ -433,7 +433,7 @@ class MetastorageLog(UpdateLog):
             )
             refused_at = 0 if removed.succeeded else since
 
-    def _snapshot_to_keep(self, up_to: int, frontier: Frontier) -> Snapshot | None:
+    def _snapshot_to_keep(self, up_to: int, frontier: Frontier) -> CatalogSnapshot | None:
         """The snapshot of ``up_to``, or None if another node trimmed the log during the read."""
         refuse_absent(up_to, frontier)
         try:

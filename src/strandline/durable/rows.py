@@ -43,7 +43,7 @@ from zlib import crc32
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable.collections import APPEND_ONLY
-from strandline.durable.update import ARGUMENTS, Arguments, Change, Entry, Snapshot, Update
+from strandline.durable.update import ARGUMENTS, Arguments, CatalogSnapshot, Change, Entry, Update
 from strandline.errors import CorruptData
 from strandline.wire.codecs import BYTES, IDS, TEXT, TIME, UINT, sequence, triple
 from strandline.wire.registry import decode, encode, register, timed_head
@@ -313,7 +313,7 @@ def _remaining(rows: Sequence[Row]) -> Row | None:
     return max((row for row in rows if row.value == values[0] and row.diff == 1), key=_version)
 
 
-def snapshot_of_rows(version: int, time: Timestamp, rows: Iterable[Row]) -> Snapshot:
+def snapshot_of_rows(version: int, time: Timestamp, rows: Iterable[Row]) -> CatalogSnapshot:
     """The snapshot of ``version``, made at ``time``, from rows that are `consolidated`."""
     kinds: list[tuple[str, tuple[bytes, ...]]] = []
     times: list[tuple[Timestamp, ...]] = []
@@ -321,4 +321,4 @@ def snapshot_of_rows(version: int, time: Timestamp, rows: Iterable[Row]) -> Snap
         objects = list(of_kind)
         kinds.append((intern(kind), tuple([row.value for row in objects])))
         times.append(tuple([row.time for row in objects]))
-    return Snapshot(version, time, tuple(kinds), tuple(times))
+    return CatalogSnapshot(version, time, tuple(kinds), tuple(times))

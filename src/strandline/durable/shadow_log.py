@@ -42,7 +42,7 @@ from strandline.clock import Timestamp
 from strandline.durable.collections import APPEND_ONLY
 from strandline.durable.log import Checked, Frontier, LogAppend, Scanned, UpdateLog
 from strandline.durable.log_copy import LogCopy
-from strandline.durable.update import Snapshot, Update
+from strandline.durable.update import CatalogSnapshot, Update
 from strandline.errors import (
     CorruptData,
     Fenced,
@@ -151,7 +151,7 @@ class ShadowLog(UpdateLog):
                 raise
             return self._first.time_of(update)
 
-    def first_snapshot(self) -> Snapshot:
+    def first_snapshot(self) -> CatalogSnapshot:
         return self._same("the first snapshot", lambda log: log.first_snapshot())
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:

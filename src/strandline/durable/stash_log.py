@@ -57,7 +57,7 @@ from strandline.durable.rows import (
     updates_of,
 )
 from strandline.durable.stash_tables import Numbered, StashState
-from strandline.durable.update import AuditEvent, Snapshot, Update
+from strandline.durable.update import AuditEvent, CatalogSnapshot, Update
 from strandline.errors import CorruptData, Stopping, Unavailable
 from strandline.fencing import FenceToken
 from strandline.sql import (
@@ -235,11 +235,11 @@ class StashLog(UpdateLog):
 
     # -- reading
 
-    def first_snapshot(self) -> Snapshot:
+    def first_snapshot(self) -> CatalogSnapshot:
         with self._database.read() as connection:
             state = tables.state_on(connection)
             if not state.since:
-                return Snapshot(0, tables.EMPTY.since_time, ())
+                return CatalogSnapshot(0, tables.EMPTY.since_time, ())
             parts = run(connection, _OBJECTS, (state.since,))
             kinds = self._kinds_on(connection, state)
         with keeping_garbage:
@@ -442,7 +442,9 @@ def _ranges(
     return ranges
 
 
-def _snapshot_in(parts: Sequence[SqlRow], state: StashState, kinds: tables.Kinds) -> Snapshot:
+def _snapshot_in(
+    parts: Sequence[SqlRow], state: StashState, kinds: tables.Kinds
+) -> CatalogSnapshot:
     """The snapshot at the since of ``state``, which the same transaction has read."""
     numbered = [tables.row_in(row, kinds.names) for row in parts]
     if _weight(numbered) != (state.objects, state.sum):

@@ -117,7 +117,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CatalogSnapshot:
     """Every object of the catalog at ``version``, by kind, in place of all updates up to it.
 
     ``time`` is the time of the update that made the version. ``times`` are the times of the last
@@ -233,12 +233,12 @@ def _snapshot(
     time: Timestamp,
     kinds: tuple[tuple[str, tuple[bytes, ...]], ...],
     times: tuple[tuple[Timestamp, ...], ...],
-) -> Snapshot:
+) -> CatalogSnapshot:
     if times and [len(of_kind) for of_kind in times] != [len(records) for _, records in kinds]:
         raise CorruptData(
             f"the snapshot of version {version} has times that do not belong to its objects"
         )
-    return Snapshot(version, time, kinds, times)
+    return CatalogSnapshot(version, time, kinds, times)
 
 
 _OPTIONAL_BYTES = optional(BYTES)
@@ -288,9 +288,9 @@ _SNAPSHOT_1: Fields = (
 
 register(Update, type_id=1, version=1, since="0.1.0", fields=_UPDATE_1)
 register(Update, type_id=1, version=2, since="0.2.1", fields=[("time", TIME), *_UPDATE_1])
-register(Snapshot, type_id=4, version=1, since="0.1.0", fields=_SNAPSHOT_1)
+register(CatalogSnapshot, type_id=4, version=1, since="0.1.0", fields=_SNAPSHOT_1)
 register(
-    Snapshot,
+    CatalogSnapshot,
     type_id=4,
     version=2,
     since="0.2.0",

@@ -70,7 +70,7 @@ from strandline.durable.rows import (
     snapshot_of_rows,
     updates_between,
 )
-from strandline.durable.update import AuditEvent, Snapshot, Update
+from strandline.durable.update import AuditEvent, CatalogSnapshot, Update
 from strandline.errors import CorruptData, Fenced, InvalidInput, OutOfSync, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import Absent, Metastorage, Operation, Put
@@ -229,7 +229,7 @@ class PersistLog(UpdateLog):
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def first_snapshot(self) -> Snapshot:
+    def first_snapshot(self) -> CatalogSnapshot:
         return self.shard.reading(
             lambda state: snapshot_of_rows(
                 state.since, state.since_time, self.shard.snapshot(state)
