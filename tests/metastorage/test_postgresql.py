@@ -434,6 +434,17 @@ def test_messages_name_the_database_without_user_and_password() -> None:
     assert "geheim" not in refused.value.message
 
 
+def test_a_wrong_password_is_an_error_that_gives_the_reason_and_not_the_password(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        role = f"CREATE ROLE {postgresql.ASKED} SUPERUSER LOGIN PASSWORD 'right'"
+        connection.execute(role.encode())
+    address = url.replace(f"//{postgresql.USER}@", f"//{postgresql.ASKED}:{{}}@")
+    open_url(address.format("right")).close()
+    with pytest.raises(Unavailable, match=r"password authentication failed.*address$") as refused:
+        open_url(address.format("geheim"))
+    assert "geheim" not in refused.value.message
+
+
 def test_an_unknown_option_or_schema_in_an_address_is_invalid_input() -> None:
     with pytest.raises(InvalidInput, match="no_such_option"):
         open_metastorage("postgresql://127.0.0.1/x?no_such_option=1", HybridClock())

@@ -3,7 +3,7 @@
 Or a separate database, made from a template that has the tables of a store.
 
 `running` starts it on first use and stops it with the process. It listens on the loopback interface
-and requires no password. PostgreSQL refuses to run as root, so for root the user ``postgres``, or
+and requires no password, except of the role `ASKED`. PostgreSQL refuses to run as root, so for root the user ``postgres``, or
 another one, runs it.
 """
 
@@ -35,6 +35,8 @@ from strandline.sql.schema_versions import CLOCK, SCHEMA
 from tests.servers.loopback import ReservedPort
 
 USER = "strandline"
+ASKED = "asked"
+"""The role whose clients must give a password; a test creates it."""
 _schemas = itertools.count()
 _START_PATIENCE = 300.0
 _TEMPLATE = "store"
@@ -67,6 +69,8 @@ class PostgresServer:
         if account is not None:
             os.chown(self._folder, account.pw_uid, account.pw_gid)
         self._run("initdb", "-D", self._data, "-A", "trust", "-U", USER, "-E", "UTF8", "--no-sync")
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"host all {ASKED} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
         self.start()
 
     def url(self, *, database: str = "postgres", schema: str | None = None) -> str:
