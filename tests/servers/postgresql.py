@@ -3,8 +3,8 @@
 Or a separate database, made from a template that has the tables of a store.
 
 `running` starts it on first use and stops it with the process. It listens on the loopback interface
-and requires no password, except of the role `ASKED`. PostgreSQL refuses to run as root, so for root the user ``postgres``, or
-another one, runs it.
+and requires no password, except of the role `ASKED`. PostgreSQL refuses to run as root, so for root
+the user ``postgres``, or another one, runs it.
 """
 
 from __future__ import annotations
