@@ -23,10 +23,12 @@ from hive_metastore.ttypes import (
 from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.partition_values import DEFAULT_PARTITION, partition_name
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
 from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.off_loop import finish
 from strandline.metastore.reader import present_catalog
+from strandline.metastore.store.rows import RowKind
 from strandline.metastore.thrift import ThriftException
 from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
@@ -204,6 +206,25 @@ def test_a_request_for_values_of_a_column_that_is_not_a_partition_key_is_refused
 ) -> None:
     request = PartitionValuesRequest("d1", "flights", [FieldSchema("a", "int", None)])
     assert refusal(lambda: flights.get_partition_values(request))[0] == "MetaException"
+
+
+# -- the cost of a filter
+
+
+def test_a_filter_decodes_only_the_partitions_that_it_chooses(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t", partitionKeys=[FieldSchema("p", "string", None)]))
+    values = [*(f"{number}:%/=" for number in range(10, 40)), DEFAULT_PARTITION]
+    stub.add_partitions([Partition([value], "d1", "t", sd=storage()) for value in values])
+    chosen = stub.get_partitions_by_filter("d1", "t", "p >= '38:' and p <> 'x'", -1)
+    expected = ["38:%/=", "39:%/=", DEFAULT_PARTITION]
+    assert [partition.values for partition in chosen] == [[value] for value in expected]
+    store, table_id = (
+        hive.node.metastore.store,
+        hive.node.session(user="ann").table("d1.t").descriptor.id,
+    )
+    rows = store.rows(table_id, RowKind.PARTITION, write_ids=None)
+    names = [row.name for row in rows if row.is_decoded()]
+    assert names == [partition_name(["p"], [value]) for value in expected]
 
 
 # -- requests of Hive 4 that are the same as a call of earlier clients

@@ -20,6 +20,7 @@ from strandline.metastore.hive.partition_values import (
     DEFAULT_PARTITION,
     Partitioned,
     partition_values,
+    unescape,
 )
 from strandline.metastore.hive.registry import Call, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
@@ -133,7 +134,7 @@ class Partitions:
 
         like = pattern_of_values(values, keys=len(self.key_names), begins=begins)
         rows = await self.rows(like=like)
-        return [row for row in rows if fits(row.as_(PartitionRow).values)]
+        return [row for row in rows if fits(_values(row))]
 
     async def filtered(self, text: str) -> list[Row]:
         if self.common is None:
@@ -144,7 +145,17 @@ class Partitions:
         chooses = bind_filter(expression, keys)
         rows = await self.rows(like=pattern_of_filter(expression, keys))
         work.spend(len(rows) * len(text) // _FILTERED_PER_UNIT)
-        return [row for row in rows if chooses(row.as_(PartitionRow).values)]
+        return [row for row in rows if chooses(_values(row))]
+
+
+def _values(row: Row) -> Sequence[str]:
+    """Return the values of a partition, from its name if possible: decoding takes far longer."""
+    if not row.is_decoded():
+        row.compare()  # a damaged name must not hide a partition
+        values = [unescape(part.rpartition("=")[2]) for part in row.name.split("/")]
+        if DEFAULT_PARTITION not in values:
+            return values
+    return row.as_(PartitionRow).values
 
 
 def _encoder(common: Partitioned) -> Callable[[PartitionRow, str], bytes]:
@@ -310,7 +321,7 @@ async def get_partition_values(call: Call) -> Struct:
     if text:
         positions, order = list(range(len(partitions.key_names))), []
     rows = await partitions.filtered(text)
-    values = [row.as_(PartitionRow).values for row in rows]
+    values = [_values(row) for row in rows]
     if order:
         descending = call.args.get("ascending") is False
         values.sort(key=lambda row_values: [row_values[at] for at in order], reverse=descending)
