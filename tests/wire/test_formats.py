@@ -114,6 +114,28 @@ def test_every_kind_has_its_own_class_and_a_format() -> None:
     assert {layout.of for layout in formats()} >= set(classes)
 
 
+def _with_columns(*counts: int) -> d.TableDescriptor:
+    """A table whose schema versions have the first so many of the same columns."""
+    columns = tuple(d.ColumnDescriptor(n, f"column_{n}", INT) for n in range(1, max(counts) + 1))
+    versions = (d.SchemaVersion(n, columns[:count]) for n, count in enumerate(counts, 1))
+    return dataclasses.replace(TABLE, schema_versions=tuple(versions))
+
+
+def test_a_further_schema_version_of_a_table_takes_a_few_bytes() -> None:
+    last, all_versions = encode(_with_columns(120)), encode(_with_columns(*range(20, 121)))
+    assert len(all_versions) - len(last) <= 5 * 100
+    decoded = decode(all_versions, d.TableDescriptor).schema_versions
+    assert len({id(column) for version in decoded for column in version.columns}) == 120
+
+
+def test_a_schema_version_with_a_column_that_is_not_listed_is_corrupt() -> None:
+    data, run = encode(_with_columns(2)), bytes([1, 1, 1, 0, 2])
+    assert data.count(run) == 1
+    for broken in ([1, 1, 1, 1, 2], [1, 1, 1, 0, 3], [1, 1, 1, 3, 0]):
+        with pytest.raises(CorruptData, match="not listed"):
+            decode(seal(data.replace(run, bytes(broken)), b""), d.TableDescriptor)
+
+
 @pytest.mark.parametrize("fraction", [float("nan"), float("inf"), float("-inf")])
 def test_a_float_that_is_not_finite_is_not_written(fraction: float) -> None:
     with pytest.raises(InvalidInput, match="finite"):

@@ -7,6 +7,7 @@ columns without a step for each field.
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from itertools import chain
 
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, StorageFormat
 from strandline.wire.codecs import (
@@ -112,27 +113,64 @@ register_codec(
 _new_in_0_1_0(
     SchemaVersion, type_id=16, fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))]
 )
-_VERSIONS = nested_list(SchemaVersion)
+SCHEMA_VERSIONS = nested_list(SchemaVersion)
+"""The schema versions of a table up to 0.6.0, each with all its columns."""
+_COLUMNS = nested_list(ColumnDescriptor)
+_RUNS = sequence(pair(UINT, sequence(pair(UINT, UINT))))
 _MAX_SHARED_COLUMNS = 100
+
+
+def _write_all(out: bytearray, value: tuple[SchemaVersion, ...]) -> None:
+    columns: dict[ColumnDescriptor, int] = {}
+    places: dict[int, int] = {}  # by identity: most columns are in many versions, and hashes slow
+    versions = []
+    for version in value:
+        runs: list[tuple[int, int]] = []
+        for column in version.columns:
+            place = places.get(id(column))
+            if place is None:
+                place = places[id(column)] = columns.setdefault(column, len(columns))
+            if runs and place == sum(runs[-1]):
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((place, 1))
+        versions.append((version.number, tuple(runs)))
+    _COLUMNS.write(out, tuple(columns))
+    _RUNS.write(out, tuple(versions))
 
 
 @lru_cache(maxsize=256)
 def _version_bytes(value: tuple[SchemaVersion, ...]) -> bytes:
     """Return the encoded versions. Cached, because many tables are created with equal columns."""
     out = bytearray()
-    _VERSIONS.write(out, value)
+    _write_all(out, value)
     return bytes(out)
 
 
 def _write_versions(out: bytearray, value: tuple[SchemaVersion, ...]) -> None:
     if len(value) > 1 or any(len(version.columns) > _MAX_SHARED_COLUMNS for version in value):
-        _VERSIONS.write(out, value)
+        _write_all(out, value)
     else:
         out += _version_bytes(value)
 
 
-SCHEMA_VERSIONS = Codec(_write_versions, _VERSIONS.read)
-"""The schema versions of a table."""
+def _read_versions(reader: Reader) -> tuple[SchemaVersion, ...]:
+    columns = _COLUMNS.read(reader)
+    versions = []
+    for number, runs in _RUNS.read(reader):
+        if any(first + count > len(columns) for first, count in runs):
+            raise reader.corrupt(f"schema version {number} with columns that are not listed")
+        parts = [columns[first : first + count] for first, count in runs]
+        versions.append(SchemaVersion(number, tuple(chain.from_iterable(parts))))
+    return tuple(versions)
+
+
+COLUMNS_OF_VERSIONS = Codec(_write_versions, _read_versions)
+"""The schema versions of a table: each column once, then the runs of columns of each version.
+
+A transactional table keeps its versions. With all columns in each, a hundred changes of columns
+made a record of a hundred times the columns, and each change stores the record twice.
+"""
 
 _new_in_0_1_0(
     StorageFormat,

@@ -77,7 +77,7 @@ from strandline.wire.codecs import (
     pair,
     sequence,
 )
-from strandline.wire.columns import SCHEMA_VERSIONS, STORAGE
+from strandline.wire.columns import COLUMNS_OF_VERSIONS, SCHEMA_VERSIONS, STORAGE
 from strandline.wire.registry import Fields, nested_list, register
 
 _new_in_0_1_0 = partial(register, version=1, since="0.1.0")
@@ -191,15 +191,20 @@ _new_in_0_4_0(
         ("rely", BOOL),
     ],
 )
+_TABLE_3: Fields = (
+    *_TABLE_2,
+    ("partitioning", nested_list(PartitionField)),
+    ("constraints", nested_list(Constraint)),
+)
+register(TableDescriptor, type_id=12, version=3, since="0.4.0", fields=_TABLE_3)
 register(
     TableDescriptor,
     type_id=12,
-    version=3,
-    since="0.4.0",
+    version=4,
+    since="0.7.0",
     fields=[
-        *_TABLE_2,
-        ("partitioning", nested_list(PartitionField)),
-        ("constraints", nested_list(Constraint)),
+        (name, COLUMNS_OF_VERSIONS if name == "schema_versions" else codec)
+        for name, codec in _TABLE_3
     ],
 )
 
