@@ -21,6 +21,7 @@ from strandline.catalog.commands import (
 from strandline.clock import Timestamp
 from strandline.errors import InvalidInput, InvalidType
 from strandline.metastore.interface import ResolvedTable, Snapshot
+from strandline.metastore.session import json_forms
 from strandline.metastore.session.json_forms import arguments_form, form_of, snake_case
 from strandline.metastore.session.json_values import Misfit
 from strandline.metastore.session.wire_json import read_json, write_json
@@ -36,6 +37,7 @@ from strandline.model.descriptors import (
     TableKind,
 )
 from strandline.model.type_changes import assign_ids
+from strandline.model.type_json import parse_type_json
 from strandline.model.types import BIGINT, ArrayType, DataType, DecimalType, StructType
 from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
 from tests.catalog.scenario import Refused
@@ -131,6 +133,20 @@ def test_every_data_type_is_read_back(data_type: DataType) -> None:
 
 
 @pytest.mark.slow
+def test_equal_data_types_of_many_columns_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def parse(text: str, *, field_ids: bool) -> DataType:
+        parsed.append(text)
+        return parse_type_json(text, field_ids=field_ids)
+
+    monkeypatch.setattr(json_forms, "parse_type_json", parse)
+    column = {"name": "c", "type": "decimal(37,29)"}
+    definition = {"name": "t", "columns": [column] * 50}
+    form_of(Command).read({"create_table": {"schema": "s", "definition": definition}})
+    assert parsed == ['"decimal(37,29)"']
+
+
 @given(structs(types()))
 def test_ids_of_nested_fields_are_read_back(struct: StructType) -> None:
     with_ids, _ = assign_ids(struct, 100)

@@ -41,7 +41,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum, Flag
-from functools import cache, partial, reduce
+from functools import cache, lru_cache, partial, reduce
 from operator import attrgetter, itemgetter, or_
 from typing import Any, NewType
 
@@ -394,7 +394,19 @@ def _read_properties(value: Json) -> Properties:
     return properties(value)
 
 
+_SHORT_TYPE = 100
+
+
+def _type(text: str) -> DataType:
+    return parse_type_json(text, field_ids=True)
+
+
+_short_type = lru_cache(maxsize=1_000)(_type)
+"""Cached: most columns have one of a few types, and parsing it is half of reading a column."""
+
+
 def _read_type(value: Json) -> Any:
     if not isinstance(value, str | dict):
         raise Misfit(f"expected a data type as Spark's JSON, found {shown(value)}")
-    return made(lambda: parse_type_json(json.dumps(value, ensure_ascii=False), field_ids=True))
+    text = json.dumps(value, ensure_ascii=False)
+    return made(lambda: (_short_type if len(text) <= _SHORT_TYPE else _type)(text))
