@@ -442,10 +442,11 @@ class Session(ABC):
         """Add files to a table and remove files from it; others see this after the commit.
 
         ``remove`` are paths of files that are replaced. ``touch`` are paths of data files of which
-        a delete file deletes rows; data files that a delete file names by id are included. If two
-        transactions remove or touch the same file, the first to commit wins. A data file's id has
-        ``txn_id`` above the lowest `FILE_NUMBER_BITS`, so ids are unique. Returns the transaction's
-        write id in the table. Repeating the same call changes nothing.
+        a delete file deletes rows; those that a delete file names only by id are found among all
+        data files of the table, which takes longer. If two transactions remove or touch the same
+        file, the first to commit wins. A data file's id has ``txn_id`` above the lowest
+        `FILE_NUMBER_BITS`, so ids are unique. Returns the transaction's write id in the table.
+        Repeating the same call changes nothing.
 
         Raises `InvalidInput` if a file is invalid, `WriteConflict` if the transaction does not see
         a path of ``remove`` or ``touch``, `AlreadyExists` if it sees a path of ``add``,
