@@ -24,7 +24,7 @@ def synced_begins(store: Store, count: int) -> int:
 
 
 def test_only_one_begin_of_a_block_of_reserved_ids_waits_for_the_disk(store: Store) -> None:
-    assert synced_begins(store, 33) == (3 if store.database.may_lose_provisional else 33)
+    assert synced_begins(store, 34) == (4 if store.database.may_lose_provisional else 34)
 
 
 def test_a_batch_of_begins_fits_in_one_block_or_waits_for_the_disk(store: Store) -> None:
@@ -43,3 +43,9 @@ def test_ids_continue_after_a_released_block_and_skip_a_lost_block(
     following = store.transactions.begin(user="ann").txn_id
     assert following == (last + 12 if store.database.may_lose_provisional else last + 2)
     assert store.transactions.statistics().open == 3
+
+
+def test_a_lost_block_whose_ids_were_all_assigned_skips_no_id(store: Store) -> None:
+    assert synced_begins(store, 11) == (1 if store.database.may_lose_provisional else 11)
+    store.transactions.reserved_ids.skip_lost()
+    assert store.transactions.begin(user="ann").txn_id == 12

@@ -8,7 +8,14 @@ import pytest
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, timestamp
-from strandline.errors import Fenced, TransactionFinished, WriteConflict
+from strandline.errors import (
+    Fenced,
+    Stopping,
+    StrandlineError,
+    TransactionFinished,
+    Unavailable,
+    WriteConflict,
+)
 from strandline.sql import take_time
 from strandline.transactions import TransactionState, records
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Recorder, Store
@@ -263,6 +270,24 @@ def test_a_failing_listener_rolls_back_the_commit_or_abort(store: Store, end: st
     assert store.contents() == before
     assert store.transactions.get(txn_id).state is OPEN
     assert store.transactions.commit(txn_id).state is COMMITTED
+
+
+@pytest.mark.parametrize("error", [Fenced, Stopping, Unavailable])
+def test_an_expiry_that_fails_for_every_transaction_raises(
+    store: Store, error: type[StrandlineError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.wall_ms += 300_001
+    recorder = Recorder()
+    transactions = store.heard_by(recorder)
+
+    def fail(*_: object) -> None:
+        raise error("no write is possible")
+
+    monkeypatch.setattr(recorder, "aborting", fail)
+    with pytest.raises(error):
+        transactions.expire()
+    assert store.transactions.get(txn_id).state is TransactionState.OPEN
 
 
 def test_a_fenced_process_changes_nothing(store: Store) -> None:

@@ -186,9 +186,10 @@ def test_a_finished_transaction_cannot_write(store: Store, end: str) -> None:
 # -- ownership
 
 
-def test_only_its_owner_can_use_a_transaction(store: Store) -> None:
+@pytest.mark.parametrize("writing", [[], [FLIGHTS]])
+def test_only_its_owner_can_use_a_transaction(store: Store, writing: list[int]) -> None:
     transactions = store.transactions
-    of_ann, of_bob = store.begin(), transactions.begin(user="Bob").txn_id
+    of_ann, of_bob = store.begin(writing=writing), transactions.begin(user="Bob").txn_id
     every = [of_ann, of_bob]
     component = Component(LockMode.EXCLUSIVE, "shop")
     before = store.contents()
@@ -209,7 +210,7 @@ def test_only_its_owner_can_use_a_transaction(store: Store) -> None:
             call()
     assert store.contents() == before
     assert transactions.heartbeat([of_bob, 77], owner="bob").missing == {77}
-    assert transactions.allocate([of_bob], FLIGHTS, owner="bob") == {of_bob: 1}
+    assert transactions.allocate([of_bob], FLIGHTS, owner="bob") == {of_bob: 1 + len(writing)}
     assert transactions.abort_all([of_bob, 77], owner="bob") == [of_bob]
 
 
