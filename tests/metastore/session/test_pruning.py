@@ -207,6 +207,28 @@ def test_a_bound_that_is_not_a_value_of_its_column_is_refused(
         wanted_ranges([ColumnBounds(IDS[column], lower=text)], table)
 
 
+@pytest.mark.parametrize(
+    ("column", "known", "bounds", "is_kept"),
+    [
+        ("bigint", ("4", "6", 0), [{"values": ("3", "6")}], True),
+        ("bigint", ("4", "6", 0), [{"values": ("4", "7")}], True),
+        ("bigint", ("4", "6", 0), [{"values": ("3", "7")}], False),
+        ("bigint", ("4", "4", 0), [{"without": ("4",)}], False),
+        ("bigint", ("4", "6", 0), [{"without": ("4", "6")}], True),
+        ("double", ("4.0", "4.0", 0), [{"without": ("4",)}], True),  # NaN is in no bounds
+        ("bigint", ("4", "6", 3), [{"null": True}], True),
+        ("bigint", ("4", "6", 3), [{"null": True}, {"values": ("3",)}], False),
+    ],
+)
+def test_listed_unwanted_and_missing_values_are_compared_with_the_statistics(
+    table: TableDescriptor, column: str, known: Any, bounds: list[dict[str, Any]], is_kept: bool
+) -> None:
+    lower, upper, nulls = known
+    statistics = ColumnStatistics(column_id=IDS[column], lower=lower, upper=upper, nulls=nulls)
+    wanted = wanted_ranges([ColumnBounds(IDS[column], **of_one) for of_one in bounds], table)
+    assert may_match(file(statistics), wanted) == is_kept
+
+
 def test_delete_files_of_the_selected_data_files_are_kept() -> None:
     files = [DeleteFile(path=str(i), file_ids=ids, counts=(1,) * len(ids)) for i, ids in
              enumerate([(1,), (2,), (2, 1)])]  # fmt: skip

@@ -27,7 +27,9 @@ from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile, RowKind
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import TableKind
+from strandline.model.places import Place
 from strandline.node import Node
 from strandline.transactions.holds import BACKUP
 from tests.metastore.store.lake import RETENTION, SETTINGS, Lake
@@ -280,6 +282,20 @@ def test_cleaning_does_not_follow_links_out_of_the_table_folder(
     lake.node.cleaner.clean()
     assert set(outside.iterdir()) == files
     assert lake.node.cleaner.statistics().failures == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "is_own"), [("real.db/t", True), ("linked.db/t", False), ("real.db/t/part", False)]
+)
+def test_only_folders_that_the_store_chose_and_no_link_leads_to_are_cleaned(
+    tmp_path: Path, place: str, is_own: bool
+) -> None:
+    warehouse = tmp_path / "warehouse"
+    (warehouse / "real.db" / "t" / "part").mkdir(parents=True)
+    (warehouse / "linked.db").symlink_to(warehouse / "real.db")
+    files = cleaned_files.CleanedFiles(StoreFolders(tmp_path))
+    with files.own_folder(Place.below(place)) as folder:
+        assert (folder is not None) == is_own
 
 
 def test_files_of_external_tables_are_never_touched(in_folder: Lake, tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""The head file says what was committed, and finds any commit that is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.errors import CorruptData
+from strandline.sql.head_file import HeadFile, Mark
+
+MARKS = (Mark("version", "log", "SELECT max(version) FROM log"),)
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> HeadFile:
+    return HeadFile(tmp_path / "strandline.head", MARKS)
+
+
+@pytest.mark.parametrize(
+    ("stored", "missing"), [(4, "version 5"), (3, "versions 4 to 5"), (0, "versions 1 to 5")]
+)
+def test_each_lost_commit_is_found_and_named(head: HeadFile, stored: int, missing: str) -> None:
+    with pytest.raises(CorruptData, match=f"missing are {missing}, which"):
+        head.compare({"version": 5}, {"version": stored})
+    head.compare({"version": 5}, {"version": 5})
+    head.compare({"version": 5}, {"version": 6})
+
+
+def test_a_file_that_was_deleted_is_written_again(head: HeadFile) -> None:
+    head.note({"version": 1})
+    head.path.unlink()
+    head.note({"version": 2})
+    assert head.recorded_marks() == {"version": 2}
+    head.close()
