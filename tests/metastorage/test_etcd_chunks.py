@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from strandline.clock import timestamp
 from strandline.errors import UnknownOutcome
 from strandline.metastorage import MAX_VALUE_BYTES, Absent, Delete, DeleteRange, Put, ValueIs
+from strandline.metastorage.etcd import chunks as etcd_chunks
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
 from strandline.metastorage.etcd.layout import EtcdKeys, Reference, Stored
+from strandline.metastorage.etcd.operations import Page
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.conftest import ManualWall
 from tests.metastorage.conftest import put
@@ -50,6 +53,14 @@ def test_a_value_of_any_size_is_read_as_it_was_written(store: EtcdMetastorage, s
     assert store.invoke([ValueIs("b", value)], []).succeeded
     assert not store.invoke([ValueIs("b", value[:-1] + b"\0\0")], []).succeeded
     assert not store.invoke([ValueIs("b", some_bytes(size, 1))], []).succeeded
+
+
+def test_a_value_with_more_chunks_than_one_request_reads_is_read_whole(
+    store: EtcdMetastorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_chunks, "_CHUNKS_PER_READ", 3)
+    put(store, "a", value := some_bytes(LARGE))
+    assert [entry.value for entry in store.range("", "~")] == [value]
 
 
 @pytest.mark.soak
@@ -155,6 +166,26 @@ def test_orphaned_chunks_are_removed_once_they_are_old(place: EtcdPlace) -> None
     assert chunks.sweep(timestamp(wall.now)) == 0
     assert chunks.sweep(timestamp(wall.now + 2 * ORPHAN_AGE_MS)) == 1
     assert len(place.chunks()) == 4
+
+
+def test_chunks_whose_key_is_written_during_a_sweep_are_kept(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = place.gateway
+    put(place.node(), "a", b"inline")
+    chunks = ChunkedValues(gateway, place.keys)
+    chunks.write("a", b"late", timestamp(HOUR_MS))
+    read = gateway.range
+
+    def read_then_write(start: bytes, *args: Any, **options: Any) -> Page:
+        page = read(start, *args, **options)
+        if start == place.keys.data("a"):
+            gateway.put(start, page.pairs[0].value)
+        return page
+
+    monkeypatch.setattr(gateway, "range", read_then_write)
+    assert chunks.sweep(timestamp(2 * HOUR_MS + 1)) == 0
+    assert len(place.chunks()) == 1
 
 
 @pytest.mark.slow
