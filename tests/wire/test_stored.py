@@ -31,6 +31,11 @@ def test_the_index_fields_of_an_object_are_read_without_decoding_it() -> None:
     assert stored._value is None
 
 
+def test_a_record_of_another_class_is_refused() -> None:
+    with pytest.raises(CorruptData, match="found a SchemaDescriptor record where a ZoneDesc"):
+        Stored(encode(SCHEMA), ZoneDescriptor, has_id=True)
+
+
 def test_an_object_is_decoded_once_on_first_access(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[object] = []
     RECENT.forget()
