@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
-from strandline.clock import Timestamp
+from strandline.clock import Timestamp, system_wall_clock
 from strandline.config import Settings
 from strandline.errors import (
     Conflict,
@@ -39,6 +39,15 @@ from tests.metastore.dml import parameters
 from tests.node.conftest import MemberProcess, create_table, sql
 
 Start = Callable[..., MemberProcess]
+
+
+def test_a_leap_of_the_clock_soon_after_the_start_ends_no_transaction(folder: Path) -> None:
+    leap_ms = 0
+    with Node.open(folder, wall=lambda: system_wall_clock() + leap_ms) as node:
+        txn_id = node.transactions.begin(user="ann").txn_id
+        leap_ms = 2 * 3_600_000
+        assert node.transactions.expire() == []
+        node.transactions.commit(txn_id)
 
 
 # -- freshness over processes ------------------------------------------------------------------

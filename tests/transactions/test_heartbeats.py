@@ -25,7 +25,7 @@ ON_A_TABLE = (Component(LockMode.EXCLUSIVE, "shop", "orders"),)
 def noted(store: Store) -> Iterator[Store]:
     """A store whose heartbeats are stored by a thread, as in a node."""
     with patch.object(heartbeats, "LATEST", 1e9):
-        store.transactions.heartbeats.start()
+        store.transactions.heartbeats.start(now=store.wall_ms)
         yield store
         store.transactions.heartbeats.stop()
 
@@ -38,7 +38,7 @@ def unstored(store: Store) -> Iterator[Store]:
         thread._stop.wait()
 
     with patch.object(FollowingThread, "_run", idle), patch.object(heartbeats, "LATEST", 1e9):
-        store.transactions.heartbeats.start()
+        store.transactions.heartbeats.start(now=store.wall_ms)
         yield store
         store.transactions.heartbeats.stop()
 
@@ -169,7 +169,7 @@ def test_the_thread_stores_heartbeats_and_continues_after_a_failure(
     beats = store.transactions.heartbeats
     txn_id = store.begin()
     store.wall_ms += 1_000
-    beats.start()
+    beats.start(now=store.wall_ms)
     store.fenced = True
     with beats._changed:
         beats._txns[txn_id] = START_MS + 1_000

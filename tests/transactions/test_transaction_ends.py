@@ -158,6 +158,25 @@ def test_a_leap_of_the_clock_ends_no_transaction_that_is_heard(store: Store, lea
     assert store.transactions.expire() == [beating]
 
 
+@pytest.mark.parametrize("has_other_nodes", [False, True])
+def test_a_leap_before_the_first_look_of_a_node_ends_no_transaction_that_is_heard(
+    store: Store, has_other_nodes: bool
+) -> None:
+    """A machine sleeps soon after a node on it has started."""
+    store.transactions.heartbeats.start(now=store.wall_ms, has_other_nodes=has_other_nodes)
+    try:
+        silent, beating = store.begin(), store.begin()
+        store.leap(2 * HOUR)
+        assert store.transactions.expire() == []
+        store.wall_ms += 300_000
+        store.transactions.heartbeat([beating])
+        assert store.transactions.expire() == []
+        store.wall_ms += 1
+        assert store.transactions.expire() == [silent]
+    finally:
+        store.transactions.heartbeats.stop()
+
+
 def test_a_store_whose_time_stood_still_ends_no_transaction_when_it_goes_on(store: Store) -> None:
     """A clock was set back, and is set right again."""
     txn_id = store.begin()
@@ -214,7 +233,7 @@ def test_a_node_that_starts_with_a_clock_ahead_first_lets_other_nodes_hear_their
     ahead.wall_ms += 2 * HOUR
     with ahead.database.write() as connection:
         take_time(connection, ahead.clock)
-    ahead.transactions.heartbeats.start(has_other_nodes=True)
+    ahead.transactions.heartbeats.start(now=ahead.wall_ms, has_other_nodes=True)
     try:
         for _ in range(4):
             assert ahead.transactions.expire() == []

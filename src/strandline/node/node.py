@@ -19,7 +19,7 @@ from typing import Protocol
 from strandline.catalog import CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.system_views.synchronization import synchronize_system_views
-from strandline.clock import WallClock, system_wall_clock
+from strandline.clock import WallClock, milliseconds, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Superseded
 from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
@@ -339,7 +339,10 @@ class Node:
         )
         self.transactions.reserved_ids.skip_lost()
         finish_partition_moves(self.metastore)  # may commit a transaction
-        self.transactions.heartbeats.start(has_other_nodes=self.address.folder is None)
+        self.transactions.heartbeats.start(
+            now=milliseconds(self._clock.current()),
+            has_other_nodes=self.address.folder is None,
+        )
         self._has_reserved_ids = True
         self._start_chores()
         self._opened_store.examine()

@@ -90,7 +90,6 @@ class Heartbeats:
         self._monotonic = monotonic
         self._ahead = 0  # how far the latest time of the store is ahead of ``monotonic``
         self._last_look: tuple[int, int] | None = None
-        self._has_other_nodes = False
         self._leap = self._leap_end = 0
         self._txns: Notes = {}
         self._locks: Notes = {}
@@ -138,8 +137,6 @@ class Heartbeats:
         self.time(now)  # later heartbeats go on from ``now``
         with self._changed:
             ran = self._ran()
-            if self._last_look is None and self._has_other_nodes:
-                self._leap = self._leap_end = now  # all time before counts as a leap
             last_look, last_ran = self._last_look or (now, ran)
             self._last_look = now, ran
             if last_look > self._leap_end + self._timeout_ms:
@@ -187,13 +184,16 @@ class Heartbeats:
             locks = self._locks.copy()
         _write(connection, _STORE_LOCK, locks)
 
-    def start(self, *, has_other_nodes: bool = False) -> None:
-        """Start the thread.
+    def start(self, *, now: int, has_other_nodes: bool = False) -> None:
+        """Start the thread, at the time ``now`` (ms). A later leap is one, also before a look.
 
         If other nodes, with other clocks, may use the store, nobody counts as silent until a
         time-out has passed.
         """
-        self._has_other_nodes = has_other_nodes
+        with self._changed:
+            self._last_look = now, self._ran()
+            if has_other_nodes:
+                self._leap = self._leap_end = now  # all time before counts as a leap
         self._thread.start()
 
     def stop(self) -> None:
