@@ -124,7 +124,10 @@ def test_closing_a_damaged_database_closes_all_its_connections(path: Path) -> No
     try:
         database = open_sqlite(path, check_bytes=0)
         log = path.with_name(path.name + "-wal")
-        with pytest.raises(CorruptData), database.read() as connection:
+        with (
+            pytest.raises(CorruptData, match=r"check the disk, .* restore from a backup"),
+            database.read() as connection,
+        ):
             connection.exec_driver_sql("SELECT sum(length(value)) FROM blob").all()
         for _ in range(2):
             with pytest.raises(CorruptData):

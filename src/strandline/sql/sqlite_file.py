@@ -315,9 +315,10 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
     code = _code(error)
     reason = getattr(error, "orig", None) or error
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        # SQLite reports a read that failed with EIO as damage, too.
         return CorruptData(
-            f"{path} is damaged or is not a SQLite database ({reason}); restore from a backup of "
-            "the whole folder"
+            f"{path} is damaged, is not a SQLite database, or is on a disk that fails ({reason}); "
+            "check the disk, and if it works, restore from a backup of the whole folder"
         )
     if str(reason).startswith("Could not decode to UTF-8"):
         return CorruptData(f"{path} has text that is not UTF-8 ({reason}); restore from a backup")
