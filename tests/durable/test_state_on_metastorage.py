@@ -53,7 +53,7 @@ def test_a_reader_overtaken_by_a_trim_raises_trimmed_away_and_can_restart(
     reader = ReadOnlyState(new_store_member().log)
     assert reader.recovered[-1].version == 2
     reader.log = trimmed_while_read(new_store_member)
-    for message in ("no longer in the log; the earliest is 7", "trimmed to version 7"):
+    for message in ("no longer in the log; the earliest is 7", "trimmed below version 7"):
         with pytest.raises(TrimmedAway, match=message):
             reader.updates_after(reader.recovered[-1])
     assert reader.start().version == 7

@@ -247,10 +247,10 @@ def test_a_transaction_that_cannot_be_aborted_does_not_keep_others_from_expiring
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("strandline.node.node.CLEANING_SECONDS", 3600)  # only this test calls it
-    now_ms = milliseconds(HybridClock().current())
-    times = {"ms": now_ms}
-    with Node.open(tmp_path, wall=lambda: times["ms"]) as node:
+    with Node.open(tmp_path) as node:
         first, second = (node.session(user="ann").begin().txn_id for _ in range(2))
+    late_ms = milliseconds(HybridClock().current()) + Settings().transaction_timeout_ms + 1_000
+    with Node.open(tmp_path, wall=lambda: late_ms) as node:
         abort = type(node.transactions)._abort_on
 
         def failing(
@@ -261,7 +261,6 @@ def test_a_transaction_that_cannot_be_aborted_does_not_keep_others_from_expiring
             return abort(node.transactions, connection, txn_ids, **rest)  # type: ignore[arg-type]  # passes its arguments on
 
         monkeypatch.setattr(type(node.transactions), "_abort_on", failing)
-        times["ms"] += Settings().transaction_timeout_ms + 1_000
         with caplog.at_level(logging.ERROR):
             assert node.transactions.expire() == [second]
         assert f"transaction {first}" in caplog.text
