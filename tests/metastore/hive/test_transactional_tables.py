@@ -11,6 +11,7 @@ from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline.catalog import Applied, Catalog, Command
 from strandline.metastore.hive.registry import Call
+from strandline.model.types import DecimalType
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal, storage, table
 
 MARK = "/* transactional table: write to it with strandline.spark.Tables */"
@@ -52,9 +53,10 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "drop partition": lambda c: outcome(lambda: c.drop_partition("d1", "flights", ["1"], True)),
     "type": lambda c: altered(c, lambda t: setattr(t, "tableType", "MANAGED_TABLE")),
     "text": lambda c: altered(c, lambda t: setattr(t, "viewExpandedText", "SELECT 1")),
-    "a further column": lambda c: altered(
-        c, lambda t: t.sd.cols.append(FieldSchema("delay", "int", None))
+    "a further column before": lambda c: altered(
+        c, lambda t: t.sd.cols.insert(0, FieldSchema("delay", "int", None))
     ),
+    "another type": lambda c: altered(c, lambda t: setattr(t.sd.cols[0], "type", "string")),
     "a dropped column": lambda c: altered(c, lambda t: t.sd.cols.pop()),
     "original text": lambda c: altered(c, lambda t: setattr(t, "viewOriginalText", "SELECT 1")),
     "location": lambda c: altered(c, lambda t: setattr(t.sd, "location", "file:/elsewhere")),
@@ -101,6 +103,18 @@ def test_the_parameters_the_comment_and_the_name_can_be_altered(
     assert dict(trips.properties) == {"k": "v"}
     session = hive.node.session(user="ann")
     assert session.table("d1.trips").location.endswith("/warehouse/d1.db/trips")
+
+
+def test_a_column_can_be_added_at_the_end(hive: HiveNode, stub: Any, flights: str) -> None:
+    delay = FieldSchema("delay", "decimal(5,1)", "in minutes")
+    assert altered(stub, lambda t: t.sd.cols.append(delay)) is None
+    session = hive.node.session(user="ann")
+    added = session.table("d1.flights").descriptor.columns[-1]
+    assert (added.name, added.type, added.comment) == ("delay", DecimalType(5, 1), "in minutes")
+    assert stub.get_table("d1", flights).sd.cols[-1] == delay
+    again = altered(stub, lambda t: t.sd.cols.append(delay))
+    assert isinstance(again, tuple)
+    assert again[0] == "InvalidOperationException"
 
 
 def test_a_transactional_table_can_be_dropped(hive: HiveNode, stub: Any, flights: str) -> None:

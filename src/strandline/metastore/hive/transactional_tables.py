@@ -1,8 +1,9 @@
 """What a client of the Hive protocol may do with a transactional table, besides reading it.
 
 The client sees a view (`snapshot_views`), and Spark itself refuses to write to a view. A client may
-set parameters and the comment, rename the table and drop it. Everything else is refused, with a
-message that says what to do: strandline's own session changes columns and writes rows.
+set parameters and the comment, add columns at the end, rename the table and drop it. Everything
+else is refused, with a message that says what to do: strandline's own session changes other columns
+and writes rows.
 
 In events, the table is an external table in Hive's sense, without a ``transactional`` parameter.
 Its format does not exist (`READ_INSTEAD`), so a client that reads events cannot read the files.
@@ -136,9 +137,10 @@ def redefined(
         raise refuse_content_change(name, "type or text")
     shown = shown_as_view(old, schema="")
     sent = read_fields((request.get("sd") or {}).get("cols"))
+    columns = read_fields(shown["sd"]["cols"])
     # Spark sends the placeholder if Hive's own parser cannot read the types.
-    if sent not in (read_fields(shown["sd"]["cols"]), PLACEHOLDER_COLUMNS):
-        raise refuse_content_change(name, "columns")
+    if sent != PLACEHOLDER_COLUMNS and sent[: len(columns)] != columns:
+        raise refuse_content_change(name, "present columns")
     fixed = _changed_fact(request, shown=shown["parameters"])
     if fixed is not None:
         raise UnsupportedOperation(
@@ -147,7 +149,7 @@ def redefined(
         )
     return TableDefinition(
         name=old.name,
-        columns=tuple(map(_as_defined, old.columns)),
+        columns=(*map(_as_defined, old.columns), *view.columns[len(old.columns) :]),
         owner=view.owner,
         kind=old.kind,
         transactional=True,
