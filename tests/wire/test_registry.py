@@ -317,6 +317,24 @@ def test_a_record_of_an_older_release_has_no_context() -> None:
     assert decode(data, ConfigEntry, context=b"row 7") == ConfigEntry("k", "v")
 
 
+def test_a_record_of_an_unknown_protocol_has_no_valid_checksum() -> None:
+    with pytest.raises(IncompatibleFormat, match="protocol 9"):
+        registry.compare(b"\x09\x00" + encode(ConfigEntry("k", "v"))[2:])
+
+
+def test_a_record_without_a_checksum_does_not_have_the_newest_format() -> None:
+    data = encode(ConfigEntry("k", "v"))
+    assert registry.is_newest(data)
+    assert not registry.is_newest(unsealed(data))
+
+
+def test_the_first_fields_of_a_changed_record_are_not_read() -> None:
+    data = encode(SchemaDescriptor(1, 2, "s", "o", comment="c"))
+    assert registry.decode_up_to(data, SchemaDescriptor, "name")["name"] == "s"
+    with pytest.raises(CorruptData, match="checksum"):
+        registry.decode_up_to(data[:-1] + b"\xff", SchemaDescriptor, "name")
+
+
 def test_an_empty_record_can_be_sealed() -> None:
     data = registry.seal(b"", b"row 7")
     registry.compare(data, b"row 7")

@@ -136,6 +136,8 @@ def test_a_large_record_is_not_cached_and_evicts_nothing() -> None:
     recent.add(b"small", 1)
     recent.add(bytes(MAX_RECORD_BYTES + 1), 2)
     assert recent.statistics() == RecentStatistics(values=1, bytes=5)
+    recent.add(bytes(MAX_RECORD_BYTES), 3)
+    assert recent.statistics() == RecentStatistics(values=2, bytes=5 + MAX_RECORD_BYTES)
 
 
 def test_a_value_added_twice_is_counted_once() -> None:

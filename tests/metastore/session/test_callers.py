@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import InvalidInput, PermissionDenied
-from strandline.metastore.session.callers import AUTHORIZATION, OriginGuard, caller_of, host_of
+from strandline.metastore.session.callers import (
+    _MAX_ACCEPTED,
+    AUTHORIZATION,
+    OriginGuard,
+    caller_of,
+    host_of,
+)
 from strandline.metastore.session.http_messages import Message, Request
 
 
@@ -13,7 +19,13 @@ async def no_more() -> Message:
     return {"type": "http.disconnect"}
 
 
-def is_own(*headers: tuple[str, str], server: str = "10.0.0.7") -> bool:
+def guard() -> OriginGuard:
+    return OriginGuard(["Lake.example.org", "::5"])
+
+
+def is_own(
+    *headers: tuple[str, str], server: str = "10.0.0.7", by: OriginGuard | None = None
+) -> bool:
     scope = {
         "method": "POST",
         "path": "/v1/begin",
@@ -21,7 +33,7 @@ def is_own(*headers: tuple[str, str], server: str = "10.0.0.7") -> bool:
         "headers": [(name.encode(), value.encode()) for name, value in headers],
     }
     try:
-        OriginGuard(["Lake.example.org", "::5"]).require_own(Request(scope, no_more))
+        (by or guard()).require_own(Request(scope, no_more))
     except PermissionDenied:
         return False
     return True
@@ -59,6 +71,8 @@ def test_requests_that_name_the_node_are_accepted(host: str) -> None:
         "[::6]",
         "[",
         "lake.example.org.evil",
+        "evil.example\\.localhost",
+        "evillocalhost",
     ],
 )
 def test_requests_with_a_foreign_host_or_origin_are_refused(host: str) -> None:
@@ -73,6 +87,21 @@ def test_a_request_with_a_null_origin_is_refused() -> None:
 
 def test_a_request_without_host_and_origin_is_accepted() -> None:
     assert is_own()
+
+
+def test_an_address_is_accepted_only_from_connections_that_arrived_there() -> None:
+    same = guard()
+    assert is_own(("host", "10.0.0.7"), by=same)
+    assert not is_own(("host", "10.0.0.7"), server="10.0.0.8", by=same)
+
+
+def test_few_and_only_short_accepted_names_are_remembered() -> None:
+    same = guard()
+    assert is_own(("host", f"{'a' * 80}.localhost"), by=same)
+    assert not same._accepted
+    for number in range(_MAX_ACCEPTED + 1):
+        assert is_own(("host", f"n{number}.localhost"), by=same)
+        assert 0 < len(same._accepted) <= _MAX_ACCEPTED
 
 
 @pytest.mark.parametrize("sent", ["evil.example\\@127.0.0.1", "evil.example@127.0.0.1"])

@@ -34,6 +34,7 @@ from strandline.metastore.session import HttpSession
 from strandline.metastore.session.callers import Caller, basic, caller_of
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.rows import DataFile, DeleteFile
+from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from strandline.node import Node
@@ -420,6 +421,9 @@ USER = "x-strandline-user"
         ({USER: "ann%20%C3%A9"}, Caller("ann é")),
         ({"authorization": basic("ann é", "a:b")}, Caller("ann é", "a:b")),
         ({"authorization": basic("ann", ""), USER: "ann"}, Caller("ann", "")),
+        ({"authorization": basic("ann é", ""), USER: "ann%20%C3%A9"}, Caller("ann é", "")),
+        ({"authorization": basic("ann", "x").replace("Basic", "basic")}, Caller("ann", "x")),
+        ({USER: "a" * MAX_USER_LENGTH}, Caller("a" * MAX_USER_LENGTH)),
     ],
 )
 def test_the_caller_is_read_from_the_headers(headers: dict[str, str], caller: Caller) -> None:
@@ -431,8 +435,10 @@ def test_the_caller_is_read_from_the_headers(headers: dict[str, str], caller: Ca
     [
         ({USER: ""}, "does not name a user"),
         ({USER: "%ff"}, "does not name a user"),
+        ({USER: "a" * (MAX_USER_LENGTH + 1)}, "does not name a user"),
         ({"authorization": "Bearer abc"}, "cannot be read"),
         ({"authorization": "Basic ???"}, "cannot be read"),
+        ({"authorization": basic("ann", "x") + "*"}, "cannot be read"),
         ({"authorization": "Basic " + b64encode(b"no colon").decode()}, "cannot be read"),
         ({"authorization": "Basic " + b64encode(b"\xff:x").decode()}, "cannot be read"),
         ({"authorization": basic("", "x")}, "does not name a user"),
