@@ -110,6 +110,10 @@ def test_roles_are_created_listed_and_dropped(roles: Any) -> None:
                 lambda c: c.drop_role("admin"),
                 Throws("MetaException", "public,admin roles can't be dropped."),
             ),
+            (
+                lambda c: c.drop_role("Public"),
+                Throws("MetaException", "public,admin roles can't be dropped."),
+            ),
             (lambda c: c.get_role_names(), ["admin", "public"]),
         ],
     )
@@ -295,6 +299,26 @@ def test_the_grants_of_one_request_are_one_version(hive: HiveNode, roles: Any) -
     roles.create_role(Role("staff"))
     assert versions(hive, lambda: roles.grant_privileges(grants("SELECT", "INSERT"))) == 1
     assert versions(hive, lambda: roles.grant_privileges(grants("SELECT", "INSERT"))) == 0
+
+
+def test_a_revoke_of_the_grant_option_alone_is_refused(roles: Any) -> None:
+    roles.create_role(Role("staff"))
+    roles.grant_privileges(grants("SELECT"))
+    request = GrantRevokePrivilegeRequest(GrantRevokeType.REVOKE, grants("SELECT"), True)
+    kind, message = refusal(lambda: roles.grant_revoke_privileges(request))
+    assert (kind, message[:36]) == ("MetaException", "a privilege with a grant option does")
+    assert len(roles.list_privileges("staff", ROLE, TABLE)) == 1
+
+
+def test_superusers_are_not_shown_in_a_role_that_is_named_admin(hive: HiveNode, roles: Any) -> None:
+    root = hive.node.session(user="root")
+    root.execute([CreateRole(name="boss", superuser=True), CreateRole(name="admin")])
+    try:
+        assert [role.roleName for role in roles.list_roles("boss", ROLE)] == []
+        members = roles.get_principals_in_role(GetPrincipalsInRoleRequest("admin"))
+        assert members.principalGrants == []
+    finally:
+        roles.drop_role("admin")
 
 
 def test_superusers_are_the_role_admin(hive: HiveNode, roles: Any) -> None:
