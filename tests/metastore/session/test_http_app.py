@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -18,13 +18,20 @@ import pytest
 from strandline import __version__, work
 from strandline.catalog.commands import CreateSchema
 from strandline.clock import MIN_TIMESTAMP
-from strandline.errors import Overloaded, ProtocolError
+from strandline.errors import InvalidInput, Overloaded, ProtocolError
 from strandline.metastore.served_calls import ALLOWANCE
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.bodies import MAX_BODY_BYTES, Bodies, LongAnswer
 from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
 from strandline.metastore.session.http_app import HttpApplication
-from strandline.metastore.session.http_messages import Message, Receive, Scope, Send
+from strandline.metastore.session.http_messages import (
+    ClientGone,
+    Message,
+    Receive,
+    Request,
+    Scope,
+    Send,
+)
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.workers import Workers
 from strandline.node import Node
@@ -34,6 +41,8 @@ from strandline.work.contents import PIECE, Content
 from tests.metastore.session.served import WAIT, monitored, serving
 
 JSON = {"Content-Type": "application/json"}
+POST = {"method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
+MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +259,42 @@ def test_a_body_that_is_far_too_large_is_refused_before_it_arrives(url: str) -> 
         assert b"400" in connection.recv(65536).split(b"\r\n")[0]
 
 
+def test_a_body_that_is_too_large_takes_no_memory_and_is_read_only_up_to_four_times_the_limit() -> (
+    None
+):
+    bodies = Bodies(max_bytes=MIB, seconds=60, memory_bytes=64 * MIB, answer_bytes=1, outside=False)
+    taken: list[int] = []
+
+    async def receive() -> Message:
+        taken.append(bodies.memory.taken)
+        return {"type": "http.request", "body": bytes(MIB), "more_body": True}
+
+    with pytest.raises(InvalidInput, match=f"at most {MIB}"):
+        asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json"))
+    assert [amount > 0 for amount in taken] == [False, True, False, False, False]
+
+
+def test_a_body_of_a_client_that_disconnects_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = Bodies(max_bytes=MIB, seconds=60, memory_bytes=64 * MIB, answer_bytes=1, outside=True)
+    made: list[Content] = []
+    messages: list[Message] = [
+        {"type": "http.request", "body": bytes(MIB), "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    def kept(data: bytes, of: Callable[[bytes], Content] = Content.of) -> Content:
+        made.append(of(data))
+        return made[-1]
+
+    monkeypatch.setattr(Content, "of", kept)
+    with pytest.raises(ClientGone):
+        asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json"))
+    assert [content.fileno() for content in made] == [-1]
+
+
 def test_a_client_that_disconnects_within_its_body_does_not_affect_others(
     client: httpx.Client, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -320,6 +365,10 @@ def test_if_too_many_answers_wait_only_the_answers_of_reads_are_refused() -> Non
     answered = bodies.answer(first, "application/json", only_reads=True)
     with pytest.raises(Overloaded, match="nothing was changed"):
         bodies.answer(second, "application/json", only_reads=True)
+    outside = Content.of(second)
+    with pytest.raises(Overloaded, match="nothing was changed"):
+        bodies.answer(outside, "application/json", only_reads=True)
+    assert outside.fileno() == -1
     sent = bodies.answer(second, "application/json", only_reads=False)
     assert sent is not answered
     assert bodies.answers.taken == 2
