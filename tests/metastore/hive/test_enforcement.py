@@ -429,6 +429,9 @@ def test_a_lock_of_another_user_can_be_neither_seen_nor_changed(guarded: HiveNod
             assert "alice" not in refusal(call)[1]
         assert bob.show_locks(ShowLocksRequest()).locks == []
         assert [lock.lockid for lock in alice.show_locks(ShowLocksRequest()).locks] == [lock_id]
+        with as_user(guarded, "ALICE") as same:
+            assert [lock.lockid for lock in same.show_locks(ShowLocksRequest()).locks] == [lock_id]
+            assert same.check_lock(CheckLockRequest(lockid=lock_id)).lockid == lock_id
         with as_user(guarded, "root") as root:
             assert [lock.lockid for lock in root.show_locks(ShowLocksRequest()).locks] == [lock_id]
             root.unlock(UnlockRequest(lockid=lock_id))

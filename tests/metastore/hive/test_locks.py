@@ -85,6 +85,8 @@ def test_a_lock_of_a_transaction_needs_an_open_transaction_and_ends_with_it(
     lock = stub.lock(request(component(), txnid=txn_id))
     kind, _ = refusal(lambda: stub.unlock(UnlockRequest(lockid=lock.lockid)))
     assert kind == "TxnOpenException"
+    (shown,) = plain(stub.show_locks(ShowLocksRequest(txnid=txn_id)))["locks"]
+    assert (shown["txnid"], shown["lastheartbeat"]) == (txn_id, 0)  # the transaction has one
     assert stub.heartbeat(HeartbeatRequest(lockid=lock.lockid, txnid=txn_id)) is None
     transactions.abort(txn_id)
     for call in (
@@ -158,7 +160,10 @@ def test_a_request_that_must_not_wait_is_not_acquired_and_leaves_no_lock(
         answer = stub.lock(asked)
         assert (answer.state, bool(answer.errorMessage)) == (LockState.NOT_ACQUIRED, True)
     assert [lock.lock_id for lock in hive.node.transactions.locks.list()] == [lock.lockid]
-    stub.unlock(UnlockRequest(lockid=lock.lockid))
+    mixed = stub.lock(request(read, component("u"), zeroWaitReadEnabled=True))
+    assert mixed.state == LockState.WAITING
+    for lock_id in (lock.lockid, mixed.lockid):
+        stub.unlock(UnlockRequest(lockid=lock_id))
 
 
 @pytest.mark.parametrize(
