@@ -41,16 +41,20 @@ from hive_metastore.ttypes import (
 )
 
 from strandline.catalog.commands import (
+    ColumnDefinition,
     CommentOn,
     CreateRole,
+    CreateTable,
     DropTable,
     GrantPrivileges,
     RenameTable,
     RevokePrivileges,
     SetConfiguration,
+    TableDefinition,
 )
 from strandline.metastore.metastore import Metastore
 from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.types import INT
 from strandline.transactions import Transactions, TransactionState
 from strandline.transactions.locks import Locks
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
@@ -537,6 +541,26 @@ def test_an_id_of_a_transaction_that_another_user_begins_meanwhile_is_refused(
         assert guarded.node.transactions.get(following).state is TransactionState.OPEN
         assert guarded.node.transactions.locks.list() == []
         alice.abort_txns(AbortTxnsRequest(txn_ids=[following - 1, following]))
+
+
+def test_the_write_of_another_user_is_not_read(guarded: HiveNode) -> None:
+    privileges = USAGE, (ObjectKind.TABLE, "sales.rows", Privilege.SELECT)
+    alice = guarded.node.session(user="alice")
+    definition = TableDefinition(
+        name="rows", columns=(ColumnDefinition("k", INT),), transactional=True
+    )
+    alice.execute(CreateTable(schema="sales", definition=definition))
+    with as_user(guarded, "alice") as alice_client, as_user(guarded, "bob") as bob:
+        asked = OpenTxnRequest(num_txns=1, user="alice", hostname="h")
+        (txn_id,) = alice_client.open_txns(asked).txn_ids
+        own = AllocateTableWriteIdsRequest(dbName="sales", tableName="rows", txnIds=[txn_id])
+        (pair,) = alice_client.allocate_table_write_ids(own).txnToWriteIds
+        names = GetValidWriteIdsRequest(fullTableNames=["sales.rows"], writeId=pair.writeId)
+        assert len(alice_client.get_valid_write_ids(names).tblValidWriteIds) == 1
+        with granted(guarded, *privileges):
+            assert "another user" in refusal(lambda: bob.get_valid_write_ids(names))[1]
+        alice_client.abort_txn(AbortTxnRequest(txnid=txn_id))
+    alice.execute(DropTable(schema="sales", table="rows"))
 
 
 def test_allocating_and_listing_write_ids_needs_a_privilege_on_the_table(guarded: HiveNode) -> None:

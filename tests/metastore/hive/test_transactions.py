@@ -30,12 +30,13 @@ from hive_metastore.ttypes import (
     ShowCompactRequest,
     ShowLocksRequest,
     TxnState,
+    TxnToWriteId,
     TxnType,
     UnlockRequest,
 )
 
 from strandline.metastore.hive import transactions
-from strandline.metastore.hive.transactions import aborted_bits
+from strandline.metastore.hive.transactions import MAX_RANGE, aborted_bits
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.transactions import TransactionState, ValidTxnList
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal
@@ -158,7 +159,12 @@ def test_a_request_for_no_transactions_or_for_an_unsupported_type_is_refused(
         assert text == f"Invalid input for number of txns: {count}"
     for kind in (TxnType.REPL_CREATED, TxnType.COMPACTION, TxnType.MATER_VIEW_REBUILD, 77):
         assert "cannot be opened" in refusal(lambda kind=kind: opened(stub, kind=kind))[1]
-    assert "replicated" in refusal(lambda: opened(stub, replPolicy="d1.*", replSrcTxnIds=[7]))[1]
+    for more in ({"replPolicy": "d1.*"}, {"replSrcTxnIds": [7]}):
+        assert "replicated" in refusal(lambda more=more: opened(stub, **more))[1]
+    write_ids = AllocateTableWriteIdsRequest(
+        dbName="d1", tableName="t", srcTxnToWriteIdList=[TxnToWriteId(1, 1)]
+    )
+    assert "replicated" in refusal(lambda: stub.allocate_table_write_ids(write_ids))[1]
     assert open_now(stub)["txn_high_water_mark"] == before
 
 
@@ -239,8 +245,11 @@ def test_a_heartbeat_for_a_range_returns_the_transactions_that_are_no_longer_ope
     assert (set(answer.aborted), set(answer.nosuch)) == ({aborted}, {committed, last + 1})
     backwards = stub.heartbeat_txn_range(HeartbeatTxnRangeRequest(min=last, max=first))
     assert plain(backwards) == {"aborted": [], "nosuch": []}
-    too_many = HeartbeatTxnRangeRequest(min=-(1 << 63), max=(1 << 63) - 1)
-    assert "at most" in refusal(lambda: stub.heartbeat_txn_range(too_many))[1]
+    most = HeartbeatTxnRangeRequest(min=NOBODY, max=NOBODY + MAX_RANGE - 1)
+    assert len(stub.heartbeat_txn_range(most).nosuch) == MAX_RANGE
+    for low, high in ((NOBODY, NOBODY + MAX_RANGE), (-(1 << 63), (1 << 63) - 1)):
+        too_many = HeartbeatTxnRangeRequest(min=low, max=high)
+        assert "at most" in refusal(lambda sent=too_many: stub.heartbeat_txn_range(sent))[1]
     assert refusal(lambda: stub.heartbeat(HeartbeatRequest(txnid=committed))) == (
         "NoSuchTxnException",
         f"Transaction txnid:{committed} already committed",
@@ -333,6 +342,15 @@ def test_a_schema_may_have_the_name_of_the_catalog(hive: HiveNode, stub: Any) ->
     commit(stub, txn_id)
     for name in ("hive.t", "hive.hive.t"):
         assert seen(stub, table=name)["writeIdHighWaterMark"] == 1
+
+
+def test_a_request_for_lists_of_too_many_tables_is_refused(
+    stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MAX_TABLES", 2)
+    two, three = (GetValidWriteIdsRequest(fullTableNames=["d1.none"] * n) for n in (2, 3))
+    assert len(stub.get_valid_write_ids(two).tblValidWriteIds) == 2
+    assert "at most 2 tables, not of 3" in refusal(lambda: stub.get_valid_write_ids(three))[1]
 
 
 def test_a_request_for_lists_of_too_many_write_ids_is_refused(

@@ -332,6 +332,7 @@ def test_a_request_whose_body_does_not_arrive_in_time_is_refused(node: Node) -> 
         with half_sent(url, b"{", length=2) as connection:
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"connection: close" in answer.lower()
         assert b"deadline_exceeded" in answer
 
 
