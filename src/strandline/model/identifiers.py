@@ -138,7 +138,7 @@ def split_version(schema_name: str) -> tuple[str, int | str | None]:
             return schema, number
         try:
             parse_timestamp(version)
-        except (InvalidInput, OverflowError):
+        except InvalidInput:
             pass
         else:
             return schema, version.upper()
