@@ -22,7 +22,7 @@ from strandline.errors import InvalidInput, WriteConflict
 from strandline.metastore.interface import AsOf
 from strandline.metastore.session import http_session, http_transport
 from strandline.metastore.store.rows import DataFile, DeleteFile
-from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.privileges import ObjectKind, Privilege, require_kind
 from strandline.model.types import INT
 from strandline.node import Node
 
@@ -86,6 +86,14 @@ def test_a_text_given_as_a_kind_is_refused_with_what_to_write(
         "kind is 'table'; give an ObjectKind, like ObjectKind.TABLE, from "
         "strandline.model.privileges"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("cluster replica", "CLUSTER_REPLICA"), ("x", "TABLE")]
+)
+def test_only_kinds_that_exist_are_suggested(text: str, named: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"ObjectKind\.{named},"):
+        require_kind(text)
 
 
 def test_a_text_given_as_a_table_kind_is_refused_with_what_to_write(tmp_path: Path) -> None:

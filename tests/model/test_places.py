@@ -23,6 +23,7 @@ from strandline.model.places import Place, place_of_table, places_of_schema, tab
         (".db", "none"),
         (".dropped", "none"),
         (".dropped/x", "none"),
+        (".dropped/٣", "none"),
         (".dropped/12/x", "none"),
         ("s.db/.dropped", "none"),
         ("s.db/.hidden", "none"),
@@ -62,6 +63,7 @@ def test_a_place_in_the_warehouse_keeps_its_path(path: str) -> None:
         ("s.db/.dropped/9", "s.db/.dropped/9"),
         (".dropped/9", ".dropped/9"),
         (".dropped/8", ".dropped/.dropped/9"),
+        ("/w/x.dropped/9", "/w/x.dropped/.dropped/9"),
         ("/w/t", "/w/.dropped/9"),
     ],
 )

@@ -19,6 +19,7 @@ from thrift.Thrift import TType
 
 from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
+from strandline.metastore.hive import event_methods
 from strandline.metastore.hive import events as rendering
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
@@ -63,7 +64,9 @@ def test_a_thread_gives_up_a_request_for_very_many_events_before_it_renders_them
         finish(METHODS[method].handler(call))
 
 
-def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(stub: Any, since: int) -> None:
+def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(
+    stub: Any, since: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(4):
         stub.create_table(table(f"t{number}"))
     assert [event.eventId for event in events(stub, since)] == list(range(since + 1, since + 5))
@@ -71,6 +74,9 @@ def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(stub: Any, sinc
         since + 2,
         since + 3,
     ]
+    monkeypatch.setattr(event_methods, "MAX_EVENTS", 3)
+    for asked in (-1, 0, 4):
+        assert len(events(stub, since, maxEvents=asked)) == 3
     assert stub.get_current_notificationEventId().eventId == since + 4
     assert events(stub, since, eventTypeSkipList=["CREATE_TABLE"]) == []
 
@@ -90,6 +96,10 @@ FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["CREATE_DATABASE d2", "ALTER_TABLE t1"],
     ),
     "another catalog": ({"catName": "spark"}, []),
+    "events of no schema": (
+        {"catName": "hive", "eventTypeList": ["CREATE_DATABASE", "COMMIT_TXN"]},
+        ["CREATE_DATABASE d2"],
+    ),
     "types": ({"eventTypeList": ["ALTER_TABLE", "COMMIT_TXN"]}, ["ALTER_TABLE t1", "COMMIT_TXN"]),
     "the first that pass": (
         {"dbName": "d2", "eventTypeSkipList": ["CREATE_DATABASE"], "maxEvents": 1},
