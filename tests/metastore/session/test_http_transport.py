@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from strandline.errors import InvalidInput, Overloaded, Stopping
 from strandline.metastore.session import http_transport
 from strandline.metastore.session.calls import JSON_TYPE, PROTOCOL, PROTOCOL_HEADER
 from strandline.metastore.session.http_transport import HttpTransport, Lost
+from strandline.metastore.session.wire_json import write_error
 from tests.metastore.session.served import WAIT, listening_socket
 
 ANSWER = (
@@ -114,3 +116,92 @@ def test_a_forked_process_does_not_send_on_the_connections_of_its_parent(
             with node.accepted() as of_child:
                 answer(of_child)
                 sending.result()
+
+
+@pytest.mark.parametrize(
+    ("status", "more", "body", "sent", "waited"),
+    [
+        (503, "Retry-After: 7\r\n", write_error(Overloaded("full"))[1], False, 7),
+        (503, "Retry-After: 100000\r\n", write_error(Overloaded("full"))[1], False, 10),
+        (503, "", write_error(Stopping("ends"))[1], True, 0),
+        (502, "", b"<html>", True, 0),
+        (504, "", b"<html>", True, 0),
+    ],
+)
+def test_a_refusal_says_whether_the_request_was_sent_and_how_long_to_wait(
+    node: FakeNode, status: int, more: str, body: bytes, sent: bool, waited: int
+) -> None:
+    head = f"HTTP/1.1 {status} No\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(beat, transport)
+        with node.accepted() as connection:
+            answer(connection, head.encode() + body)
+            lost = sending.exception()
+    assert isinstance(lost, Lost)
+    assert (lost.sent, lost.wait) == (sent, waited)
+
+
+def test_the_connection_of_a_call_that_ends_after_its_session_is_closed(node: FakeNode) -> None:
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(beat, transport)
+        with node.accepted() as connection:
+            transport.close()
+            answer(connection)
+            sending.result()
+            assert has_ended(connection)
+
+
+def test_the_headers_of_an_interim_answer_are_not_those_of_the_answer(node: FakeNode) -> None:
+    interim = b"HTTP/1.1 103 Early Hints\r\nContent-Type: text/html\r\n\r\n"
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(beat, transport)
+        with node.accepted() as connection:
+            answer(connection, interim + ANSWER)
+            sending.result()
+
+
+def test_a_request_with_two_answers_is_lost_and_its_connection_is_closed(node: FakeNode) -> None:
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(beat, transport)
+        with node.accepted() as connection:
+            answer(connection, ANSWER + ANSWER)
+            assert isinstance(sending.exception(), Lost)
+            assert has_ended(connection)
+
+
+def test_few_idle_connections_are_kept(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_transport, "_MAX_IDLE", 1)
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(beat, transport) for _ in range(2)]
+        with node.accepted() as kept, node.accepted() as unused:
+            answer(kept)
+            wait(both, return_when=FIRST_COMPLETED)
+            answer(unused)
+            wait(both)
+            assert has_ended(unused)
+
+
+def test_an_answer_is_read_although_the_node_stopped_reading_the_request(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(socket.socket):
+        def sendall(self, data: bytes) -> None:  # type: ignore[override]  # one way to call it
+            super().sendall(data)
+            raise BrokenPipeError
+
+    connect = socket.create_connection
+
+    def refused(address: tuple[str, int], timeout: float) -> socket.socket:
+        return Refused(fileno=connect(address, timeout).detach())
+
+    monkeypatch.setattr(socket, "create_connection", refused)
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(beat, transport)
+        with node.accepted() as connection:
+            answer(connection)
+            sending.result()
+
+
+def test_port_0_is_not_the_address_of_a_node() -> None:
+    with pytest.raises(InvalidInput, match="is not the address of a node"):
+        HttpTransport("http://127.0.0.1:0", user="ann")
