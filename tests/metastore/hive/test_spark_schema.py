@@ -40,6 +40,28 @@ def test_a_long_schema_is_split_into_parts_of_at_most_4000_characters() -> None:
     assert len(json.loads("".join(parts))["fields"]) == 300
 
 
+def test_a_schema_of_exactly_4000_characters_is_one_parameter() -> None:
+    (shortest,) = schema_parameters([ColumnDescriptor(1, "c", INT)], []).values()
+    for more, parts in ((0, 0), (1, 2)):
+        name = "c" * (1 + MAX_PARAMETER - len(shortest) + more)
+        parameters = schema_parameters([ColumnDescriptor(1, name, INT)], [])
+        assert int(parameters.get(f"{SCHEMA}.numParts", 0)) == parts
+
+
+def test_a_number_of_parts_above_the_number_of_parameters_is_refused_as_a_number() -> None:
+    with pytest.raises(InvalidInput, match="'3', which is not a number of parts"):
+        take_schema({f"{SCHEMA}.numParts": "3", f"{SCHEMA}.part.0": "{}"})
+
+
+def test_a_default_that_is_no_text_stays_in_the_metadata() -> None:
+    metadata = '{"CURRENT_DEFAULT":7}'
+    schema, _ = take_schema(
+        schema_parameters([ColumnDescriptor(1, "a", INT, metadata=metadata)], [])
+    )
+    assert schema is not None
+    assert [(read.default, read.metadata) for read in schema.columns] == [(None, metadata)]
+
+
 def test_partition_columns_are_moved_to_the_end() -> None:
     written = schema_parameters(columns(3), ["column_000"])
     schema, _ = take_schema(written)

@@ -21,6 +21,7 @@ from strandline.errors import (
     AddressInUse,
     AlreadyExists,
     ObjectNotFound,
+    ProtocolError,
     Unavailable,
     UnknownOutcome,
 )
@@ -37,6 +38,7 @@ from strandline.metastore.thrift import (
 from strandline.metastore.thrift.messages import (
     CALL,
     EXCEPTION,
+    MAX_NAME_BYTES,
     ONEWAY,
     REPLY,
     decode_head,
@@ -356,6 +358,17 @@ def test_a_foreign_protocol_is_logged_and_counted_and_its_connection_is_closed(
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 1
     assert f"it speaks {protocol};" in lines[0]
+
+
+def test_a_framed_message_of_another_version_is_not_framed_thrift() -> None:
+    assert foreign_protocol(b"\x00\x00\x00\x1d\x80\x02") == "non-strict binary Thrift"
+
+
+def test_the_name_of_a_method_has_at_most_1024_bytes() -> None:
+    longest = "m" * MAX_NAME_BYTES
+    assert decode_head(encode_message(CALL, longest, 1, b"\0")).name == longest
+    with pytest.raises(ProtocolError, match="has 1025 bytes, at most 1024"):
+        decode_head(encode_message(CALL, f"{longest}m", 1, b"\0"))
 
 
 def test_strict_binary_is_not_foreign() -> None:
