@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from itertools import islice
 
 import pytest
@@ -100,10 +101,13 @@ def test_alternative_places_are_numbered() -> None:
     assert beside == ["s.db/t~7", "s.db/t~7~2", "s.db/t~7~3"]
 
 
-@pytest.mark.parametrize("name", [".dropped", "..", ".", "x" * 255, "é" * 255, "a/../b", "a:b"])
+@pytest.mark.parametrize(
+    "name", [".dropped", "..", ".", "x" * 255, "é" * 255, "aaaaa" + "é" * 250, "a/../b", "a:b"]
+)
 def test_every_table_name_gives_one_safe_folder_name(name: str) -> None:
     folder = table_folder(name)
     assert "/" not in folder
     assert not folder.startswith(".")
     assert len(folder) <= 255
+    assert re.fullmatch("(?:[^%]|%[0-9A-F]{2})+", folder)
     assert Place.below(folder).is_of_table

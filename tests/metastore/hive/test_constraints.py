@@ -107,6 +107,13 @@ def test_constraints_are_read_as_of_a_version(hive: HiveNode, client: ThriftClie
     ]
 
 
+def test_a_constraint_that_is_sent_without_flags_is_enabled(client: ThriftClient) -> None:
+    sent = [{name: value for name, value in NOT_NULL[0].items() if name not in FLAGS}]
+    client.call("add_not_null_constraint", req={"notNullConstraintCols": sent})
+    flags = {"enable_cstr": True, "validate_cstr": False, "rely_cstr": False}
+    assert listed(client)["notNullConstraints"] == [{**sent[0], **flags}]
+
+
 def test_foreign_keys_to_a_table_are_found_in_all_schemas(client: ThriftClient) -> None:
     client.call("create_database", database={"name": "d2"})
     client.call("create_table", tbl=table("d2", "f", "x int"))

@@ -224,6 +224,11 @@ def test_a_body_with_a_content_type_that_web_pages_can_send_is_refused(
     )
 
 
+def test_the_case_and_the_parameters_of_a_content_type_do_not_matter(client: httpx.Client) -> None:
+    headers = {"Content-Type": "Application/JSON ; charset=utf-8"}
+    assert client.post("begin", content=b"{}", headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize("user", ["", "%FF", "a%0Ab", "x" * 256])
 def test_an_invalid_user_name_is_refused(client: httpx.Client, user: str) -> None:
     answer = client.post("begin", json={}, headers={"X-Strandline-User": user})
