@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,14 @@ from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
     AlterDefaultPrivileges,
+    AlterZone,
     CommentOn,
+    CreateCluster,
     CreateIndex,
     CreateRole,
     CreateSchema,
     CreateZone,
+    DropCluster,
     DropColumns,
     DropIndex,
     DropRole,
@@ -34,6 +38,7 @@ from strandline.catalog.commands import (
     RevokeRole,
     SetConfiguration,
     SetDefaultZone,
+    SetOwner,
     SetTableProperties,
     StartBuildingIndex,
 )
@@ -566,3 +571,37 @@ def test_later_versions_are_examined_once_and_not_for_each_object(
     monkeypatch.setattr("strandline.catalog.undo.command.target_of", counted)
     assert undo(manager, version).catalog.schema("a0") is None
     assert len(looks) < objects * later
+
+
+def test_a_storage_profile_that_a_table_uses_stays_in_its_zone(manager: CatalogManager) -> None:
+    run(manager, CreateZone(name="fast"))
+    version = run(manager, AlterZone(name="fast", storage_profiles=("default", "ssd")))
+    run(manager, create_table("s.t", zone="fast", storage_profile="ssd"))
+    assert "storage profile 'ssd' cannot be removed" in refused(manager, version, IllegalChange)
+
+
+def test_a_cluster_is_not_restored_with_a_size_that_is_no_longer_configured(
+    manager: CatalogManager,
+) -> None:
+    def configured(*names: str) -> SetConfiguration:
+        value = json.dumps({name: {"cores": 1, "memory": "1g"} for name in names})
+        return SetConfiguration(name="cluster_sizes", value=value)
+
+    run(manager, configured("one", "two"))
+    run(manager, CreateCluster(name="c", size="two"))
+    version = run(manager, DropCluster(name="c"))
+    run(manager, configured("one"))
+    assert "size 'two' is not configured" in refused(manager, version, InvalidInput)
+
+
+def test_the_index_of_another_user_keeps_its_owner_when_that_of_its_table_comes_back(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"))
+    for name, owner in (("i", ""), ("j", "bob")):
+        index = CreateIndex(schema="s", index=name, table="t", columns=("a",), owner=owner)
+        run(manager, index)
+    before = visible(manager.present())
+    version = run(manager, SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="carol"))
+    undo(manager, version)
+    assert visible(manager.present()) == before
