@@ -38,7 +38,6 @@ from strandline.catalog.commands import (
     RevokeRole,
     SetConfiguration,
     SetDefaultZone,
-    SetOwner,
     SetTableProperties,
     StartBuildingIndex,
 )
@@ -592,16 +591,3 @@ def test_a_cluster_is_not_restored_with_a_size_that_is_no_longer_configured(
     version = run(manager, DropCluster(name="c"))
     run(manager, configured("one"))
     assert "size 'two' is not configured" in refused(manager, version, InvalidInput)
-
-
-def test_the_index_of_another_user_keeps_its_owner_when_that_of_its_table_comes_back(
-    manager: CatalogManager,
-) -> None:
-    run(manager, create_table("s.t"))
-    for name, owner in (("i", ""), ("j", "bob")):
-        index = CreateIndex(schema="s", index=name, table="t", columns=("a",), owner=owner)
-        run(manager, index)
-    before = visible(manager.present())
-    version = run(manager, SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="carol"))
-    undo(manager, version)
-    assert visible(manager.present()) == before
