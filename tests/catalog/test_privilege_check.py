@@ -383,7 +383,7 @@ def test_a_role_with_the_name_of_a_former_owner_cannot_read_what_that_one_droppe
 
     assert (may_read("chloe"), may_read("cleo")) == (True, False)
     enforced.execute(DropRole(name="chloe", reassign_to="root"), author="root", identity="root")
-    assert not may_read("chloe")
+    assert (may_read("chloe"), may_read("cleo")) == (False, False)
 
 
 # -- the checks themselves are tested --------------------------------------------------------------
