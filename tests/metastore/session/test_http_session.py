@@ -555,3 +555,28 @@ def test_a_snapshot_of_too_many_tables_is_refused(scene: Scene) -> None:
     with pytest.raises(LimitExceeded, match="10000 tables, not 10001"):
         scene.session.open([f"s.t{number}" for number in range(10_001)])
     assert scene.session.open([scene.name] * 20_000).write_ids.keys() == {scene.table_id}
+
+
+class Waits(threading.Event):
+    """An event that records how long it was waited for, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        return self.is_set()
+
+
+def test_a_client_waits_as_long_as_the_node_asks_and_gives_up_when_it_is_closed() -> None:
+    closed = Waits()
+    attempts = http_session._Attempts(
+        "no answer", look="", seconds=60, closed=closed, always_unknown=False
+    )
+    attempts.pause(Lost("full", sent=False, answer=Overloaded("full"), wait=8.0))
+    assert 4.0 <= closed.seconds.pop() <= 12.0
+    closed.set()
+    with pytest.raises(Overloaded, match="full"):
+        attempts.pause(Lost("away", sent=False))
+    assert closed.seconds == []
