@@ -14,7 +14,13 @@ from strandline.catalog import Catalog, CatalogManager, initial_catalog
 from strandline.catalog.commands import CreateSchema
 from strandline.catalog.planning import Planning
 from strandline.clock import MIN_TIMESTAMP, HybridClock
-from strandline.durable import DurableCatalogState, MetastorageLog, Superseded, durable_state
+from strandline.durable import (
+    DurableCatalogState,
+    MetastorageLog,
+    Superseded,
+    durable_state,
+    joined_anew,
+)
 from strandline.errors import Fenced, WrongEnvironment
 from tests.metastorage.stores import STORES
 
@@ -131,6 +137,18 @@ def test_a_node_does_not_join_a_newer_deploy_generation(
     append(newer, "theirs")
     (applied,) = newer.updates_after(newer.recovered[-1])
     assert applied.contents.count("schema") == 3
+
+
+def test_a_newer_deploy_generation_that_takes_over_during_the_join_is_not_joined(
+    new_log: NewLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fenced = take_over(new_log())
+    take_over(new_log())
+    token, tokens = fenced.log.token, [fenced.log.token()]
+    take_over(new_log(), generation=1)
+    monkeypatch.setattr(fenced.log, "token", lambda: tokens.pop() if tokens else token())
+    with pytest.raises(Superseded, match="generation 1"):
+        joined_anew(fenced)
 
 
 def test_the_applier_of_a_replaced_node_ends_and_announces_no_other_attempt(

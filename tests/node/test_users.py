@@ -137,6 +137,21 @@ def test_a_token_whose_line_does_not_fit_on_the_disk_leaves_the_file_as_it_was(
     assert Users(path).accepts("ann", token)
 
 
+def test_a_token_is_on_disk_when_it_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, synced = os.fsync, []
+
+    def recording(descriptor: int) -> None:
+        synced.append(path.read_text())
+        fsync(descriptor)
+
+    path = tmp_path / "users"
+    monkeypatch.setattr(os, "fsync", recording)
+    new_token(path, "ann")
+    assert synced[-1] == path.read_text() != ""
+
+
 def test_a_large_file_is_read_and_a_huge_one_refused(tmp_path: Path) -> None:
     path = tmp_path / "users"
     token = new_token(path, "ann")

@@ -4,6 +4,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from strandline.sql.fair_lock import FairLock
 
 
@@ -66,4 +68,29 @@ def test_simultaneous_timeouts_and_handovers_lose_no_waiter() -> None:
         list(threads.map(contend, [n * 0.00005 for n in range(8)]))
     assert served > 0
     assert lock.waiting() == 0
+    assert lock.acquire(timeout=0)
+
+
+def test_a_waiter_that_is_interrupted_after_it_got_the_lock_gives_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock = FairLock()
+    lock.acquire(timeout=0)
+
+    class Turn:
+        """What a waiter waits for. Control-C interrupts it just when it gets the lock."""
+
+        def acquire(self, timeout: float | None = None) -> None:
+            if timeout is not None:
+                lock.release()
+                raise KeyboardInterrupt
+
+        def release(self) -> None:
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Lock", Turn)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire(timeout=30)
+    assert not lock.held_by_this_thread()
     assert lock.acquire(timeout=0)

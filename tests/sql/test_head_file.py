@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from pathlib import Path
 
 import pytest
@@ -31,5 +33,19 @@ def test_a_file_that_was_deleted_is_written_again(head: HeadFile) -> None:
     head.note({"version": 1})
     head.path.unlink()
     head.note({"version": 2})
+    assert head.recorded_marks() == {"version": 2}
+    head.close()
+
+
+def test_a_process_waits_while_another_one_writes_the_file(head: HeadFile) -> None:
+    head.note({"version": 1})
+    with open(head.path, "rb+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        writing = threading.Thread(target=head.note, args=({"version": 2},))
+        writing.start()
+        writing.join(0.2)  # without the lock, it would end in less than a millisecond
+        assert writing.is_alive()
+        assert head.recorded_marks() == {"version": 1}
+    writing.join()
     assert head.recorded_marks() == {"version": 2}
     head.close()
