@@ -92,8 +92,11 @@ class SetBackCheck:
             return
         if state.log.time_of(Update(latest, update_id, "", "", ())) is not None:
             return
-        if latest > state.log.check().frontier.since:  # else it was trimmed, and a snapshot is
-            raise self._lost(state, latest, f"has another version {latest}")
+        frontier = state.log.check().frontier
+        if latest > frontier.since:  # else it was trimmed, and a snapshot is there
+            end = frontier.upper - 1
+            differs = f"ends at version {end}" if end < latest else f"has another version {latest}"
+            raise self._lost(state, latest, differs)
 
     def _lost(self, state: DurableCatalogState, latest: int, what_differs: str) -> SetBack:
         """The error for a log that has lost the latest version; kept for all calls."""
