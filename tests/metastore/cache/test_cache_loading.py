@@ -17,7 +17,7 @@ from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.table_contents import TableContents
-from strandline.metastore.store.tables import NOTIFICATION_LOG
+from strandline.metastore.store.tables import NOTIFICATION_LOG, STORE_ROW
 from strandline.work import GIVES_WAY, NotYet
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, stage
 
@@ -197,6 +197,32 @@ def test_an_event_that_contradicts_the_list_evicts_its_table(dml: Dml) -> None:
     cache.log_applier.catch_up()
     assert cache.statistics().poisoned == 1
     assert files(cache) == ["a", "b"]
+
+
+def test_an_event_is_not_skipped_while_the_store_cannot_be_read(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached()
+    files(cache)
+    dml.append("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(dml.store, "staged_rows", lambda *_: away())
+        with pytest.raises(Unavailable):
+            cache.log_applier.apply(10)
+    cache.log_applier.catch_up()
+    assert cache.statistics().poisoned == 0
+    assert files(cache) == ["a"]
+
+
+def test_a_table_of_which_staged_rows_were_cleaned_is_loaded_again(dml: Dml) -> None:
+    cache = dml.cached()
+    files(cache)
+    dml.append("a", "b")
+    with dml.database.write() as connection:
+        connection.execute(delete(STORE_ROW).where(STORE_ROW.c.name == "a"))
+    cache.log_applier.catch_up()
+    assert cache.statistics().evictions == 1
+    assert files(cache) == ["b"]
 
 
 def test_a_cache_whose_next_events_were_cleaned_starts_over(dml: Dml) -> None:
