@@ -612,6 +612,25 @@ def test_a_node_that_slept_while_its_log_lost_a_version_does_not_go_on(
     ]
 
 
+def test_a_node_whose_look_at_the_log_failed_compares_its_last_version(
+    new_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the log did not answer, another database may have taken over."""
+    reader, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    with set_back(tmp_path):
+        created(reader.manager, "lost")
+    created(writer.manager, "other")
+
+    def away() -> Frontier:
+        raise Unavailable("the log is away")
+
+    with monkeypatch.context() as patch, pytest.raises(Unavailable):
+        patch.setattr(reader.manager.state.log, "frontier", away)
+        reader.manager.sync()
+    with pytest.raises(SetBack, match="has another version"):
+        reader.manager.sync()
+
+
 def test_a_version_is_seen_although_the_log_has_lost_a_trim(
     new_node: Nodes, tmp_path: Path
 ) -> None:
