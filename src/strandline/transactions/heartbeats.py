@@ -185,7 +185,7 @@ class Heartbeats:
         _write(connection, _STORE_LOCK, locks)
 
     def start(self, *, now: int, has_other_nodes: bool = False) -> None:
-        """Start the thread, at the time ``now`` (ms). A later leap is one, also before a look.
+        """Start the thread. ``now`` (ms) is the first look: a leap of the clock after it is seen.
 
         If other nodes, with other clocks, may use the store, nobody counts as silent until a
         time-out has passed.
