@@ -45,7 +45,7 @@ from strandline.sql.schema_versions import FENCE
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """The path of a store and its environment id, from its `relocate` on."""
+    """The path and the environment id that a store has after `relocate`."""
 
     path: str
     environment: str

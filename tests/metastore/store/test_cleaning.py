@@ -114,9 +114,9 @@ def test_two_processes_that_clean_one_table_at_once_warn_of_nothing(
     caplog.set_level(logging.INFO)
     assert lake.node.cleaner.clean().parts == ()
     assert [part.what for part in other[0].parts] == ["removed rows"]
-    told = [each for each in caplog.records if "stay until the next pass" in each.message]
-    assert [each.levelname for each in told] == ["INFO"]
-    assert "default.t" in told[0].message
+    logged = [each for each in caplog.records if "stay until the next pass" in each.message]
+    assert [each.levelname for each in logged] == ["INFO"]
+    assert "default.t" in logged[0].message
     lake.wait()
     assert lake.clean() == [("removed rows", 1, 1)]  # the delete file
     assert lake.on_disk() == set()

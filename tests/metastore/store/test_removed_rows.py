@@ -41,8 +41,8 @@ def test_a_row_whose_folder_is_still_to_be_moved_is_not_cleaned(dml: Dml) -> Non
 
     def cleaned() -> list[str]:
         with dml.database.read() as connection:
-            found = removed_rows(connection, FLIGHTS, dml.clock.now(), max_rows=None)
-        return [row.name for row in found]
+            removed = removed_rows(connection, FLIGHTS, dml.clock.now(), max_rows=None)
+        return [row.name for row in removed]
 
     with dml.database.write() as connection:
         partition_moves.begin(connection, FLIGHTS, [move])
