@@ -91,6 +91,29 @@ def test_a_reader_does_not_wait_forever(
     assert create(manager, LARGE) == reader.version
 
 
+def test_a_reader_does_not_wait_for_the_effects_of_a_large_update(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may move thousands of folders."""
+    monkeypatch.setattr(applier, "OWN_SECONDS", TIMEOUT)
+    reader = Reader(manager, monkeypatch)
+    answered: list[bool] = []
+
+    class LongEffects:
+        """Effects that take until the reader has its answer."""
+
+        def companion(self, *_: object) -> None:
+            """Nothing is written in the append."""
+
+        def project_up_to(self, _: int) -> None:
+            answered.append(reader.read.wait(TIMEOUT / 2))
+
+    manager.carry_out(LongEffects())
+    version = create(manager, LARGE)
+    assert answered == [True]
+    assert reader.version == version
+
+
 # -- what a child process of the node appends
 
 

@@ -429,6 +429,8 @@ class CatalogApplier:
                     self._apply(applied)
                 catalog = self._history.find(applied.version)  # None: trimmed meanwhile
                 catalogs.append(catalog or self._activated(applied))
+            self._own_append = None  # a reader does not wait for what the thread does next
+            self._own_applied.notify_all()
             if self._listeners.calling:
                 return catalogs
             self._listeners.call()

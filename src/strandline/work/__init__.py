@@ -60,6 +60,8 @@ YOUNG_OBJECTS, YOUNG_ROUNDS = 1_000, 3
 of the next generation."""
 MAX_NEW_OBJECTS = 500_000
 """The maximum number of objects that a garbage collection visits; each takes up to 0.2 µs."""
+MAX_KEPT_OBJECTS = 50_000
+"""The maximum number of new objects of a block that the next garbage collection visits."""
 FREED_AT_ONCE = 20
 """The number of objects that `free_slowly` frees in one step: some hundred microseconds."""
 _STEP = 50
@@ -176,9 +178,13 @@ class _KeptGarbage:
     For work that creates many long-lived objects at once: each collection would visit all of them.
     The block may compute and wait for a store, but for nothing slower: meanwhile, no thread's
     cycles of objects are freed.
+
+    If ``freezes``, more than `MAX_KEPT_OBJECTS` new objects are never visited, not even after the
+    block. Cycles that exist at its end then stay.
     """
 
     def __init__(self) -> None:
+        self.freezes = False
         self._lock = threading.Lock()
         self._blocks = 0
         self._paused = False
@@ -194,6 +200,8 @@ class _KeptGarbage:
         with self._lock:
             self._blocks -= 1
             if not self._blocks and self._paused:
+                if self.freezes and gc.get_count()[0] > MAX_KEPT_OBJECTS:
+                    gc.freeze()
                 gc.enable()
 
 
@@ -207,6 +215,7 @@ def settle_interpreter() -> None:
     caller may wait. Nearly all objects are alive then: values without reference cycles. So there is
     none; the node calls `collect_garbage` regularly instead.
     """
+    keeping_garbage.freezes = True
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
