@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from strandline import work
 from strandline.catalog.privileges.rules import WRITING
 from strandline.errors import IllegalChange, StrandlineError
 from strandline.metastore.hive.parameters import QuickStatistics, split_parameters
@@ -150,6 +151,7 @@ async def give_table_columns(call: Call, table: TableDescriptor) -> None:
     # Read before the block: while it runs, all other writers wait.
     rows = await call.reader.rows(call.reader.present, table, RowKind.PARTITION)
     names = [row.name for row in rows if row.as_(PartitionRow).columns is not None]
+    work.free_slowly(rows)
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
             change.replace(without_own(change.visible(RowKind.PARTITION, names).values()))
