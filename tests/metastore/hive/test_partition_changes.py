@@ -16,7 +16,7 @@ from strandline.config import Settings
 from strandline.errors import IllegalChange, Unavailable, UnknownOutcome, WriteConflict
 from strandline.metastore.cache import log_applier
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.hive import HiveMetastoreService, partition_alters
 from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
@@ -385,6 +385,19 @@ def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
         add(3)
         call("alter_table", **names, new_tbl={**table, "sd": {**table["sd"], "location": second}})
         assert shown(call, "t")["3"]["sd"]["location"] == f"{first}/p=3"
+
+
+def test_a_cascading_alter_changes_all_partitions(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_alters, "_AT_ONCE", 2)
+    table = _partitioned(call)
+    own = {**SD, "cols": [{"name": "b", "type": "string"}]}
+    parts = [{**partition("t", number), "sd": own} for number in range(5)]
+    call("add_partitions", new_parts=parts)
+    call("alter_table_with_cascade", dbname="default", tbl_name="t", new_tbl=table, cascade=True)
+    columns = [part["sd"]["cols"] for part in shown(call, "t").values()]
+    assert columns == [SD["cols"]] * len(parts)
 
 
 @pytest.mark.slow

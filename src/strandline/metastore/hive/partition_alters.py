@@ -25,6 +25,9 @@ from strandline.metastore.store.warehouse import FolderMoves, FolderRefused, Mov
 from strandline.model.descriptors import TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
+_AT_ONCE = 1_000
+"""The partitions that a cascading alter changes, and whose rows it frees, in one step."""
+
 
 def _no_table(what: str = "partition") -> IllegalChange:
     return IllegalChange(f"Unable to alter {what} because table or database does not exist.")
@@ -154,7 +157,9 @@ async def give_table_columns(call: Call, table: TableDescriptor) -> None:
     work.free_slowly(rows)
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
-            change.replace(without_own(change.visible(RowKind.PARTITION, names).values()))
+            for first in range(0, len(names), _AT_ONCE):
+                some = names[first : first + _AT_ONCE]
+                change.replace(without_own(change.visible(RowKind.PARTITION, some).values()))
 
 
 @changes("rename_partition")
