@@ -13,6 +13,7 @@ from strandline.catalog import CatalogManager, applier, update_priority
 from strandline.catalog.commands import CreateSchema
 from strandline.durable.contents import Contents
 from strandline.errors import InvalidInput, Stopping
+from tests.catalog.test_manager_commits import NotedEffects
 
 TIMEOUT = 60.0
 LARGE = work.AT_ONCE + 1
@@ -99,13 +100,10 @@ def test_a_reader_does_not_wait_for_the_effects_of_a_large_update(
     reader = Reader(manager, monkeypatch)
     answered: list[bool] = []
 
-    class LongEffects:
+    class LongEffects(NotedEffects):
         """Effects that take until the reader has its answer."""
 
-        def companion(self, *_: object) -> None:
-            """Nothing is written in the append."""
-
-        def project_up_to(self, _: int) -> None:
+        def project_up_to(self, version: int) -> None:
             answered.append(reader.read.wait(TIMEOUT / 2))
 
     manager.carry_out(LongEffects())
