@@ -159,19 +159,23 @@ def test_collecting_garbage_frees_new_objects_that_refer_to_each_other() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("generation", [0, 2])
 def test_collecting_garbage_visits_no_more_objects_than_allowed(
-    monkeypatch: pytest.MonkeyPatch,
+    generation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Objects are in the youngest generation if `keeping_garbage` has paused the collector."""
     monkeypatch.setattr(work, "MAX_NEW_OBJECTS", 0)
-    pair = _pair()
-    dropped = weakref.ref(pair)
-    gc.collect(1)  # moves it to the oldest generation
-    del pair
-    try:
-        collect_garbage()
-        assert dropped() is not None
-    finally:
-        gc.unfreeze()
+    with keeping_garbage:
+        pair = _pair()
+        dropped = weakref.ref(pair)
+        if generation:
+            gc.collect(1)  # moves it to the oldest generation
+        del pair
+        try:
+            collect_garbage()
+            assert dropped() is not None
+        finally:
+            gc.unfreeze()
     gc.collect()
     gc.freeze()  # as at the start of the tests
     assert dropped() is None

@@ -58,7 +58,7 @@ SWITCH_SECONDS = 0.0001
 YOUNG_OBJECTS, YOUNG_ROUNDS = 1_000, 3
 """New objects between two collections of the youngest generation, and such collections between two
 of the next generation."""
-MAX_NEW_OBJECTS = 500_000
+MAX_NEW_OBJECTS = 200_000
 """The maximum number of objects that a garbage collection visits; each takes up to 0.2 µs."""
 MAX_KEPT_OBJECTS = 50_000
 """The maximum number of new objects of a block that the next garbage collection visits."""
@@ -230,7 +230,7 @@ def collect_garbage() -> None:
     request's objects live for milliseconds, and this is called once a minute. If more than
     `MAX_NEW_OBJECTS` are alive, none is visited, since no thread can run meanwhile.
     """
-    if len(gc.get_objects(generation=2)) > MAX_NEW_OBJECTS:
+    if len(gc.get_objects()) > MAX_NEW_OBJECTS:
         gc.freeze()
     gc.collect()
     gc.freeze()
