@@ -41,7 +41,7 @@ import psutil
 
 from bench.ddl import new_table
 from bench.registry import Measured, benchmark
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog.commands import CreateSchema, DropSchema
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
@@ -69,7 +69,7 @@ STARTING_SECONDS = 20.0
 IDLE_SECONDS = 10.0
 IDLE_PERCENT = 0.5
 
-SD = {
+SD: dict[str, Any] = {
     "cols": [{"name": f"c{n}", "type": "string"} for n in range(5)],
     "inputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat",
     "outputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat",
@@ -126,9 +126,9 @@ class Store:
             session.execute([CreateSchema(name="bench"), CreateSchema(name="many")])
             session.execute(new_table("files", "bench"))
             columns = [{"name": f"column_{n}", "type": "string"} for n in range(20)]
-            client.call("create_table", tbl=self._table("t", columns, partitioned=False))
+            client.call("create_table", tbl=self.table("t", columns, partitioned=False))
             for name, count in (("parts", PARTITIONS), ("altered", ALTERED)):
-                client.call("create_table", tbl=self._table(name, SD["cols"], partitioned=True))
+                client.call("create_table", tbl=self.table(name, SD["cols"], partitioned=True))
                 for first in range(0, count, PIECE):
                     added = [
                         self.partition(name, n) for n in range(first, min(first + PIECE, count))
@@ -141,7 +141,8 @@ class Store:
                 session.stage(txn_id, table_id, add=files)
                 session.commit(txn_id)
 
-    def _table(self, name: str, columns: Any, *, partitioned: bool) -> dict[str, Any]:
+    def table(self, name: str, columns: Any, *, partitioned: bool) -> dict[str, Any]:
+        """Return a table as a client sends it."""
         return {
             "tableName": name,
             "dbName": "bench",
@@ -329,6 +330,13 @@ def works(store: Store) -> dict[str, Work]:
     # The events of the tables created by the first work; each contains the table's definition.
     events = {"lastEvent": head, "maxEvents": EVENTS}
     named = {"db_name": "bench", "tbl_name": "parts", "max_parts": -1}
+    columns = [*SD["cols"], {"name": "added", "type": "string"}]
+    widened = {
+        "dbname": "bench",
+        "tbl_name": "parts",
+        "new_tbl": store.table("parts", columns, partitioned=True),
+    }
+    dropped = DropSchema(name="many", cascade=True)
     return {
         f"{TABLES:,} tables in one batch": Work(
             [store.http_call("execute", commands=tables, timeout=TIMEOUT)],
@@ -355,6 +363,18 @@ def works(store: Store) -> dict[str, Work]:
         ),
         f"get_next_notification of {EVENTS:,}": Work(
             [store.thrift_call("get_next_notification", rqst=events)], "events", limit=0.5
+        ),
+        f"a column for {PARTITIONS:,} partitions": Work(
+            [store.thrift_call("alter_table_with_cascade", **widened, cascade=True)],
+            "columns",
+            writes=True,
+            once=True,
+        ),
+        f"drop of {TABLES:,} tables": Work(
+            [store.http_call("execute", commands=[dropped], timeout=TIMEOUT)],
+            "drop",
+            writes=True,
+            once=True,
         ),
     }
 
