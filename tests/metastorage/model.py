@@ -184,9 +184,9 @@ class AgainstADictionary(RuleBasedStateMachine):
         wanted = [self.entries[key] for key in sorted(self.entries) if start <= key < end]
         assert self.nodes[node].range(start, end, limit=limit) == wanted[:limit]
 
-    @rule(node=NODES)
-    def check(self, node: int) -> None:
-        head = self.nodes[node].check()
+    @rule(node=NODES, waits_for_rows=st.booleans())
+    def check(self, node: int, waits_for_rows: bool) -> None:
+        head = self.nodes[node].check() if waits_for_rows else self.nodes[node].look()
         assert head.revision == self.revision
         assert head.time > self.floor
         self.floor = head.time

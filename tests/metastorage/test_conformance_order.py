@@ -64,6 +64,22 @@ def test_every_write_after_a_check_has_a_later_time(place: Place) -> None:
     assert put(place.node(behind), "a").time > checked.time
 
 
+def test_every_write_and_check_after_a_look_has_a_later_time(place: Place) -> None:
+    ahead, behind = ManualWall(1_000_000), ManualWall(10)
+    fast, slow = place.node(ahead), place.node(behind)
+    written = put(fast, "a")
+    ahead.now = 10
+    looked = slow.look()
+    assert looked.revision == 1
+    assert looked.time > written.time
+    ahead.now = 2_000_000
+    looked = fast.look()
+    assert looked.time >= timestamp(2_000_000)
+    assert put(slow, "a").time > looked.time
+    ahead.now = 3_000_000
+    assert slow.check().time < fast.look().time < slow.check().time
+
+
 def test_a_write_more_than_a_day_ahead_of_the_writers_clock_is_refused(place: Place) -> None:
     wrong, right = ManualWall(1_000 + MAX_AHEAD_MS + 1), ManualWall(1_000)
     put(place.node(right), "a")
@@ -73,6 +89,7 @@ def test_a_write_more_than_a_day_ahead_of_the_writers_clock_is_refused(place: Pl
         with pytest.raises(WrongClock, match="nothing was written"):
             put(node, "a")
     assert node.check().time > written.time  # a check is allowed at any stored time
+    assert node.look().time > written.time
     assert node.revision() == written.revision == 2
     entry = node.get("a")
     assert entry is not None
@@ -93,7 +110,8 @@ def test_checks_and_writes_of_many_threads_have_one_order(place: Place, times: i
         for _ in range(10 * times):
             walls[number % 3].now = dice.randrange(1, 10_000)
             if dice.random() < 0.5:
-                heads.append(nodes[number % 3].check())
+                node = nodes[number % 3]
+                heads.append(node.check() if dice.random() < 0.5 else node.look())
             else:
                 outcomes.append(put(nodes[number % 3], f"k{number}"))
 

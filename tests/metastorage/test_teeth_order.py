@@ -18,8 +18,7 @@ from strandline.metastorage.etcd import invoke as etcd_invoke
 from strandline.metastorage.etcd.invoke import Invoke, Plan
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
-from strandline.sql import SqliteDatabase, postgres_database, run, stored_time
-from strandline.sql import take_time as take_time_of_the_database
+from strandline.sql import SqliteDatabase, postgres_database, run, stored_time, take_time
 from tests.metastorage import model
 from tests.metastorage import test_conformance_order as order
 from tests.metastorage import test_teeth as entries
@@ -50,13 +49,8 @@ def random_calls(kind: StoreKind) -> None:
 
 
 def patch_writes(patch: pytest.MonkeyPatch, take: Callable[..., Any]) -> None:
-    """Take the times of writes with ``take``, and those of reads as usual."""
-    real = take_time_of_the_database
-
-    def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Any:
-        return take(connection, clock) if bounded else real(connection, clock, bounded=False)
-
-    patch.setattr(sql_store, "take_time", take_time)
+    """Take the times of invokes with ``take``."""
+    patch.setattr(sql_store, "take_time_after_looks", take)
 
 
 @TEETH.found_by(
@@ -104,6 +98,17 @@ def checked_without_a_trace(patch: pytest.MonkeyPatch) -> None:
     """The time of a check is not stored."""
     for store in STORES:
         patch.setattr(store, "check", lambda self: Head(self.revision(), self._clock.now()))
+
+
+@TEETH.found_by(
+    order.test_every_write_and_check_after_a_look_has_a_later_time,
+    "sqlite",
+    "postgresql",
+    complaint=r"put\(slow, \"a\"\).time > looked.time",
+)
+def written_without_the_looks(patch: pytest.MonkeyPatch) -> None:
+    """The time of an invoke is above that of the last write, not above that of the last look."""
+    patch_writes(patch, take_time)
 
 
 @TEETH.found_by(

@@ -57,6 +57,7 @@ from tests.servers.stores import EmptyStore
 
 SERVERS = tuple(kind for kind in stores.KINDS if kind != "folder")
 DELAY = Settings(delay_ms=100, clock_skew_ms=20)
+TIMEOUT = 60.0
 
 
 @pytest.fixture(params=stores.KINDS)
@@ -109,6 +110,18 @@ def paths(node: Node, at: AsOf = PRESENT) -> list[str]:
 
 VIEW = "VIRTUAL_VIEW"
 """The type that a client of the Hive protocol sees for a transactional table."""
+
+
+@pytest.mark.parametrize("catalog_log", ["metastorage", "persist"])
+def test_the_present_is_known_while_a_large_change_of_rows_is_written(
+    on_servers: EmptyStore, catalog_log: str
+) -> None:
+    settings = replace(on_servers.settings, catalog_log=catalog_log)
+    with Node.open(on_servers.address, settings=settings) as node:
+        create_table(node)
+        catalogs, before = node.metastore.catalogs, node.metastore.catalogs.look()
+        with node.store.sql_store._database.write(), ThreadPoolExecutor(1) as threads:
+            assert threads.submit(catalogs.look).result(TIMEOUT) > before
 
 
 def test_ddl_transactions_and_reads_work_over_thrift_and_sessions(store: EmptyStore) -> None:

@@ -270,7 +270,8 @@ def test_upgraded_tables_of_an_older_release_equal_those_of_a_new_store(
     assert shape(url) == shape(new)
     database = open_database(url)
     for table in ROWS:
-        assert len(database.rows(f"SELECT * FROM {table}")) == 1, table
+        added = table == "strandline_clock"  # the row of the looks
+        assert database.rows(f"SELECT count(*) FROM {table}") == [(1 + added,)], table
     database.close()
 
 

@@ -217,7 +217,7 @@ class CatalogFollower(CatalogApplier):
     def _look(self) -> Timestamp:
         """Look at the log and apply it. Return the time up to which all catalogs are known."""
         began = self._elapsed()
-        checked = self._state.log.check()
+        checked = self._state.log.look()
         self.sync(up_to=checked.frontier)
         known_until = add_milliseconds(checked.time, self.delay)
         valid_ms = self.delay - self.skew

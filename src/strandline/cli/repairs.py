@@ -26,7 +26,7 @@ from strandline.node import relocation, store_database
 from strandline.node.address import StoreAddress
 from strandline.node.settings import load
 from strandline.node.warehouse_place import accept_database, refuse_copied
-from strandline.sql import accept_time, accepted_time, stored_time
+from strandline.sql import accept_time, accepted_time, highest_time
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
@@ -153,7 +153,7 @@ def repair_clock(store: Store, *, yes: bool) -> None:
     with database_of(store, read_only=False) as database:
         clock = HybridClock(max_ahead_ms=settings.clock_ahead_limit_ms)
         with database.read() as connection:
-            last, accepted = stored_time(connection), accepted_time(connection)
+            last, accepted = highest_time(connection), accepted_time(connection)
         ahead = clock.ahead_of_wall(last)
         click.echo(f"the store's time     {format_timestamp(last)}")
         click.echo(f"this machine's clock {format_timestamp(clock.current())}")

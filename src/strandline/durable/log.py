@@ -187,6 +187,13 @@ class UpdateLog(ABC):
     def check(self) -> Checked:
         """The frontier and a time. Linearizable, and ordered after every append in flight."""
 
+    def look(self) -> Checked:
+        """`check` in the order of appends alone: it waits for no other write of the database.
+
+        The time is below that of every later append, but not of other writes.
+        """
+        return self.check()
+
     @abstractmethod
     def token(self) -> FenceToken | None:
         """The token that appends must name, or None while the log is empty."""

@@ -197,6 +197,10 @@ class MetastorageLog(UpdateLog):
         head = self._store.check()
         return Checked(self._frontier_at(head.revision), head.time)
 
+    def look(self) -> Checked:
+        head = self._store.look()
+        return Checked(self._frontier_at(head.revision), head.time)
+
     def token(self) -> FenceToken | None:
         pair = self._store.get(FENCE)
         if pair is None:

@@ -86,6 +86,11 @@ class ShadowLog(UpdateLog):
         self._copy.level()
         return checked
 
+    def look(self) -> Checked:
+        checked = self._first.look()
+        self._copy.level()
+        return checked
+
     def token(self) -> FenceToken | None:
         return self._same("the fence token", lambda log: log.token())
 

@@ -5,7 +5,8 @@ store. Under the lock the invoke reads its conditions, takes the time and moves 
 comes from the database's clock row, which transactions and notifications of the same store share.
 
 `check` takes the write lock too, so it comes after every write in flight. It leaves its time in the
-clock row, so the next write gets a later one, whatever process and wall clock it comes from.
+clock row, so the next write gets a later one, whatever process and wall clock it comes from. `look`
+does the same with the row of the looks, which only an invoke locks too.
 
 A deletion leaves a row (revision, key), so that waiting threads learn of it whenever they look.
 Only the last few thousand are kept. ``forgotten`` in the head row is the revision up to which they
@@ -62,12 +63,14 @@ from strandline.sql import (
     change_each,
     first_row,
     insert_queries,
+    look_beside_rows,
     look_in_order,
     present_time,
     run,
     run_all,
     take_time,
-    take_time_query,
+    take_time_after_looks,
+    time_after_looks_query,
     value,
     wait_until,
 )
@@ -162,13 +165,13 @@ class SqlMetastorage(Metastorage):
         about_leases = any(isinstance(condition, LeaseHeld) for condition in conditions)
         queries = [] if about_leases else _condition_queries(conditions)
         with self._database.write(first=self._first(queries, on_success)) as connection:
-            now = take_time(connection, self._clock) if about_leases else None
+            now = self._take_time(connection) if about_leases else None
             head, succeeded = _head_and_answers(
                 connection, queries or _condition_queries(conditions, now)
             )
             operations = on_success if succeeded else on_failure
             if operations:
-                now = now or take_time(connection, self._clock)
+                now = now or self._take_time(connection)
                 following = Head(head.revision + 1, now)
                 if self._apply(connection, operations, following):
                     head = following
@@ -181,6 +184,18 @@ class SqlMetastorage(Metastorage):
         first = _condition_queries(())
         revision, now = look_in_order(self._database, self._clock, self.revision_on, first=first)
         return Head(revision, now)
+
+    def look(self) -> Head:
+        self._enter("checks")
+        first = _condition_queries(())
+        revision, now = look_beside_rows(self._database, self._clock, self.revision_on, first=first)
+        return Head(revision, now)
+
+    def _take_time(self, connection: Connection) -> Timestamp:
+        """The time of an invoke, after every look that has begun."""
+        for statement, parameters in self._database.append_lock:
+            run(connection, statement, parameters)
+        return take_time_after_looks(connection, self._clock)
 
     def revision(self) -> int:
         self._enter("revisions")
@@ -319,8 +334,8 @@ class SqlMetastorage(Metastorage):
         if not on_success:
             return queries
         beside = (o.first_queries for o in on_success if isinstance(o, Beside))
-        taking = take_time_query(self._clock, bounded=False)  # reads the clock without moving it
-        return *queries, taking, *chain.from_iterable(beside)
+        lock = self._database.append_lock
+        return *queries, *lock, time_after_looks_query(self._clock), *chain.from_iterable(beside)
 
     def _forget_old_deletions(self, connection: Connection) -> None:
         oldest = value(

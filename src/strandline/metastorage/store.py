@@ -268,6 +268,13 @@ class Metastorage(ABC):
         writes.
         """
 
+    def look(self) -> Head:
+        """The head, ordered after every `invoke` in flight. Every later one has a later time.
+
+        It does not wait for other writes of the same database, which `check` may do.
+        """
+        return self.check()
+
     @abstractmethod
     def revision(self) -> int:
         """The revision of the head. Cheap if nothing was committed since the last call."""

@@ -42,7 +42,7 @@ from strandline.node.store_database import (
     refuse_foreign_parts,
 )
 from strandline.node.warehouse_place import MARKER, place_of_warehouse, refuse_copied, refuse_nested
-from strandline.sql import Database, open_database, stored_time
+from strandline.sql import Database, highest_time, open_database
 
 SERVERS_DELAY_MS, SERVERS_SKEW_MS = 200, 100
 SERVERS_STALENESS_MS = 1_000
@@ -222,7 +222,7 @@ def _log_of(
 ) -> OpenedLog:
     """Open the catalog's log, after moving the clock past every time in the database."""
     with database.read() as connection:
-        clock.update(stored_time(connection))
+        clock.update(highest_time(connection))
     place = LogPlace(
         database, address, clock, blobs=settings.catalog_blobs, warehouse=settings.warehouse
     )

@@ -5,14 +5,17 @@ from strandline.sql.clock_row import (
     accept_time,
     accepted_time,
     check_time,
+    highest_time,
     present_time,
     stored_time,
     take_time,
+    take_time_after_looks,
     take_time_query,
+    time_after_looks_query,
 )
 from strandline.sql.database import DIALECTS, GIVE_UP_SECONDS, PATIENCE, Database, open_database
 from strandline.sql.fence import FENCE_ROW, FenceRow
-from strandline.sql.looking import look_in_order, wait_until
+from strandline.sql.looking import look_beside_rows, look_in_order, wait_until
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.statements import (
     CHUNK,
@@ -53,8 +56,10 @@ __all__ = [
     "change_each",
     "check_time",
     "first_row",
+    "highest_time",
     "in_lists",
     "insert_queries",
+    "look_beside_rows",
     "look_in_order",
     "marks",
     "open_database",
@@ -66,7 +71,9 @@ __all__ = [
     "run_in_parts",
     "stored_time",
     "take_time",
+    "take_time_after_looks",
     "take_time_query",
+    "time_after_looks_query",
     "value",
     "wait_until",
 ]

@@ -1,4 +1,4 @@
-"""The one clock row of a database.
+"""The clock row of a database, and beside it the row of the looks.
 
 Every write that needs a position in time takes it from this row, inside its own write transaction.
 The row decides the order of a database. Metastorage writes, begin and commit of transactions and
@@ -8,6 +8,11 @@ What must stay true: times grow in commit order, whatever any wall clock does. T
 written under the write lock, so the time of a transaction is above that of every transaction that
 committed before. A time taken before the lock would not do: the writer could be paused for ten
 seconds and then commit into a past that others have already read.
+
+**Looks.** A look at the log (`strandline.sql.looking.look_beside_rows`) needs a time before that of
+every later append, and must not wait for a write of rows, which may hold the write lock for
+seconds. So it takes its time from a row of its own, under the lock on that row alone. An append
+holds both locks, and its time is above both rows. So a look waits only for appends.
 
 A time that is too far ahead of the wall clock is refused, because no later time could go back. If
 the store has such a time already, and an operator has accepted it (`accept_time`), its times grow
@@ -21,7 +26,7 @@ from sqlalchemy import Connection
 from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.sql.statements import Query, run, value
 
-_LAST, _ACCEPTED = 1, 2
+_LAST, _ACCEPTED, _LOOKED = 1, 2, 3
 _READ = "SELECT time FROM strandline_clock WHERE id = ?"
 STORED_TIME_QUERY: Query = (_READ, (_LAST,))
 """The query of `stored_time`."""
@@ -30,6 +35,13 @@ _TAKE = (
     " CASE WHEN strandline_clock.time + ? <= excluded.time THEN excluded.time"
     " ELSE strandline_clock.time + ? END RETURNING time"
 )
+# Of the row itself, of the other row and of a clock, the latest; above both rows.
+_TAKE_ABOVE_BOTH = (
+    "UPDATE strandline_clock SET time = (SELECT max(candidate) FROM (SELECT max(time) + 1 AS"
+    " candidate FROM strandline_clock WHERE id IN (1, 3) UNION ALL SELECT CAST(? AS BIGINT))"
+    " AS candidates) WHERE id = {row} RETURNING time"
+)
+_HIGHEST = "SELECT max(time) FROM strandline_clock WHERE id IN (1, 3)"
 
 
 def take_time(
@@ -49,10 +61,34 @@ def take_time(
     return new_time
 
 
+def take_time_after_looks(connection: Connection, clock: HybridClock) -> Timestamp:
+    """`take_time`, above the times of all looks that have ended.
+
+    An append holds the lock on the row of the looks, so no look is in progress.
+    """
+    new_time = Timestamp(value(connection, *time_after_looks_query(clock)))
+    _refuse_far_ahead(connection, clock, new_time)
+    clock.update(new_time)
+    return new_time
+
+
+def time_after_looks_query(clock: HybridClock) -> Query:
+    """The query of `take_time_after_looks`. It reads the clock and does not move it."""
+    return _TAKE_ABOVE_BOTH.format(row=_LAST), (clock.current(),)
+
+
+def look_time_query(clock: HybridClock) -> Query:
+    """The query that takes the time of a look, under the lock on the row of the looks.
+
+    It too is above both rows.
+    """
+    return _TAKE_ABOVE_BOTH.format(row=_LOOKED), (clock.current(),)
+
+
 def check_time(connection: Connection, clock: HybridClock) -> None:
     """Raise the `WrongClock` that a write would raise now."""
     clock.check()
-    _refuse_far_ahead(connection, clock, stored_time(connection))
+    _refuse_far_ahead(connection, clock, highest_time(connection))
 
 
 def _refuse_far_ahead(connection: Connection, clock: HybridClock, new_time: Timestamp) -> None:
@@ -76,6 +112,11 @@ def stored_time(connection: Connection) -> Timestamp:
     return _time(connection, STORED_TIME_QUERY)
 
 
+def highest_time(connection: Connection) -> Timestamp:
+    """The later of the last time assigned and the last time of a look, or 0."""
+    return _time(connection, (_HIGHEST, ()))
+
+
 def present_time(connection: Connection, clock: HybridClock) -> Timestamp:
     """The later of the clock's time and the store's."""
     return max(clock.current(), stored_time(connection))
@@ -90,9 +131,9 @@ def accept_time(connection: Connection) -> None:
     """Accept the last time assigned, however far ahead. Call it inside a write transaction."""
     run(
         connection,
-        "INSERT INTO strandline_clock (id, time) SELECT ?, time FROM strandline_clock WHERE id = ?"
+        "INSERT INTO strandline_clock (id, time) VALUES (?, ?)"
         " ON CONFLICT (id) DO UPDATE SET time = excluded.time",
-        (_ACCEPTED, _LAST),
+        (_ACCEPTED, highest_time(connection)),
     )
 
 

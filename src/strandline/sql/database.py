@@ -173,6 +173,19 @@ class Database(ABC):
         synced = not (is_provisional and self.may_lose_provisional)
         return self._write(deadline, synced=synced, first=first, notifies=notifies)
 
+    def look(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
+        """A provisional `write` that changes only the clock row of the looks.
+
+        On a server it waits for appends, which hold the lock on that row too (`append_lock`), but
+        not for other writes.
+        """
+        return self.write(first=first, notifies=False, is_provisional=True)
+
+    @property
+    def append_lock(self) -> tuple[Query, ...]:
+        """The query with which an append waits for a `look`, unless the write lock does that."""
+        return ()
+
     def if_undone(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` if the write of this thread fails, before any other thread can write.
 
@@ -284,7 +297,8 @@ class Database(ABC):
             )
         schema_versions.create_tables(connection, metadata)
         if part == schema_versions.BASE_PART:
-            change(connection, f"INSERT INTO {schema_versions.CLOCK.name} (id, time) VALUES (1, 0)")
+            for row in (schema_versions.WRITES_ROW, schema_versions.LOOKS_ROW):
+                schema_versions.add_clock_row(connection, row)
         added = f"INSERT INTO {schema_versions.SCHEMA.name} (part, version) VALUES (?, ?)"
         change(connection, added, (part, version))
 
@@ -414,10 +428,7 @@ class Database(ABC):
     def _turn(self, began: float, deadline: float) -> Iterator[None]:
         if self.read_only:
             raise UnsupportedOperation(f"{self.name} was opened for reading; nothing was written")
-        if self._process_lock.held_by_this_thread():
-            raise StrandlineError(
-                f"this thread already has a write transaction open on {self.name}; finish it first"
-            )
+        self._refuse_within_a_write()
         if not self._process_lock.acquire(timeout=deadline - began):
             self._refuse_to_wait()
             raise self._late(
@@ -427,6 +438,12 @@ class Database(ABC):
             yield
         finally:
             self._process_lock.release()
+
+    def _refuse_within_a_write(self) -> None:
+        if self._process_lock.held_by_this_thread():
+            raise StrandlineError(
+                f"this thread already has a write transaction open on {self.name}; finish it first"
+            )
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.sql.clock_row import take_time_query
+from strandline.sql.clock_row import look_time_query, time_after_looks_query
 from strandline.sql.database import Database
 from strandline.sql.statements import Query, run_at_commit
 
@@ -49,11 +51,37 @@ def look_in_order(
     survive a power cut of the machine. If a remote process still knows such a time, the wall clock
     has passed it by then, unless the clock was also set back by more than the restart took.
     """
+    begin = partial(database.write, first=first, notifies=False, is_provisional=True)
+    return _looked(database, clock, look, begin, partial(time_after_looks_query, clock))
+
+
+def look_beside_rows(
+    database: Database,
+    clock: HybridClock,
+    look: Callable[[Connection], T],
+    *,
+    first: Sequence[Query],
+) -> tuple[T, Timestamp]:
+    """`look_in_order`, but only in the order of appends: it does not wait for writes of rows.
+
+    The time is before that of every later append, and not before that of any earlier one.
+    """
+    begin = partial(database.look, first=first)
+    return _looked(database, clock, look, begin, partial(look_time_query, clock))
+
+
+def _looked(
+    database: Database,
+    clock: HybridClock,
+    look: Callable[[Connection], T],
+    begin: Callable[[], AbstractContextManager[Connection]],
+    time_query: Callable[[], Query],
+) -> tuple[T, Timestamp]:
     for looks_left in reversed(range(_LOOKS)):
         try:
-            with database.write(first=first, notifies=False, is_provisional=True) as connection:
+            with begin() as connection:
                 result = look(connection)
-                rows = run_at_commit(connection, *take_time_query(clock, bounded=False))
+                rows = run_at_commit(connection, *time_query())
         except UnknownOutcome as error:
             if not looks_left:
                 raise Unavailable(

@@ -8,6 +8,8 @@
   what committed before it, and under the lock nothing else commits. A process requests the lock on
   one connection at a time: its threads queue in `FairLock`, in order of arrival, so a database
   needs few connections.
+* A *look* holds the lock on the row of the looks instead, so it waits for no write of rows. An
+  append takes that lock after the write lock.
 * An *unsynced write* sets ``synchronous_commit=off``. A crash of the server may undo it although
   other machines saw it, so it must not produce times that others keep (see `Database`).
 * The first statements of a write are sent in the round trip that takes the lock. They are prepared
@@ -84,6 +86,7 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # default, which turns to read-only before a migration or when a standby has taken over.
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
+_LOOK_LOCK = "SELECT 1 FROM strandline_clock WHERE id = 3 FOR UPDATE"
 _MAY_READ_IDENTITY = "SELECT has_function_privilege('pg_control_system()', 'execute')"
 # PostgreSQL keeps both numbers when it restarts, and a standby has those of its primary.
 _IDENTITY = (
@@ -299,6 +302,22 @@ class PostgresDatabase(Database):
                 self._count("failed_writes")
                 raise
 
+    @contextmanager
+    def look(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
+        began = time.monotonic()
+        synced = not self.may_lose_provisional
+        with self._in_use("unsynced_writes"):
+            self._refuse_within_a_write()
+            end = began + self._patience
+            locked = self._locked(began, end, synced=synced, first=first, lock=_LOOK_LOCK)
+            with _returned(locked) as connection:
+                yield connection
+                self._commit(connection, notifies=False)
+
+    @property
+    def append_lock(self) -> tuple[Query, ...]:
+        return ((_LOOK_LOCK, ()),)
+
     def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
         # The views of information_schema give the same result and take five times as long.
         return schema_versions.columns_of(
@@ -406,9 +425,18 @@ class PostgresDatabase(Database):
                     raise
 
     def _locked(
-        self, began: float, deadline: float, *, synced: bool, first: Sequence[Query] = ()
+        self,
+        began: float,
+        deadline: float,
+        *,
+        synced: bool,
+        first: Sequence[Query] = (),
+        lock: str | None = None,
     ) -> Connection:
-        """A transaction with the write lock; the fence and ``first`` are read ahead in it."""
+        """A transaction with ``lock``, by default the write lock.
+
+        The fence and ``first`` are read ahead in it.
+        """
         opened = self._open_outcomes
         may_wait = not self._nobody_waits
         seconds_left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
@@ -419,7 +447,7 @@ class PostgresDatabase(Database):
         try:
             connection = self._begun(
                 *begin,
-                ahead=((_LOCK, ()), (FENCE_ROW, ()), *_short(first)),
+                ahead=((lock or _LOCK, ()), (FENCE_ROW, ()), *_short(first)),
                 seconds=seconds_left + _ANSWER_SECONDS,
                 is_given_up=lambda: may_wait and self._nobody_waits,
             )
@@ -434,7 +462,8 @@ class PostgresDatabase(Database):
         _raw(connection.connection).waiting = []
         with self._state:
             self._waited += time.monotonic() - began
-            self._settled_outcomes = max(self._settled_outcomes, opened)
+            if lock is None:
+                self._settled_outcomes = max(self._settled_outcomes, opened)
         return connection
 
     def _settle(self) -> None:

@@ -36,7 +36,7 @@ NEVER_ASSIGNED_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}  # Any: as
 
 BASE_TABLES = MetaData()
 BASE_PART = "sql"
-BASE_VERSION = 3
+BASE_VERSION = 4
 
 SCHEMA = Table(
     "strandline_schema",
@@ -97,6 +97,15 @@ _creations: dict[tuple[MetaData, str], tuple[str, ...]] = {}
 Cached, because generating them takes longer than running them.
 """
 
+WRITES_ROW, LOOKS_ROW = 1, 3
+"""The rows of the table of clocks that every database has; see `strandline.sql.clock_row`."""
+
+
+def add_clock_row(connection: Connection, row: int) -> None:
+    """Add a row to the table of clocks."""
+    connection.execute(CLOCK.insert().values(id=row, time=0))
+
+
 Step = Callable[[Connection], None]
 """Upgrades the tables of a part by one version, inside the caller's transaction."""
 
@@ -104,6 +113,7 @@ Step = Callable[[Connection], None]
 STEPS: Mapping[int, Step] = {
     2: lambda connection: add_indexes(connection, CLOCK, FENCE),
     3: lambda connection: add_indexes(connection, SCHEMA),
+    4: lambda connection: add_clock_row(connection, LOOKS_ROW),
 }
 """The steps that upgrade the tables of this module to `BASE_VERSION`."""
 

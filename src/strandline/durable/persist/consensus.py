@@ -165,6 +165,10 @@ class Consensus:
         """The revision, and a time below that of every later version."""
         return self._store.check()
 
+    def look(self) -> Head:
+        """`check` that waits only for changes of a state."""
+        return self._store.look()
+
     def wait(self, key: str, after_revision: int, *, timeout: float) -> bool:
         """Wait for a change of ``key`` after a revision; False after ``timeout`` seconds."""
         return self._store.wait_for_change(self.head_key(key), after_revision, timeout=timeout)

@@ -132,6 +132,10 @@ class PersistLog(UpdateLog):
         head = self.shard.consensus.check()
         return Checked(self.frontier(), head.time)
 
+    def look(self) -> Checked:
+        head = self.shard.consensus.look()
+        return Checked(self.frontier(), head.time)
+
     def token(self) -> FenceToken | None:
         return self.shard.recent().fence
 
