@@ -103,7 +103,6 @@ def checked_without_a_trace(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(
     order.test_every_write_and_check_after_a_look_has_a_later_time,
     "sqlite",
-    "postgresql",
     complaint=r"put\(slow, \"a\"\).time > looked.time",
 )
 def written_without_the_looks(patch: pytest.MonkeyPatch) -> None:
