@@ -20,7 +20,7 @@ from strandline.durable.log import LogAppend, snapshot_of
 from strandline.durable.state import TrimmedAway
 from strandline.durable.update import CatalogSnapshot
 from strandline.errors import LimitExceeded, OutOfSync, StrandlineError
-from strandline.sql import take_time
+from strandline.sql import Database
 from tests.catalog.scenario_faults import Fault, half_a_batch_is_done
 from tests.catalog.test_nodes_model import ids, run
 from tests.catalog.timeline_faults import a_snapshot_has_the_time_of_today
@@ -99,14 +99,12 @@ def trimming_loses_a_row(patch: pytest.MonkeyPatch) -> None:
 def time_taken_too_early(patch: pytest.MonkeyPatch) -> None:
     """An append takes the time after the last version's, even if later times were given since."""
 
-    def take(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Timestamp:
-        if not bounded:
-            return take_time(connection, clock, bounded=False)
+    def take(_: Database, connection: Connection, clock: HybridClock) -> Timestamp:
         last = connection.exec_driver_sql("SELECT max(time) FROM metastorage_head").scalar()
         clock.update(Timestamp((last or 0) + 1))
         return Timestamp((last or 0) + 1)
 
-    patch.setattr("strandline.metastorage.sql_store.take_time", take)
+    patch.setattr("strandline.metastorage.sql_store.take_append_time", take)
 
 
 def lost_answer_taken_for_a_loss(patch: pytest.MonkeyPatch) -> None:

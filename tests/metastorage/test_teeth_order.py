@@ -18,7 +18,7 @@ from strandline.metastorage.etcd import invoke as etcd_invoke
 from strandline.metastorage.etcd.invoke import Invoke, Plan
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
-from strandline.sql import SqliteDatabase, postgres_database, run, stored_time, take_time
+from strandline.sql import Database, SqliteDatabase, postgres_database, run, stored_time, take_time
 from tests.metastorage import model
 from tests.metastorage import test_conformance_order as order
 from tests.metastorage import test_teeth as entries
@@ -50,7 +50,11 @@ def random_calls(kind: StoreKind) -> None:
 
 def patch_writes(patch: pytest.MonkeyPatch, take: Callable[..., Any]) -> None:
     """Take the times of invokes with ``take``."""
-    patch.setattr(sql_store, "take_time_after_looks", take)
+
+    def take_append_time(_: Database, connection: Connection, clock: HybridClock) -> Any:
+        return take(connection, clock)
+
+    patch.setattr(sql_store, "take_append_time", take_append_time)
 
 
 @TEETH.found_by(

@@ -112,7 +112,7 @@ VIEW = "VIRTUAL_VIEW"
 """The type that a client of the Hive protocol sees for a transactional table."""
 
 
-@pytest.mark.parametrize("catalog_log", ["metastorage", "persist"])
+@pytest.mark.parametrize("catalog_log", ["metastorage", "stash", "persist", "shadow"])
 def test_the_present_is_known_while_a_large_change_of_rows_is_written(
     on_servers: EmptyStore, catalog_log: str
 ) -> None:

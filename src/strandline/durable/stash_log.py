@@ -64,11 +64,12 @@ from strandline.sql import (
     Database,
     Parameter,
     Query,
+    append_time_queries,
     change_each,
+    look_beside_rows,
     look_in_order,
     run,
-    take_time,
-    take_time_query,
+    take_append_time,
     value,
     wait_until,
 )
@@ -152,6 +153,12 @@ class StashLog(UpdateLog):
         first = (tables.STATE_QUERY,)
         return Checked(*look_in_order(self._database, self._clock, self._frontier_on, first=first))
 
+    def look(self) -> Checked:
+        self._refuse_when_closed()
+        first = (tables.STATE_QUERY,)
+        looked = look_beside_rows(self._database, self._clock, self._frontier_on, first=first)
+        return Checked(*looked)
+
     def token(self) -> FenceToken | None:
         self._refuse_when_closed()
         rows = self._database.rows(*tables.STATE_QUERY)
@@ -163,7 +170,7 @@ class StashLog(UpdateLog):
         self._refuse_when_closed()
         unordered = [Unordered(update) for update in append.updates]
         companion = append.companion
-        first = [tables.STATE_QUERY, take_time_query(self._clock, bounded=False)]
+        first = [tables.STATE_QUERY, *append_time_queries(self._database, self._clock)]
         try:
             with self._database.write(
                 first=(*first, *(companion.first_queries if companion else ()))
@@ -171,7 +178,7 @@ class StashLog(UpdateLog):
                 state = tables.state_on(connection)
                 is_next = state.upper == append.expected_upper and state.token == append.token
                 if is_next:
-                    now = take_time(connection, self._clock)
+                    now = take_append_time(self._database, connection, self._clock)
                     append.check_times(earliest=state.time, latest=now)
                     ordered = append.at(now)
                     if companion is not None:

@@ -59,6 +59,7 @@ from strandline.sql import (
     Parameter,
     Query,
     Row,
+    append_time_queries,
     change,
     change_each,
     first_row,
@@ -68,9 +69,8 @@ from strandline.sql import (
     present_time,
     run,
     run_all,
+    take_append_time,
     take_time,
-    take_time_after_looks,
-    time_after_looks_query,
     value,
     wait_until,
 )
@@ -165,13 +165,15 @@ class SqlMetastorage(Metastorage):
         about_leases = any(isinstance(condition, LeaseHeld) for condition in conditions)
         queries = [] if about_leases else _condition_queries(conditions)
         with self._database.write(first=self._first(queries, on_success)) as connection:
-            now = self._take_time(connection) if about_leases else None
+            now = (
+                take_append_time(self._database, connection, self._clock) if about_leases else None
+            )
             head, succeeded = _head_and_answers(
                 connection, queries or _condition_queries(conditions, now)
             )
             operations = on_success if succeeded else on_failure
             if operations:
-                now = now or self._take_time(connection)
+                now = now or take_append_time(self._database, connection, self._clock)
                 following = Head(head.revision + 1, now)
                 if self._apply(connection, operations, following):
                     head = following
@@ -190,12 +192,6 @@ class SqlMetastorage(Metastorage):
         first = _condition_queries(())
         revision, now = look_beside_rows(self._database, self._clock, self.revision_on, first=first)
         return Head(revision, now)
-
-    def _take_time(self, connection: Connection) -> Timestamp:
-        """The time of an invoke, after every look that has begun."""
-        for statement, parameters in self._database.append_lock:
-            run(connection, statement, parameters)
-        return take_time_after_looks(connection, self._clock)
 
     def revision(self) -> int:
         self._enter("revisions")
@@ -334,8 +330,8 @@ class SqlMetastorage(Metastorage):
         if not on_success:
             return queries
         beside = (o.first_queries for o in on_success if isinstance(o, Beside))
-        lock = self._database.append_lock
-        return *queries, *lock, time_after_looks_query(self._clock), *chain.from_iterable(beside)
+        taking = append_time_queries(self._database, self._clock)
+        return *queries, *taking, *chain.from_iterable(beside)
 
     def _forget_old_deletions(self, connection: Connection) -> None:
         oldest = value(

@@ -9,13 +9,17 @@ from strandline.sql.clock_row import (
     present_time,
     stored_time,
     take_time,
-    take_time_after_looks,
     take_time_query,
-    time_after_looks_query,
 )
 from strandline.sql.database import DIALECTS, GIVE_UP_SECONDS, PATIENCE, Database, open_database
 from strandline.sql.fence import FENCE_ROW, FenceRow
-from strandline.sql.looking import look_beside_rows, look_in_order, wait_until
+from strandline.sql.looking import (
+    append_time_queries,
+    look_beside_rows,
+    look_in_order,
+    take_append_time,
+    wait_until,
+)
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.statements import (
     CHUNK,
@@ -52,6 +56,7 @@ __all__ = [
     "SqliteDatabase",
     "accept_time",
     "accepted_time",
+    "append_time_queries",
     "change",
     "change_each",
     "check_time",
@@ -70,10 +75,9 @@ __all__ = [
     "run_at_commit",
     "run_in_parts",
     "stored_time",
+    "take_append_time",
     "take_time",
-    "take_time_after_looks",
     "take_time_query",
-    "time_after_looks_query",
     "value",
     "wait_until",
 ]

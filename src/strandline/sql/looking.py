@@ -17,9 +17,9 @@ from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.sql.clock_row import look_time_query, time_after_looks_query
+from strandline.sql.clock_row import look_time_query, take_time_after_looks, time_after_looks_query
 from strandline.sql.database import Database
-from strandline.sql.statements import Query, run_at_commit
+from strandline.sql.statements import Query, run, run_at_commit
 
 T = TypeVar("T")
 
@@ -93,6 +93,18 @@ def _looked(
             clock.update(new_time)
             return result, new_time
     raise AssertionError("unreachable")
+
+
+def append_time_queries(database: Database, clock: HybridClock) -> tuple[Query, ...]:
+    """The queries of `take_append_time`, for an append that begins with them."""
+    return *database.append_lock, time_after_looks_query(clock)
+
+
+def take_append_time(database: Database, connection: Connection, clock: HybridClock) -> Timestamp:
+    """`take_time` for an append to a log in ``database``: after every look that has begun."""
+    for statement, parameters in database.append_lock:
+        run(connection, statement, parameters)
+    return take_time_after_looks(connection, clock)
 
 
 def wait_until(
