@@ -308,6 +308,17 @@ def test_an_unanswered_append_of_a_version_taken_by_another_is_out_of_sync(
         cut(store, happens=True).append(2, TOKEN, [update(2)])
 
 
+def test_an_unanswered_append_whose_first_update_alone_is_in_the_log_is_out_of_sync(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    """Two processes that copy one log may split its history at different versions."""
+    begin(any_log, 1)
+    first = update(2)
+    any_log.append(2, TOKEN, [first])
+    with pytest.raises(OutOfSync):
+        cut(store, happens=False).append(2, TOKEN, [first, update(3)])
+
+
 @pytest.mark.parametrize("trimmed_to", [2, 3])
 def test_the_outcome_of_an_unanswered_append_is_found_after_a_trim(
     any_log: MetastorageLog, store: Metastorage, trimmed_to: int
