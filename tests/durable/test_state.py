@@ -202,6 +202,20 @@ def test_a_holder_that_only_reads_is_fenced_at_its_next_sync(
     commit(second, "z")
     with pytest.raises(Fenced, match="epoch"):
         first.updates_after(first.recovered[-1])
+    with pytest.raises(Fenced, match="epoch"):
+        first.transaction(first.recovered[-1], author="ann")
+
+
+def test_a_holder_that_starts_again_from_the_snapshot_of_a_newer_holder_is_fenced(
+    new_member: Callable[[], LogMember],
+) -> None:
+    first = new_member().open()
+    second = new_member().open()
+    assert second.compact(second.recovered[-1].version)
+    with pytest.raises(Fenced, match="epoch"):
+        first.start()
+    with pytest.raises(Fenced, match="epoch"):
+        first.transaction(first.recovered[-1], author="ann")
 
 
 LEARNING: dict[str, Callable[[DurableCatalogState, CatalogTransaction], object]] = {
