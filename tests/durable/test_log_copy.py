@@ -26,9 +26,9 @@ from strandline.durable.contents import restore
 from strandline.durable.log import Scanned
 from strandline.durable.log_copy import FILLING, LogCopy, seal, unseal
 from strandline.durable.transaction import new_update
-from strandline.errors import CorruptData, Fenced
+from strandline.errors import CorruptData
 from strandline.fencing import FenceToken
-from strandline.model.descriptors import ConfigEntry, ZoneDescriptor
+from strandline.model.descriptors import ConfigEntry, Setting, ZoneDescriptor
 from strandline.wire.registry import encode
 from tests.conftest import LogMember, Member
 from tests.durable.logs import SQLITE, LogKind, OnMetastorage, Persist, Shadow, Stash
@@ -243,28 +243,44 @@ def raised(token: FenceToken, environment: str | None) -> None:
     """Does nothing: no rows are stored next to these logs."""
 
 
+def put_setting(transaction: CatalogTransaction) -> None:
+    with transaction.entry("debug_edit", {}):
+        transaction.put(Setting("note", "seen"))
+
+
+def test_a_log_that_is_being_filled_from_another_one_refuses_writers(
+    member: Member, new_log: Callable[[str], UpdateLog]
+) -> None:
+    member.open()
+    copy = LogMember(new_log("stash"), [])
+    LogCopy(member.log, copy.log, names=NAMES, token=FILLING).level()
+    filled = said(copy.log)
+    for refused in (
+        copy.open,
+        copy.join,
+        lambda: copy.openable().edit(put_setting, member="m", raise_fence=raised, author="ann"),
+    ):
+        with pytest.raises(Superseded, match="was moved from this log to another one"):
+            refused()
+    assert (said(copy.log), copy.log.token()) == (filled, FILLING)
+
+
 def test_a_sealed_log_refuses_writers_until_it_is_unsealed(member: Member) -> None:
     state = member.open()
     openable = durable_state(member.log)
     seal(member.log, state.recovered[-1], state.token, member="mover")
+    sealed = said(member.log)
+    by_whom = r"was moved from this log to another one.*the token that mover took at \d{4}-"
     for refused in (
         member.open,
         member.join,
         state.confirm_leadership,
         lambda: state.updates_after(state.recovered[-1]),
-        lambda: (
-            openable.edit(lambda change: None, member="m", raise_fence=raised, author="ann")
-            or member.open()
-        ),
+        lambda: openable.edit(put_setting, member="m", raise_fence=raised, author="ann"),
     ):
-        with pytest.raises(Fenced):
+        with pytest.raises(Superseded, match=by_whom):
             refused()
-    by_whom = r"was moved from this log to another one.*the token that mover took at \d{4}-"
-    with pytest.raises(Superseded, match=by_whom):
-        member.join()
-    with pytest.raises(Fenced, match=by_whom):
-        state.confirm_leadership()
-    sealed = said(member.log)
+    assert said(member.log) == sealed
     unseal(member.log, state.token.epoch + 1, member="late", raise_fence=raised)
     assert said(member.log) == sealed
     for _ in range(2):
