@@ -208,11 +208,14 @@ def test_a_buffered_log_enforces_the_rules_of_a_log(member: LogMember) -> None:
         log.compact(1, fenced.token)
 
 
-def test_an_edit_fences_every_holder_in_the_same_step(new_member: Callable[[], LogMember]) -> None:
-    holder, editor = new_member().open(), new_member()
+@pytest.mark.parametrize("generation", [0, 3])
+def test_an_edit_fences_every_holder_in_the_same_step(
+    new_member: Callable[[], LogMember], generation: int
+) -> None:
+    holder, editor = new_member().open(generation=generation), new_member()
     state = edit(editor, put_setting("note"))
     assert state is not None
-    assert state.token.epoch == holder.token.epoch + 1
+    assert state.token.rank == (generation, holder.token.epoch + 1)
     assert editor.fences == [state.token]
     last = state.recovered[-1].version
     assert [u.entries[0].verb for u in state.log.updates(last - 1, last + 1)] == [
