@@ -309,9 +309,6 @@ class DurableCatalogState(ReadOnlyState):
         time = self.log.time_of(expected.update)
         if time is None:
             return None
-        fence = expected.contents.get("fence", FENCE.encode())
-        if fence is not None:
-            self._compare_fence(fence.value)
         stamp(expected.written, time)
         return AppliedUpdate(expected.update.at(time), expected.contents)
 
