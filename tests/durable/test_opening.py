@@ -52,14 +52,15 @@ def edit(
     )
 
 
+@pytest.mark.parametrize("generation", [0, 3])
 def test_a_trial_behaves_like_an_open_and_changes_nothing(
-    new_member: Callable[[], LogMember],
+    new_member: Callable[[], LogMember], generation: int
 ) -> None:
     holder, other = new_member(), new_member()
-    state = holder.open()
+    state = holder.open(generation=generation)
     head, fences = holder.head(), list(other.fences)
     tried = other.openable().check_open(member="trial")
-    assert tried.token.epoch == state.token.epoch + 1
+    assert tried.token.rank == (generation, state.token.epoch + 1)
     transaction = tried.transaction(tried.recovered[-1], author="ann")
     put_setting("note")(transaction)
     applied = tried.commit_transaction(transaction)

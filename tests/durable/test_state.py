@@ -25,7 +25,7 @@ from strandline.durable.transaction import new_update
 from strandline.durable.update import AuditEvent, Change, Entry
 from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync, Stopping, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.model.descriptors import ConfigEntry, Setting, ZoneDescriptor
+from strandline.model.descriptors import ConfigEntry, Setting, StorageUsageEvent, ZoneDescriptor
 from strandline.wire import decode
 from strandline.wire.stored import AnyStored
 from tests.conftest import NOTHING, LogMember
@@ -452,14 +452,16 @@ def test_a_transaction_can_be_rebased_and_committed(
 ) -> None:
     first, second = new_member().open(), new_member().join()
     (late,) = chain(second, "late")
+    late.append(STORAGE_USAGE_EVENT, StorageUsageEvent(((1, 2),), 3))
     silent = begin(first)
     with silent.entry("configure", {}):
         silent.put(ConfigEntry("a", "1"))
     first.commit_transaction(silent)
     with pytest.raises(OutOfSync):
         second.commit_transaction(late)
-    second.commit_transaction(late.rebased(latest(second)))
+    version = second.commit_transaction(late.rebased(latest(second))).version
     assert zones(first) == {"default", "late"}
+    assert [s.version for s in first.log.scan(STORAGE_USAGE_EVENT, 1, version + 1)] == [version]
 
 
 def test_a_transaction_writes_a_changed_allocator_once(member: LogMember) -> None:
