@@ -24,7 +24,7 @@ from strandline.durable.metastorage_log import (
     update_key,
 )
 from strandline.durable.update import AuditEvent, Update
-from strandline.errors import CorruptData, OutOfSync, Unavailable, VersionNotFound
+from strandline.errors import CorruptData, Fenced, OutOfSync, Unavailable, VersionNotFound
 from strandline.metastorage import Delete, Metastorage, Put, PutTimed, prefix_end
 from strandline.wire import registry
 from strandline.wire.registry import decode, encode
@@ -51,6 +51,12 @@ def names(keys: list[str]) -> set[str]:
 
 def cut(store: Metastorage, *, happens: bool) -> MetastorageLog:
     return MetastorageLog(CutStore(store, happens=happens))  # type: ignore[arg-type]  # a wrapper
+
+
+def unchunked(store: Metastorage, meddle: Any, **when: Any) -> MetastorageLog:
+    """A raced log whose snapshots are each written in one invoke."""
+    wrapped: Any = RacedStore(store, meddle, **when)
+    return MetastorageLog(wrapped)
 
 
 def raced(store: Metastorage, meddle: Any, **when: Any) -> MetastorageLog:
@@ -256,6 +262,40 @@ def test_a_trim_that_ends_between_two_steps_leaves_a_log_without_the_trimmed_ver
     assert reader.snapshot(7) == kept
 
 
+def test_a_trim_overtaken_by_an_interrupted_higher_one_does_not_move_since_back(
+    any_log: MetastorageLog, store: Metastorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trim_in_steps(monkeypatch, 2)
+    begin(any_log, 7)
+    kept = any_log.snapshot(7)
+
+    def end() -> None:
+        raise Unavailable("the connection was cut")
+
+    def overtake() -> None:  # versions 1 to 3 are left, but not 4 and 5
+        with pytest.raises(Unavailable):
+            unchunked(store, end, call=2).compact(6, TOKEN)
+
+    assert not unchunked(store, overtake).compact(3, TOKEN)
+    assert any_log.frontier().since == 6
+    assert any_log.snapshot(7) == kept
+
+
+def test_a_trim_of_a_holder_that_is_fenced_meanwhile_is_refused(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 4)
+    before = any_log.updates(1, 5)
+
+    def take_over() -> None:
+        any_log.append(5, TOKEN, [update(5, "fence")], new_token=replace(TOKEN, epoch=2))
+
+    with pytest.raises(Fenced):
+        unchunked(store, take_over).compact(3, TOKEN)
+    assert any_log.frontier().since == 0
+    assert any_log.updates(1, 5) == before
+
+
 def test_a_trim_is_ended_by_a_newer_holder_and_completed_by_its_trim(
     any_log: MetastorageLog, store: Metastorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,8 +306,7 @@ def test_a_trim_is_ended_by_a_newer_holder_and_completed_by_its_trim(
     def take_over() -> None:
         any_log.append(8, TOKEN, [update(8, "fence")], new_token=newer)
 
-    late = MetastorageLog(RacedStore(store, take_over, call=2))  # type: ignore[arg-type]  # wrapped
-    assert late.compact(6, TOKEN)
+    assert unchunked(store, take_over, call=2).compact(6, TOKEN)
     assert store.get(update_key(1)) is not None
     assert not any_log.compact(6, newer)
     assert store.get(update_key(1)) is None
