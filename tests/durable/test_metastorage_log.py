@@ -25,7 +25,7 @@ from strandline.durable.metastorage_log import (
 )
 from strandline.durable.update import AuditEvent, Update
 from strandline.errors import CorruptData, Fenced, OutOfSync, Unavailable, VersionNotFound
-from strandline.metastorage import Delete, Metastorage, Put, PutTimed, prefix_end
+from strandline.metastorage import Delete, DeleteRange, Metastorage, Put, PutTimed, prefix_end
 from strandline.wire import registry
 from strandline.wire.registry import decode, encode
 from tests.durable.conftest import NewStore
@@ -188,6 +188,21 @@ def test_a_compaction_rewrites_chunks_that_another_compaction_removed(
     assert late.compact(5, TOKEN)
     assert other.snapshot() == expected
     assert len(names(chunks(new_store()))) == 1
+
+
+def test_a_compaction_whose_chunks_were_lost_changes_nothing(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    """As when a standby without the last writes takes over the database."""
+    begin(any_log, 5)
+    before = any_log.updates(1, 6)
+    chunk_count = -(-len(encode(any_log.snapshot(5))) // CHUNKED)
+    lost = DeleteRange(CHUNK, prefix_end(CHUNK))
+    late = raced(store, lambda: store.invoke([], [lost]), call=chunk_count + 1)
+    with pytest.raises(CorruptData, match="nothing was trimmed"):
+        late.compact(5, TOKEN)
+    assert any_log.frontier().since == 0
+    assert any_log.updates(1, 6) == before
 
 
 @pytest.mark.parametrize("call", [2, 3, 5])
