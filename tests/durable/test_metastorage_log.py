@@ -14,7 +14,7 @@ import pytest
 from strandline.clock import add_milliseconds
 from strandline.durable import CatalogSnapshot, MetastorageLog, ReadOnlyState
 from strandline.durable.chunks import CHUNK
-from strandline.durable.collections import AUDIT_EVENT
+from strandline.durable.collections import AUDIT_EVENT, STORAGE_USAGE_EVENT
 from strandline.durable.metastorage_log import (
     FENCE,
     SNAPSHOT_VERSION,
@@ -30,7 +30,15 @@ from strandline.wire import registry
 from strandline.wire.registry import decode, encode
 from tests.durable.conftest import NewStore
 from tests.durable.logs import CHUNKED
-from tests.durable.updates import TOKEN, CutStore, RacedStore, begin, trim_in_steps, update
+from tests.durable.updates import (
+    TOKEN,
+    CutStore,
+    RacedStore,
+    begin,
+    measured,
+    trim_in_steps,
+    update,
+)
 
 
 def timed(key: str, value: Update) -> PutTimed:
@@ -309,6 +317,31 @@ def test_a_trim_of_a_holder_that_is_fenced_meanwhile_is_refused(
         unchunked(store, take_over).compact(3, TOKEN)
     assert any_log.frontier().since == 0
     assert any_log.updates(1, 5) == before
+
+
+def test_a_prune_overtaken_by_a_higher_one_does_not_go_back(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 1)
+    any_log.append(2, TOKEN, [measured(version) for version in range(2, 6)])
+    late = unchunked(store, lambda: any_log.prune(STORAGE_USAGE_EVENT, 4, TOKEN))
+    assert not late.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
+    assert any_log.frontier().pruned == ((STORAGE_USAGE_EVENT, 4),)
+
+
+def test_a_prune_of_a_holder_that_is_fenced_meanwhile_is_refused(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 1)
+    any_log.append(2, TOKEN, [measured(2)])
+
+    def take_over() -> None:
+        any_log.append(3, TOKEN, [update(3, "fence")], new_token=replace(TOKEN, epoch=2))
+
+    with pytest.raises(Fenced):
+        unchunked(store, take_over).prune(STORAGE_USAGE_EVENT, 2, TOKEN)
+    assert any_log.frontier().pruned == ()
+    assert [scanned.version for scanned in any_log.scan(STORAGE_USAGE_EVENT, 1, 4)] == [2, 2]
 
 
 def test_a_trim_is_ended_by_a_newer_holder_and_completed_by_its_trim(
