@@ -319,14 +319,15 @@ def test_a_trim_of_a_holder_that_is_fenced_meanwhile_is_refused(
     assert any_log.updates(1, 5) == before
 
 
-def test_a_prune_overtaken_by_a_higher_one_does_not_go_back(
-    any_log: MetastorageLog, store: Metastorage
+@pytest.mark.parametrize(("others", "is_pruned"), [(4, False), (2, True)])
+def test_an_overtaken_prune_changes_nothing_unless_it_is_higher(
+    any_log: MetastorageLog, store: Metastorage, others: int, is_pruned: bool
 ) -> None:
     begin(any_log, 1)
     any_log.append(2, TOKEN, [measured(version) for version in range(2, 6)])
-    late = unchunked(store, lambda: any_log.prune(STORAGE_USAGE_EVENT, 4, TOKEN))
-    assert not late.prune(STORAGE_USAGE_EVENT, 3, TOKEN)
-    assert any_log.frontier().pruned == ((STORAGE_USAGE_EVENT, 4),)
+    late = unchunked(store, lambda: any_log.prune(STORAGE_USAGE_EVENT, others, TOKEN))
+    assert late.prune(STORAGE_USAGE_EVENT, 3, TOKEN) is is_pruned
+    assert any_log.frontier().pruned == ((STORAGE_USAGE_EVENT, max(others, 3)),)
 
 
 def test_a_prune_of_a_holder_that_is_fenced_meanwhile_is_refused(
@@ -419,6 +420,20 @@ def test_the_outcome_of_an_unanswered_append_is_found_after_a_trim(
 
     late = raced(store, go_on, cut=True)
     assert [logged.id for logged in late.append(2, TOKEN, [mine])] == [mine.id]
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_listen_misses_no_append_made_while_it_looks(
+    any_log: MetastorageLog, store: Metastorage, call: int
+) -> None:
+    begin(any_log, 1)
+    appended: list[Update] = []
+
+    def append() -> None:
+        appended.extend(any_log.append(2, TOKEN, [update(2)]))
+
+    listener = unchunked(store, append, method="revision", call=call)
+    assert listener.listen(any_log.frontier(), timeout=0) == bool(appended)
 
 
 # -- damage ----------------------------------------------------------------------------------------
