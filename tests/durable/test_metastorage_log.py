@@ -422,6 +422,20 @@ def test_the_outcome_of_an_unanswered_append_is_found_after_a_trim(
     assert [logged.id for logged in late.append(2, TOKEN, [mine])] == [mine.id]
 
 
+@pytest.mark.parametrize("method", ["range", "get"])
+def test_since_is_below_upper_although_others_append_and_trim_between_the_two_reads(
+    any_log: MetastorageLog, store: Metastorage, method: str
+) -> None:
+    begin(any_log, 1)
+
+    def go_on() -> None:
+        any_log.append(2, TOKEN, [update(2), update(3)])
+        any_log.compact(3, TOKEN)
+
+    frontier = unchunked(store, go_on, method=method).frontier()
+    assert frontier.since < frontier.upper
+
+
 @pytest.mark.parametrize("call", [1, 2])
 def test_listen_misses_no_append_made_while_it_looks(
     any_log: MetastorageLog, store: Metastorage, call: int
