@@ -34,6 +34,7 @@ from strandline.durable.stash_tables import Kinds, StashState
 from strandline.durable.transaction import new_update
 from strandline.errors import (
     CorruptData,
+    Fenced,
     IncompatibleFormat,
     OutOfSync,
     Stopping,
@@ -332,17 +333,39 @@ def test_an_overtaken_compaction_changes_nothing_unless_it_is_higher(
     log, other = StashLog(opening(), HybridClock()), StashLog(opening(), HybridClock())
     begin(log, 5)
     expected = log.snapshot(5)
+    overtake_before_write(log, lambda: other.compact(others, TOKEN), monkeypatch)
+    assert log.compact(3, TOKEN) is is_compacted
+    assert log.frontier().since == max(others, 3)
+    assert log.snapshot(5) == expected
+
+
+def test_a_compaction_of_a_holder_that_is_fenced_meanwhile_is_refused(
+    opening: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = StashLog(opening(), HybridClock()), StashLog(opening(), HybridClock())
+    begin(log, 4)
+
+    def take_over() -> None:
+        other.append(5, TOKEN, [update(5, "fence")], new_token=replace(TOKEN, epoch=2))
+
+    overtake_before_write(log, take_over, monkeypatch)
+    with pytest.raises(Fenced):
+        log.compact(3, TOKEN)
+    assert log.frontier().since == 0
+
+
+def overtake_before_write(
+    log: StashLog, overtake: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Call ``overtake`` before the next write transaction of ``log``."""
     write = log._database.write
 
     def overtaken(**named: Any) -> Any:
         monkeypatch.undo()
-        assert other.compact(others, TOKEN)
+        overtake()
         return write(**named)
 
     monkeypatch.setattr(log._database, "write", overtaken)
-    assert log.compact(3, TOKEN) is is_compacted
-    assert log.frontier().since == max(others, 3)
-    assert log.snapshot(5) == expected
 
 
 # -- damage ----------------------------------------------------------------------------------------
