@@ -111,6 +111,9 @@ def test_an_append_or_a_trim_with_another_token_is_refused(log: UpdateLog) -> No
         with pytest.raises(Fenced):
             log.compact(2, token or FenceToken(9, 9))
     assert (log.frontier().since, log.frontier().upper) == (0, 3)
+    assert log.compact(2, TOKEN)
+    with pytest.raises(Fenced):  # even if there is nothing to trim
+        log.compact(2, FenceToken(0, 2))
 
 
 def test_an_append_takes_as_many_updates_as_the_log_allows(log: UpdateLog) -> None:
