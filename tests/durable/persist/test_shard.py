@@ -18,6 +18,7 @@ from strandline.durable.persist.part import COLUMNS, read_part
 from strandline.durable.persist.persist_log import shard_name
 from strandline.durable.persist.shard import Shard
 from strandline.durable.persist.shard_state import (
+    WRITERS,
     Append,
     Batch,
     ShardDiff,
@@ -61,6 +62,16 @@ def test_an_append_is_checked_against_the_current_state() -> None:
     fenced = Append(append_of(1, 2).batch, (), b"writer", b"t", FenceToken(0, 1), None)
     with pytest.raises(Fenced):
         compare_and_append(fenced)(state)
+
+
+def test_a_state_remembers_the_last_append_of_the_latest_writers() -> None:
+    state = ShardState(SHARD)
+    for number in range(1, WRITERS + 3):
+        writer = bytes([min(number, WRITERS + 1)])  # the last one appends twice
+        append = replace(append_of(number, number + 1, token=bytes([number])), writer=writer)
+        state = applied(state, later(compare_and_append(append)(state), number))
+    expected = [*((number, number) for number in range(2, WRITERS + 1)), (WRITERS + 1, WRITERS + 2)]
+    assert [(writer.id[0], writer.token[0]) for writer in state.writers] == expected
 
 
 def test_a_diff_out_of_sequence_is_corrupt() -> None:

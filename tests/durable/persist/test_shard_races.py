@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY
 from strandline.errors import OutOfSync, Stopping, Unavailable, UnknownOutcome
 from tests.durable.persist.conftest import LARGE, Place, contents_of, meddled, versions
@@ -101,6 +102,25 @@ def test_parts_named_by_a_change_of_unknown_outcome_are_kept(place: Place, what:
             closing.maintenance.tidy()
     expected = [1, 2, 3] if what == "append" else [1, 2]
     assert versions(place.log()) == expected
+
+
+def test_an_overtaken_tidy_brings_no_older_rollup_back(place: Place) -> None:
+    log, other = place.log(every=1000), place.log(every=1000)
+    begin(log, 2)
+    log.maintenance.tidy()  # so that the next ones replace no batch
+    overtaking = [True]
+
+    def compare_and_set(real: Any, *arguments: Any, **named: Any) -> Any:
+        if overtaking and overtaking.pop():
+            other.prune(STORAGE_USAGE_EVENT, 2, TOKEN)
+            other.maintenance.tidy()
+        return real(*arguments, **named)
+
+    late = place.log(consensus=meddled(place.consensus, "compare_and_set", compare_and_set))
+    late.maintenance.tidy()
+    assert versions(place.log()) == [1, 2]
+    late.append(3, TOKEN, [update(3)])
+    assert versions(place.log()) == [1, 2, 3]
 
 
 def test_an_append_succeeds_even_if_the_maintenance_after_it_fails(
