@@ -52,7 +52,6 @@ from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import EVERY, Maintenance
 from strandline.durable.persist.shard import REFUSED, Shard, batches_between
 from strandline.durable.persist.shard_state import (
-    AlreadyCommitted,
     Append,
     Batch,
     Batches,
@@ -161,8 +160,6 @@ class PersistLog(UpdateLog):
         beside += append.beside()
         try:
             after = self._commit(append, rows, given_times[-1], beside)
-        except AlreadyCommitted as committed:
-            return append.at(committed.time)
         except (Fenced, OutOfSync):
             return self._refused(append)
         except (Unavailable, OSError) as error:

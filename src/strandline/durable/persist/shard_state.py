@@ -15,7 +15,7 @@ new: the value of every number after it, and the batches that replace those of a
 
 **Idempotency.** A writer gives each append a token. The state has the last token of each writer, so
 an append whose outcome was lost is recognized when it is tried again, however many other appends
-came in between (`AlreadyCommitted`). The state remembers the last `WRITERS` writers.
+came in between. The state remembers the last `WRITERS` writers.
 
 **Uploads.** A part is in the blobs before the diff that names it. ``floor`` separates abandoned
 uploads from those that a diff is about to name. The key of a blob begins with the sequence number
@@ -43,14 +43,6 @@ from strandline.wire.registry import nested, nested_list, register
 
 WRITERS = 64
 _SEQNO_DIGITS = 20
-
-
-class AlreadyCommitted(Conflict):
-    """The shard has this append already; ``time`` is when it was ordered."""
-
-    def __init__(self, time: Timestamp) -> None:
-        super().__init__("this append is already in the log")
-        self.time = time
 
 
 class UploadExpired(Conflict):
@@ -354,9 +346,8 @@ class Append:
 def compare_and_append(append: Append) -> Command:
     """Add a batch at ``upper``, for the holder of the fence.
 
-    Checks, in this order: the bounds (`InvalidInput`), whether the writer's last append is this one
-    (`AlreadyCommitted`), the fence (`Fenced`), the upper (`OutOfSync`), the uploads
-    (`UploadExpired`).
+    Checks, in this order: the bounds (`InvalidInput`), the fence (`Fenced`), the upper
+    (`OutOfSync`), the uploads (`UploadExpired`).
     """
     batch = append.batch
     if batch.upper < batch.lower or (batch.upper == batch.lower and batch.rows):
@@ -365,9 +356,6 @@ def compare_and_append(append: Append) -> Command:
         )
 
     def command(state: ShardState) -> ShardDiff:
-        for writer in state.writers:
-            if writer.id == append.writer and writer.token == append.token:
-                raise AlreadyCommitted(writer.time)
         refuse_other_token(state.fence, append.fence)
         if state.upper != batch.lower:
             raise OutOfSync(
