@@ -255,11 +255,12 @@ def test_a_log_that_is_being_filled_from_another_one_refuses_writers(
     copy = LogMember(new_log("stash"), [])
     LogCopy(member.log, copy.log, names=NAMES, token=FILLING).level()
     filled = said(copy.log)
-    for refused in (
+    ways: list[Callable[[], object]] = [
         copy.open,
         copy.join,
         lambda: copy.openable().edit(put_setting, member="m", raise_fence=raised, author="ann"),
-    ):
+    ]
+    for refused in ways:
         with pytest.raises(Superseded, match="was moved from this log to another one"):
             refused()
     assert (said(copy.log), copy.log.token()) == (filled, FILLING)

@@ -21,15 +21,21 @@ from strandline.durable.persist.shard_state import (
     WRITERS,
     Append,
     Batch,
+    BlobRef,
+    Rewrite,
     ShardDiff,
     ShardState,
+    Superseded,
+    UploadExpired,
     applied,
     compare_and_append,
+    new_blob_key,
     next_diff,
+    rewrite,
 )
 from strandline.durable.transaction import new_update
 from strandline.durable.update import Change, Entry
-from strandline.errors import CorruptData, Fenced, InvalidInput, OutOfSync
+from strandline.errors import CorruptData, Fenced, InvalidInput, OutOfSync, StrandlineError
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry
 from strandline.wire.registry import encode
@@ -72,6 +78,38 @@ def test_a_state_remembers_the_last_append_of_the_latest_writers() -> None:
         state = applied(state, later(compare_and_append(append)(state), number))
     expected = [*((number, number) for number in range(2, WRITERS + 1)), (WRITERS + 1, WRITERS + 2)]
     assert [(writer.id[0], writer.token[0]) for writer in state.writers] == expected
+
+
+BLOB, UPLOADED = (BlobRef(new_blob_key(SHARD, 4, "part"), 1, 1) for _ in range(2))
+BASE = ShardState(
+    SHARD,
+    seqno=5,
+    upper=3,
+    floor=4,
+    fence=TOKEN,
+    batches=(Batch(0, 1, 0), Batch(1, 3, 2, inline=b"x")),
+    appended=(Batch(1, 3, 1, parts=(BLOB,)),),
+)
+
+
+def test_a_rewrite_is_accepted_after_appends_and_only_if_its_batches_are_still_there() -> None:
+    history, since = (Batch(0, 3, 2, parts=(UPLOADED,)),), (1, MIN_TIMESTAMP)
+    change = rewrite(Rewrite(BASE, history, BASE.appended, since=since, fence=TOKEN))
+    more = Batch(3, 4, 1, inline=b"y")
+    later_state = replace(BASE, seqno=6, upper=4, batches=(*BASE.batches, more))
+    batches = applied(later_state, later(change(later_state), 1)).batches
+    assert [(batch.lower, batch.upper) for batch in batches] == [(0, 3), (3, 4)]
+    refusals: list[tuple[ShardState, type[StrandlineError]]] = [
+        (replace(BASE, batches=(Batch(0, 1, 0), Batch(1, 3, 2, inline=b"z"))), Superseded),
+        (replace(BASE, appended=()), Superseded),
+        (replace(BASE, since=1), Superseded),
+        (replace(BASE, rollup=BLOB), Superseded),
+        (replace(BASE, floor=5), UploadExpired),
+        (replace(BASE, fence=FenceToken(0, 2)), Fenced),
+    ]
+    for state, refusal in refusals:
+        with pytest.raises(refusal):
+            change(state)
 
 
 def test_a_diff_out_of_sequence_is_corrupt() -> None:
