@@ -78,8 +78,10 @@ def test_a_lost_append_is_out_of_sync_once_another_node_has_taken_its_version(pl
     with pytest.raises(UnknownOutcome):
         log.append(2, TOKEN, [mine])
     other.append(2, TOKEN, [theirs])
+    unsettled = place.blobs()
     with pytest.raises(OutOfSync, match="the next version is 3"):
         log.append(2, TOKEN, [mine])
+    assert place.blobs() == unsettled, "the refused append has removed what it uploaded"
     assert [logged.id for logged in place.log().updates(2, 3)] == [theirs.id]
     log.maintenance.sweep()
     assert place.blobs() == log.shard.known.blobs()
