@@ -226,9 +226,7 @@ class Shard:
             state = lost_to
         self._count("commits")
         after = applied(state, replace(diff, time=committed.time))
-        seen = self._seen
-        if seen is not None and (seen[0], seen[1].seqno) == (committed.revision - 1, state.seqno):
-            self._seen = (committed.revision, after)  # nothing was committed in between
+        self._seen = (committed.revision, after)
         self._advance(after)
         return after
 
