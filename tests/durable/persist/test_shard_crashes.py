@@ -102,6 +102,19 @@ def test_parts_uploaded_before_a_sweep_are_uploaded_again(place: Place) -> None:
     assert place.blobs() == log.shard.refresh().blobs()
 
 
+def test_a_sweep_keeps_parts_that_were_uploaded_after_it_began(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 1)
+
+    def append(real: Any, prefix: str) -> Any:
+        log.append(2, TOKEN, [update(2, objects=LARGE)])
+        return real(prefix)
+
+    sweeper = place.log(every=1000, blob=meddled(place.blob, "list", append))
+    assert sweeper.maintenance.sweep() == 0
+    assert versions(place.log()) == [1, 2]
+
+
 @pytest.mark.parametrize("read", ["updates", "snapshot", "scan"])
 def test_a_reader_whose_parts_were_swept_reads_the_parts_that_replaced_them(
     place: Place, read: str
