@@ -11,6 +11,8 @@ import pytest
 
 from strandline.durable.persist import part as part_module
 from strandline.durable.persist.part import read_part
+from strandline.durable.persist.shard_state import Append, compare_and_append
+from strandline.durable.rows import rows_of
 from strandline.errors import CorruptData, IncompatibleFormat
 from tests.durable.persist.conftest import Place
 from tests.durable.updates import TOKEN, begin, everything, update
@@ -95,6 +97,18 @@ def test_a_log_whose_diffs_are_missing_is_corrupt_and_does_not_block(place: Plac
     rows.close()
     with pytest.raises(CorruptData, match="from 4 on are missing"):
         log.append(4, TOKEN, [update(4)])
+
+
+def test_a_version_without_its_head_is_not_trimmed(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 1)
+    batch = log.shard.inline_batch(2, 3, rows_of(update(2))[1:])
+    assert batch is not None
+    log.shard.commit(compare_and_append(Append(batch, (), b"writer", b"token", TOKEN, None)))
+    log.append(3, TOKEN, [update(3)])
+    with pytest.raises(CorruptData, match="version 2 is missing in the log; nothing was trimmed"):
+        log.compact(3, TOKEN)
+    assert log.frontier().since == 0
 
 
 def test_a_part_that_is_not_a_parquet_file_is_corrupt() -> None:
