@@ -319,6 +319,19 @@ def test_a_snapshot_after_compaction_has_no_trace_of_changed_and_removed_objects
         assert place.log().snapshot() == expected
 
 
+def test_a_compaction_that_leaves_no_row_stays_apart_from_later_versions(place: Place) -> None:
+    log = place.log(every=1000)
+    record = encode(ConfigEntry("k", "a"))
+    log.append(1, None, [change(1, "k", None, record)], new_token=TOKEN)
+    log.append(2, TOKEN, [change(2, "k", record, None)])
+    assert log.compact(2, TOKEN)
+    log.append(3, TOKEN, [change(3, "k", None, record)])
+    log.maintenance.tidy()
+    reader = place.log()
+    assert reader.first_snapshot().kinds == ()
+    assert dict(reader.snapshot(3).kinds) == {"config": (record,)}
+
+
 def test_a_retraction_with_different_bytes_is_corrupt_and_trims_nothing(place: Place) -> None:
     log = place.log()
     begin(log, 1)
