@@ -40,6 +40,7 @@ from strandline.errors import (
     InvalidInput,
     OutOfSync,
     Unavailable,
+    VersionNotFound,
 )
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
@@ -527,3 +528,30 @@ def test_different_answers_of_the_two_logs_are_found(
         return
     with pytest.raises(CorruptData, match="the two logs of the catalog differ in"):
         ask(shadow(logs["metastorage"], logs["stash"]))
+
+
+def test_versions_that_only_the_first_log_lacks_are_a_difference(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    begin(shadow(first, second), 3)
+
+    def absent(*_: int) -> tuple[Update, ...]:
+        raise VersionNotFound("version 2 is not in the log")
+
+    with pytest.raises(CorruptData, match="the two logs of the catalog differ in versions 2 to 3"):
+        shadow(wrapped(first, updates=absent), second).updates(2, 4)
+
+
+def test_an_append_between_the_two_answers_is_no_difference(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    begin(shadow(first, second), 1)
+    overtaking = [True]
+
+    def token() -> FenceToken | None:
+        answer = first.token()
+        if overtaking and overtaking.pop():
+            shadow(first, second).append(2, TOKEN, [update(2, "fence")], new_token=NEXT)
+        return answer
+
+    assert shadow(wrapped(first, token=token), second).token() == NEXT
