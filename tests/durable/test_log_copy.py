@@ -110,6 +110,21 @@ def test_any_kind_of_log_can_copy_any_other_with_its_history(
     assert copy.time_of(original.updates(9, 10)[0]) == original.updates(9, 10)[0].time
 
 
+@pytest.mark.parametrize("new", KINDS)
+def test_a_log_whose_writer_had_a_faster_clock_can_be_copied(tmp_path: Path, new: str) -> None:
+    folders = tmp_path / "old", tmp_path / "new"
+    for folder in folders:
+        folder.mkdir()
+    kinds = KINDS["metastorage"], KINDS[new]
+    addresses = [kind.create(folder) for kind, folder in zip(kinds, folders, strict=True)]
+    faster, clock = HybridClock(lambda: 10_000), HybridClock(lambda: 5_000)
+    with kinds[0].open(addresses[0], faster) as original:
+        begin(original, 3)
+    with kinds[0].open(addresses[0], clock) as original, kinds[1].open(addresses[1], clock) as copy:
+        LogCopy(original, copy, names=NAMES).level()
+        assert said(copy) == said(original)
+
+
 def test_pruned_storage_usage_stays_pruned_in_a_copy_and_when_copied_back(
     pair: tuple[UpdateLog, UpdateLog],
 ) -> None:
