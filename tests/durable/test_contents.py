@@ -151,6 +151,22 @@ def test_a_duplicate_object_in_a_snapshot_is_corrupt() -> None:
     for records in (first + first, first + second):
         with pytest.raises(CorruptData, match="duplicate"):
             restore([("zone", records)])
+    ((_, entry),) = after(EMPTY, FIRST, SystemConfiguration("p", "1")).dump()
+    with pytest.raises(CorruptData, match="duplicate system_configuration in a snapshot"):
+        restore([("system_configuration", entry + entry)])
+
+
+def test_a_second_object_with_the_same_name_in_the_log_is_corrupt() -> None:
+    zones = [
+        after(EMPTY, FIRST, ZoneDescriptor(n, name, "ann")) for n, name in ((1, "z"), (2, "Z"))
+    ]
+    changes = [
+        Change("zone", id_key(zone.id), None, zone.data)
+        for contents in zones
+        for zone in contents.objects("zone")
+    ]
+    with pytest.raises(CorruptData, match="two objects of the log are named 'z'"):
+        EMPTY.apply(changes)
 
 
 @pytest.mark.parametrize("old", [None, b"something else"])

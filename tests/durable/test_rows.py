@@ -21,6 +21,7 @@ from strandline.durable.rows import (
     is_object,
     rows_of,
     snapshot_of_rows,
+    updates_between,
     updates_of,
 )
 from strandline.durable.transaction import new_update
@@ -155,6 +156,14 @@ def test_an_incomplete_version_is_corrupt(how: str) -> None:
     assert len(updates_of(rows)) == 1
     with pytest.raises(CorruptData, match="restore the store from a backup"):
         updates_of(spoiled(rows, how))
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_version_without_any_row_is_a_hole(missing: int) -> None:
+    updates = [update(version).at(Timestamp(version)) for version in range(1, 4)]
+    rows = [row for made in updates if made.version != missing for row in rows_of(made)]
+    with pytest.raises(CorruptData, match=f"hole: version {missing} is missing between 1 and 3"):
+        updates_between(rows, 1, 4)
 
 
 @pytest.mark.parametrize("how", ["lost addition", "added twice", "other bytes", "two values"])
