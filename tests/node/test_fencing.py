@@ -111,6 +111,20 @@ def test_a_new_node_completes_a_fence_raised_in_the_rows_only(folder: Path) -> N
         assert node.catalogs.present().table("default", "t") is not None
 
 
+def test_a_node_fences_the_rows_of_a_catalog_whose_creator_ended_before_it_could(
+    folder: Path,
+) -> None:
+    with Node.open(folder) as node:
+        token = node.catalogs.token
+    sql(folder, "DELETE FROM strandline_fence")
+    with Node.open(folder) as node:
+        create_table(node)
+        with node.database.read() as connection:
+            fence = FenceRow.read(connection)
+    assert fence is not None
+    assert fence.token.rank == token.rank
+
+
 def test_a_running_node_completes_a_fence_raised_in_the_rows_only(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
