@@ -145,6 +145,22 @@ def test_a_running_node_is_replaced_and_can_write_nothing_more(tmp_path: Path) -
         Node.open(tmp_path / "s", settings=Settings(catalog_log="metastorage"))
 
 
+@pytest.mark.parametrize(("leaving", "to"), [("metastorage", "shadow"), ("shadow", "metastorage")])
+def test_a_running_node_is_replaced_even_if_both_logs_have_the_same_first_part(
+    tmp_path: Path, leaving: str, to: str
+) -> None:
+    """The token of that part is a newer one again when the node sees it, not that of a seal."""
+    with Node.open(tmp_path / "s", settings=Settings(catalog_log=leaving)) as node:
+        fill(node, "t")
+        move(tmp_path / "s", to)
+        with pytest.raises(Fenced, match=f"is now kept in the log {to}, not in {leaving}"):
+            fill(node, "u")
+        assert "start this node again" in node.replaced.result(timeout=60)
+    with Node.open(tmp_path / "s") as node:
+        fill(node, "u")
+        assert tables(node) == ["t", "u"]
+
+
 def committing(folder: Path, times: int) -> Callable[[Callable[..., None]], Any]:
     """Makes another process commit after each of the first ``times`` proofs."""
     left = list(range(times))

@@ -32,7 +32,7 @@ from strandline.durable import (
 from strandline.durable.migrations import NeedsMigration
 from strandline.durable.opening import RaiseFence
 from strandline.durable.state import token_with_holder
-from strandline.errors import Fenced, NotFound, OutOfSync, WrongEnvironment
+from strandline.errors import Conflict, Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql import Database, FenceRow
 
@@ -240,13 +240,21 @@ def _refuse_older_catalog(
         )
 
 
-def join_newer_epoch(fenced: DurableCatalogState, database: Database) -> DurableCatalogState:
+def join_newer_epoch(
+    fenced: DurableCatalogState, database: Database, *, require_log: RequireLog
+) -> DurableCatalogState:
     """Join again, in both halves of the store, after another holder opened a newer epoch.
 
-    Raises `Superseded` if that holder is of a newer deploy generation, `WrongEnvironment`, and
-    `Fenced` while the halves disagree because another process is opening the store.
+    Raises `Superseded` if that holder is of a newer deploy generation or the store remembers
+    another log, `WrongEnvironment`, and `Fenced` while the halves disagree because another process
+    is opening the store.
     """
     state = joined_anew(fenced)
+    with database.read() as connection:
+        try:
+            require_log(connection)
+        except Conflict as error:  # moved to or from a shadow, which has the same log as its first
+            raise Superseded(error.message) from error
     if state.environment != fenced.environment:
         raise WrongEnvironment(
             f"the store belonged to environment {fenced.environment!r} when this node joined it, "

@@ -311,7 +311,8 @@ class Node:
 
     def _join_anew(self, fenced: DurableCatalogState) -> DurableCatalogState:
         try:
-            return join_newer_epoch(fenced, self.database)
+            require_log = self._opened_store.catalog_log.require_log
+            return join_newer_epoch(fenced, self.database, require_log=require_log)
         except Superseded as replaced:
             with suppress(InvalidStateError):  # another call has set it already
                 self.replaced.set_result(replaced.message)
