@@ -23,6 +23,7 @@ from strandline.durable import (
     StashLog,
     Update,
     UpdateLog,
+    stash_log,
     stash_tables,
 )
 from strandline.durable.collections import STORAGE_USAGE_EVENT
@@ -324,6 +325,17 @@ def test_a_trim_that_ends_between_two_steps_leaves_a_log_that_was_trimmed_less(
     assert reader.updates(2 * steps + 1, 8) == before[2 * steps :]
     assert reader.compact(6, TOKEN)
     assert reader.snapshot(7) == kept
+
+
+def test_the_objects_of_one_version_are_read_in_pages(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stash_log, "SCANNED_AT_ONCE", 3)
+    with stash_in(file) as log:
+        begin(log, 1)
+        log.append(2, TOKEN, [measured(2, 8), measured(3, 1)])
+        scanned = [event.version for event in log.scan(STORAGE_USAGE_EVENT, 1, 4)]
+    assert scanned == [2] * 8 + [3]
 
 
 @pytest.mark.parametrize(("others", "is_compacted"), [(2, True), (3, False), (4, False)])

@@ -196,6 +196,22 @@ def test_unfinished_files_of_killed_writers_are_removed_and_locked_files_stay(
     assert list(blob.list()) == ["k0"]
 
 
+def test_a_file_that_is_being_written_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob, write = FileBlob(tmp_path), os.write
+    removed: list[int] = []
+
+    def cleaned_meanwhile(descriptor: int, data: bytes) -> int:
+        removed.append(FileBlob(tmp_path).remove_unfinished())
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", cleaned_meanwhile)
+    blob.set("k0", b"value")
+    assert removed == [0]
+    assert blob.get("k0") == b"value"
+
+
 # -- S3 --------------------------------------------------------------------------------------------
 
 

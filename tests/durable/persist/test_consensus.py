@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from strandline.clock import HybridClock
 from strandline.durable.persist.consensus import MAX_SEQNO, Consensus, Timed, VersionedData
 from strandline.errors import CorruptData, InvalidInput
 from strandline.metastorage import Delete, Metastorage, Put
+from tests.durable.updates import RacedStore
 from tests.metastorage.stores import STORES
 
 KEY, OTHER = "s0001", "s0002"
@@ -148,6 +150,21 @@ def test_a_wait_ends_when_its_key_changes(consensus: Consensus) -> None:
     assert not consensus.wait(KEY, seen, timeout=0)
     consensus.compare_and_set(KEY, 1, 2, b"x")
     assert consensus.wait(KEY, seen, timeout=60)
+
+
+def test_a_head_that_is_truncated_while_it_is_read_is_read_again(
+    consensus: Consensus, store: Metastorage
+) -> None:
+    fill(consensus, 1)
+
+    def go_on() -> None:
+        consensus.compare_and_set(KEY, 1, 2, b"2")
+        consensus.truncate(KEY, 2)
+
+    raced: Any = RacedStore(store, go_on, method="get", call=2)
+    head = Consensus(raced).head(KEY)
+    assert head is not None
+    assert head[:2] == (2, b"2")
 
 
 def test_only_one_of_several_writers_that_expect_the_same_version_succeeds(

@@ -11,6 +11,7 @@ import pytest
 
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY
+from strandline.durable.log import Frontier
 from strandline.errors import OutOfSync, Stopping, Unavailable, UnknownOutcome
 from tests.durable.persist.conftest import LARGE, Place, contents_of, meddled, versions
 from tests.durable.updates import TOKEN, begin, update
@@ -104,6 +105,23 @@ def test_parts_named_by_a_change_of_unknown_outcome_are_kept(place: Place, what:
             closing.maintenance.tidy()
     expected = [1, 2, 3] if what == "append" else [1, 2]
     assert versions(place.log()) == expected
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_listen_misses_no_append_made_while_it_looks(place: Place, call: int) -> None:
+    log = place.log()
+    begin(log, 1)
+    left = [call]
+
+    def revision(real: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            log.append(2, TOKEN, [update(2)])
+        return real()
+
+    listener = place.log(consensus=meddled(place.consensus, "revision", revision))
+    is_new = listener.listen(Frontier(0, 2), timeout=0)
+    assert is_new == (log.frontier().upper == 3)
 
 
 def test_an_overtaken_tidy_brings_no_older_rollup_back(place: Place) -> None:
