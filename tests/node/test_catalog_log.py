@@ -103,6 +103,17 @@ def test_a_setting_that_names_another_log_than_the_stores_is_refused(
         Node.open(tmp_path / "s", settings=Settings(catalog_log="tape"))
 
 
+def test_a_setting_that_names_another_place_than_that_of_the_blobs_is_refused(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(catalog_log="persist", catalog_blobs=str(tmp_path / "blobs"))
+    for same in (settings, settings, Settings()):
+        Node.open(tmp_path / "s", settings=same).close()
+    other = replace(settings, catalog_blobs=str(tmp_path / "other"))
+    with pytest.raises(InvalidInput, match=f"the blobs of the catalog are in {tmp_path}/blobs"):
+        Node.open(tmp_path / "s", settings=other)
+
+
 def test_a_store_of_an_older_release_has_its_log_in_the_metastorage(
     log_name: str, tmp_path: Path
 ) -> None:
