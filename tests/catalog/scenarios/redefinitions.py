@@ -304,6 +304,31 @@ SCENARIOS = [
         checks=[(columns("s.t"), ["1 id int not null default 7", "2 v int"])],
     ),
     Scenario(
+        "the new owner of a redefined table gets the indexes of the old one",
+        setup=[
+            SCHEMA,
+            PLAIN,
+            INDEX,
+            replace(INDEX, index="j", owner="Eve"),
+            replace(INDEX, index="other", owner="cleo"),
+        ],
+        run=redefine("a int", "b string", owner="bob"),
+        expect=Made(["alter_table", "alter_index", "alter_index"]),
+        checks=[
+            (
+                lambda r: [r.after.alive_index("s", name).owner for name in ("i", "j", "other")],
+                ["bob", "bob", "cleo"],
+            ),
+        ],
+        note="no command changes the owner of an index alone",
+    ),
+    Scenario(
+        "a redefined table that keeps its owner leaves the owners of its indexes alone",
+        setup=[SCHEMA, PLAIN, replace(INDEX, owner="Eve")],
+        run=redefine("a int", "b string", owner="eve", comment="d"),
+        expect=Made(["alter_table"]),
+    ),
+    Scenario(
         "an index is in the way of its column",
         cases=[38],
         setup=[SCHEMA, PLAIN, INDEX],

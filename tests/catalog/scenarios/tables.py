@@ -13,6 +13,7 @@ from strandline.catalog.commands import (
     RenameTable,
 )
 from strandline.catalog.commands.objects import SetConfiguration
+from strandline.durable.transaction import OBJECT_IDS
 from strandline.errors import (
     AlreadyExists,
     IllegalChange,
@@ -56,6 +57,10 @@ def key_index(result: Result) -> tuple[object, ...]:
     return index.name, index.kind, index.unique, index.created_with_table, index.owner
 
 
+def ids_used(result: Result) -> int:
+    return int(result.after.next_number(OBJECT_IDS) - result.before.next_number(OBJECT_IDS))
+
+
 def ids_grow(result: Result) -> bool:
     return bool(table_of(result.after, "s.t").id > table_of(result.before, "s.t").id)
 
@@ -74,6 +79,7 @@ SCENARIOS = [
             (indexes("s.k"), ["k_pk AVAILABLE+"]),
             (key_index, ("k_pk", IndexKind.HASH, True, True, "ann")),
             (key_index_follows_table_id, True),
+            (ids_used, 2),
             (lambda r: r.before.relation_names("s"), []),
         ],
         note="names of generated indexes are <table>_pk in the case of the table's name",
@@ -93,7 +99,10 @@ SCENARIOS = [
         setup=[SCHEMA, create_table("s.t_pk")],
         run=[TABLE, create_table("s.u")],
         expect=Made(["create_table", "create_table"]),
-        checks=[(lambda r: table_of(r.after, "s.u").id - table_of(r.after, "s.t").id, 1)],
+        checks=[
+            (lambda r: table_of(r.after, "s.u").id - table_of(r.after, "s.t").id, 1),
+            (ids_used, 2),
+        ],
     ),
     Scenario(
         "a key is named by its maker",
@@ -291,6 +300,19 @@ SCENARIOS = [
         checks=[
             (lambda r: [said.get("data") for _, said in r.actions], ["keep", None]),
         ],
+    ),
+    Scenario(
+        "drop a table and both keep and purge its files",
+        setup=[SCHEMA, TABLE],
+        run=DropTable(schema="s", table="t", keep_data=True, purge=True),
+        expect=Refused(InvalidInput, "files can be kept or purged, not both"),
+    ),
+    Scenario(
+        "a dropped table whose files are deleted says so",
+        setup=[SCHEMA, TABLE],
+        run=DropTable(schema="s", table="t", purge=True),
+        expect=Made(["drop_table"]),
+        checks=[(lambda r: arguments("drop_table")(r)[0]["data"], "purge")],
     ),
     Scenario(
         "drop a missing table",

@@ -242,7 +242,7 @@ def _alive(
 def _in_status(
     planning: Planning, index_id: int, status: IndexStatus, what: str
 ) -> IndexDescriptor:
-    index = planning.catalog.index(index_id) if 0 < index_id < 1 << 63 else None
+    index = planning.catalog.index(index_id)
     if index is None:
         raise ObjectNotFound(f"index with id {index_id} does not exist")
     if index.status is not status:
