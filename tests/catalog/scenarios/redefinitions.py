@@ -34,6 +34,16 @@ TABLE = create_table("s.t", "a int", "b string", "d int not null")
 PARTITIONED = create_table("s.t", "a int", "p date", partition_columns=("p",), transactional=False)
 BY_DAY = create_table("s.t", "a int", "p date", partitioned_by=("day(p)",))
 KEYED = create_table("s.t", "id int not null", "v int", primary_key=("id",))
+COMPLETE = create_table(
+    "s.t",
+    "id int not null",
+    "p date",
+    partitioned_by=("day(p)",),
+    primary_key=("id",),
+    colocation=("id",),
+    zone="default",
+    storage_profile="default",
+)
 ZONE = CreateZone(name="z", storage_profiles=("default", "fast"))
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
 COMPLETED = column("c int not null default 7", metadata='{"EXISTS_DEFAULT":"7"}')
@@ -122,6 +132,25 @@ SCENARIOS = [
             ("comment", "d", ["comment"]),
             ("properties", (("k", "v"),), ["property k"]),
         )
+    ),
+    *(
+        Scenario(
+            f"a redefinition with the columns in another order, {what}",
+            setup=[SCHEMA, create_table("s.t", "a int", "b string", transactional=transactional)],
+            run=redefine("b string", "a int", comment=None, transactional=transactional),
+            expect=Made(["alter_column"]),
+            checks=[
+                (columns("s.t"), ["2 b string", "1 a int"]),
+                (field("s.t", "schema_version"), 2),
+            ],
+        )
+        for what, transactional in (("plain", False), ("transactional", True))
+    ),
+    Scenario(
+        "a redefinition may repeat what no alter changes",
+        setup=[SCHEMA, COMPLETE],
+        run=AlterTable(schema="s", table="t", definition=COMPLETE.definition),
+        expect=Nothing(),
     ),
     Scenario(
         "columns and the rest are two entries of one version",
