@@ -400,6 +400,26 @@ SCENARIOS = [
         expect=Refused(IllegalChange, "primary key column of t and cannot change its type"),
     ),
     Scenario(
+        "the type of a column that partitions a plain table",
+        cases=[49],
+        setup=[
+            SCHEMA,
+            create_table("s.t", "a int", "c date", partition_columns=("c",), transactional=False),
+        ],
+        run=alter(to="string"),
+        expect=Made(["alter_column"]),
+        checks=[(columns("s.t"), ["1 a int", "2 c string"])],
+        note="its values are texts in the names of folders, which any type reads",
+    ),
+    Scenario(
+        "a column that colocates the table may become nullable",
+        cases=[43],
+        setup=[SCHEMA, create_table("s.t", "c int not null", colocation=("c",))],
+        run=alter(nullable=True),
+        expect=Made(["alter_column"]),
+        checks=[(columns("s.t"), ["1 c int"])],
+    ),
+    Scenario(
         "the length of a key",
         cases=[49],
         setup=[SCHEMA, KEYED],
@@ -489,6 +509,14 @@ SCENARIOS = [
         setup=[SCHEMA, create_table("s.t", "c struct<a:int>")],
         run=alter(to="struct<a:int,b:void>"),
         expect=Refused(UnsupportedOperation, "has the type void"),
+    ),
+    Scenario(
+        "a type that cannot be stored, in a plain table",
+        cases=[54],
+        setup=[SCHEMA, create_table("s.t", "c struct<a:int>", transactional=False)],
+        run=alter(to="struct<a:int,b:void>"),
+        expect=Made(["alter_column"]),
+        checks=[(columns("s.t"), ["1 c struct<a:int,b:void>"])],
     ),
     Scenario(
         "a default survives a redefinition that says the same",

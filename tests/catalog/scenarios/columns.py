@@ -321,6 +321,16 @@ SCENARIOS = [
         checks=[(metadata, ["", "", '{"k":1,"EXISTS_DEFAULT":"1"}'])],
     ),
     Scenario(
+        "a value for existing rows in the metadata of a new column of a transactional table",
+        setup=[SCHEMA, create_table("s.p")],
+        run=AddColumns(
+            schema="s", table="p", columns=(with_metadata('{"k":1,"EXISTS_DEFAULT":"1"}'),)
+        ),
+        expect=Made(),
+        checks=[(metadata, ["", "", '{"k":1}'])],
+        note="rows that are there have NULL, so nothing may say that they have another value",
+    ),
+    Scenario(
         "a new table with one column more than there may be",
         setup=[SCHEMA],
         run=create_table("s.u", columns=(*MANY, *map(column, ("a int", "b int", "c int")))),
