@@ -184,6 +184,15 @@ SCENARIOS = [
         expect=Nothing(),
     ),
     Scenario(
+        "IF NOT EXISTS creates a missing zone",
+        cases=[71],
+        run=CreateZone(
+            name="z", storage_profiles=tuple(f"p{n}" for n in range(100)), if_not_exists=True
+        ),
+        expect=Made(["create_zone"]),
+        checks=[(lambda r: len(r.after.zone_named("z").storage_profiles), 100)],
+    ),
+    Scenario(
         "a name is free after its zone was dropped",
         cases=[71],
         setup=[ZONE],
@@ -349,6 +358,14 @@ SCENARIOS = [
         setup=[WIDE, SCHEMA, IN_ZONE],
         run=DropZone(name="z"),
         expect=Refused(IllegalChange, "table s.t is in it"),
+    ),
+    Scenario(
+        "a zone can be dropped while there are tables in other zones",
+        cases=[74],
+        setup=[WIDE, SCHEMA, create_table("s.t", *(f"c{n} int" for n in range(127)))],
+        run=DropZone(name="z"),
+        expect=Made(["drop_zone"]),
+        note="the record of the table contains the id of the zone, as the id of a column",
     ),
     Scenario(
         "a zone can be dropped once its table is",
