@@ -30,7 +30,7 @@ from strandline.clock import (
     system_elapsed,
 )
 from strandline.durable import Frontier, MetastorageLog, SetBack, durable_state
-from strandline.errors import AlreadyExists, NotFresh, Unavailable, VersionNotFound
+from strandline.errors import AlreadyExists, NotFresh, Unavailable, UnknownOutcome, VersionNotFound
 from strandline.metastorage import Head, SqlMetastorage
 from strandline.sql import open_sqlite
 from tests.catalog.callers import wait_for
@@ -684,6 +684,25 @@ def test_a_change_counts_as_active_only_when_the_time_of_the_log_was_moved(
     monkeypatch.setattr(slow.manager, "look", late)
     slow.manager.execute(CreateSchema(name="b"), author="ann", timeout=60)
     assert answers == [True]
+
+
+def test_a_call_whose_node_stops_while_it_moves_the_time_of_the_log_gets_unknown_outcome(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the end of the wait, another node may answer without the change."""
+    fast, slow = new_node(), new_node()
+    fast.wall.now += 7_200_000
+    carried_out(fast, "a")
+    look = slow.manager.look
+
+    def then_stop() -> Timestamp:
+        known_until = look()
+        slow.manager.stop()
+        return known_until
+
+    monkeypatch.setattr(slow.manager, "look", then_stop)
+    with pytest.raises(UnknownOutcome, match="the change is in the log as version"):
+        slow.manager.execute(CreateSchema(name="b"), author="ann", timeout=60)
 
 
 def test_an_interrupt_does_not_make_a_version_look_lost(
