@@ -120,6 +120,19 @@ def test_a_caller_that_times_out_after_its_append_was_sent_gets_unknown_outcome(
     assert schemas(manager) == ["a", "b"]
 
 
+def test_a_change_whose_caller_left_is_not_sent_again_if_its_append_is_lost(
+    new_manager: Callable[[], CatalogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, other = new_manager(), new_manager()
+    gate = Gate(manager)
+    leave_after(monkeypatch, lambda: gate.reached.acquire(timeout=callers.PATIENCE))
+    assert isinstance(Call(manager, create("a"), author="late").outcome(), UnknownOutcome)
+    other.execute(create("first"), author="bob")
+    gate.let_all_pass()
+    manager.execute(create("b"), author="ann")
+    assert schemas(manager) == ["b", "first"]
+
+
 def test_a_caller_that_times_out_while_its_node_compares_the_log_gets_deadline_exceeded(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

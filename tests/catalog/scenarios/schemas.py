@@ -164,6 +164,14 @@ SCENARIOS = [
         expect=Refused(IllegalChange, "One or more tables exist"),
     ),
     Scenario(
+        "a schema with a view in it is not dropped",
+        cases=[76],
+        setup=[SCHEMA, create_view("s.v")],
+        run=DropSchema(name="s"),
+        expect=Refused(IllegalChange, "One or more tables exist"),
+        note="a client of Hive knows this message, also for views",
+    ),
+    Scenario(
         "a schema with a function in it is not dropped",
         cases=[76],
         setup=[SCHEMA, FULL[-1]],
