@@ -74,6 +74,18 @@ def test_the_rest_of_a_batch_is_not_planned_after_its_caller_timed_out(
     assert schemas(manager) == ["a"]
 
 
+def test_a_batch_whose_caller_leaves_during_its_last_command_is_not_sent(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = Long(threading.Event(), threading.Event())
+    leave_after(monkeypatch, lambda: long.began.wait(callers.PATIENCE))
+    late = Call(manager, [create("late"), long], author="late")
+    assert isinstance(late.outcome(), DeadlineExceeded)
+    long.goes_on.set()
+    assert manager.execute(create("a"), author="ann").version == 3
+    assert schemas(manager) == ["a"]
+
+
 @dataclass(frozen=True)
 class Late:
     """A command that ``other`` precedes at the first try; the second lasts until ``goes_on``."""

@@ -21,6 +21,7 @@ from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
 from strandline.errors import (
     AlreadyExists,
+    Fenced,
     InvalidInput,
     ObjectNotFound,
     Unavailable,
@@ -280,6 +281,27 @@ def test_a_round_larger_than_the_byte_limit_is_split(
     calls = together(manager, gate, [create(name) for name in "abc"])
     assert [call.outcome() for call in calls] == [4, 5, 6]
     assert gate.sent == [1, 1, 1, 1]
+
+
+def test_a_caller_keeps_its_answer_if_the_rest_of_its_round_fails(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.GROUP_BYTES", 1)
+    gate = Gate(manager)
+    real = gate.real
+
+    def refuse(upper: int, token: Any, updates: Sequence[Update], **named: Any) -> Any:
+        if upper == 5:
+            raise Fenced("another node has the catalog")
+        return real(upper, token, updates, **named)
+
+    gate.real = refuse
+    first, calls = queued(manager, gate, [create("a"), create("b")])
+    requests = list(manager._commits._waiting)
+    gate.let_all_pass()
+    assert [first.outcome(), calls[0].outcome()] == [3, 4]
+    assert isinstance(calls[1].outcome(), Fenced)
+    assert requests[0].error is None  # the caller may read it late
 
 
 def test_a_round_has_no_more_updates_than_one_append_may_have(
