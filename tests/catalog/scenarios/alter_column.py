@@ -31,6 +31,12 @@ from tests.catalog.scenario import (
 
 KEYED = create_table("s.t", "id varchar(5) not null", "v int", primary_key=("id",))
 
+WITH_EXPRESSION = AlterTable(
+    schema="s",
+    table="t",
+    definition=TableDefinition(name="t", columns=(column("c int default 1 + 1"),)),
+)
+
 
 def alter(name: str = "c", *, to: str | None = None, **more: object) -> AlterColumn:
     command = AlterColumn(
@@ -517,6 +523,14 @@ SCENARIOS = [
         run=alter(to="struct<a:int,b:void>"),
         expect=Made(["alter_column"]),
         checks=[(columns("s.t"), ["1 c struct<a:int,b:void>"])],
+    ),
+    Scenario(
+        "a default that only Spark can check survives a change of the comment",
+        cases=[50],
+        setup=[SCHEMA, create_table("s.t", "c int", transactional=False), WITH_EXPRESSION],
+        run=alter(comment="x"),
+        expect=Made(["alter_column"]),
+        checks=[(columns("s.t"), ["1 c int default 1 + 1"])],
     ),
     Scenario(
         "a default survives a redefinition that says the same",

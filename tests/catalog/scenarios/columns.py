@@ -303,6 +303,15 @@ SCENARIOS = [
         )
     ),
     Scenario(
+        "a plain table has columns of any name",
+        setup=[SCHEMA, PLAIN],
+        run=[
+            create_table("s.u", "_file int", transactional=False),
+            add("_metadata int", table="p"),
+        ],
+        expect=Made(["create_table", "add_columns"]),
+    ),
+    Scenario(
         "a plain table has columns of any type",
         cases=[54],
         setup=[SCHEMA],
@@ -390,6 +399,13 @@ SCENARIOS = [
         setup=[SCHEMA, PARTITIONED],
         run=drop("ts", table="f"),
         expect=Refused(IllegalChange, "f is partitioned by day of 'ts', which cannot be dropped"),
+    ),
+    Scenario(
+        "a column that files are not partitioned by",
+        setup=[SCHEMA, create_table("s.f", "a int", "ts timestamp", partitioned_by=("day(ts)",))],
+        run=drop("a", table="f"),
+        expect=Made(["drop_columns"]),
+        checks=[(columns("s.f"), ["2 ts timestamp"])],
     ),
     Scenario(
         "a column that colocates the table",

@@ -44,7 +44,7 @@ from tests.catalog.scenario import (
     table_of,
 )
 
-TABLE = create_table("s.t", "a int", "b string", "m map<int, int>")
+TABLE = create_table("s.t", "a int", "b string", "m map<int, int>", "v array<variant>")
 KEYED = create_table("s.k", "id int not null", "v int", primary_key=("id",))
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
 DROP = DropIndex(schema="s", index="i")
@@ -238,6 +238,7 @@ SCENARIOS = [
                 "takes no collations",
             ),
             ("a map", replace(INDEX, columns=("m",)), InvalidInput, "cannot be compared"),
+            ("variants", replace(INDEX, columns=("v",)), InvalidInput, "cannot be compared"),
         )
     ),
     # -- from status to status ---------------------------------------------------------------

@@ -227,6 +227,7 @@ SCENARIOS = [
         )
         for what, more, error, says in (
             ("no columns", {"columns": ()}, InvalidInput, "needs at least one column"),
+            ("a text as its kind", {"kind": "external"}, InvalidInput, "give TableKind.MANAGED"),
             (
                 "columns that partition it as they do plain ones",
                 {"partition_columns": ("b",)},
@@ -265,6 +266,14 @@ SCENARIOS = [
             ("a partition column twice", ("b", "B"), InvalidInput, "in the partition columns"),
             ("an unknown partition column", ("z",), ObjectNotFound, "'z'"),
         )
+    ),
+    Scenario(
+        "a plain table without columns",
+        setup=[SCHEMA],
+        run=create_table("s.t", columns=(), transactional=False, provider="hive"),
+        expect=Made(["create_table"]),
+        checks=[(columns("s.t"), [])],
+        note="a client of Hive leaves the columns to the reader of the files",
     ),
     Scenario(
         "a key of maps",
