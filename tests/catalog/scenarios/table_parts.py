@@ -175,6 +175,12 @@ SCENARIOS = [
             ),
             ("a named key of nothing", {"primary_key_name": "k"}, InvalidInput, "no columns"),
             (
+                "an order of nothing",
+                {"primary_key_collations": (Collation.ASC_NULLS_FIRST,)},
+                InvalidInput,
+                "no columns",
+            ),
+            (
                 "a key without a name",
                 {"primary_key": ("a",), "primary_key_name": " "},
                 InvalidName,
