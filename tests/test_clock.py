@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from strandline.clock import (
     format_timestamp,
     logical,
     milliseconds,
+    milliseconds_before,
     parse_timestamp,
     round_up,
     timestamp,
@@ -164,6 +166,9 @@ ARITHMETIC = CaseTable(
         (add_milliseconds(timestamp(100, 7), 50), (150, 7)),
         (add_milliseconds(timestamp(100, 7), -50), (50, 7)),
         (add_milliseconds(timestamp(100, 7), -100), (0, 7)),
+        (milliseconds_before(timestamp(100, 7), 99), (1, 7)),
+        (milliseconds_before(timestamp(100, 7), 100), (0, 1)),
+        (milliseconds_before(timestamp(100, 7), 1000), (0, 1)),
         (round_up(timestamp(100, 7)), (101, 0)),
         (round_up(timestamp(100)), (100, 0)),
         (timestamp(0, 1), (0, 1)),
@@ -243,6 +248,14 @@ def test_a_far_forward_jump_of_the_wall_clock_is_refused_and_has_no_later_effect
     wall.now = 1_000_020
     clock.check()
     assert parts(clock.now()) == (1_000_020, 0)
+
+
+def test_a_jump_of_the_clock_of_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = HybridClock()
+    jumped = time.time_ns() + 2 * MAX_AHEAD_MS * 1_000_000
+    monkeypatch.setattr("strandline.clock._time.time_ns", lambda: jumped)
+    with pytest.raises(WrongClock, match="it jumped forward"):
+        clock.now()
 
 
 @pytest.mark.parametrize(
