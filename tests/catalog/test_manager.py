@@ -452,6 +452,28 @@ def test_an_interrupted_apply_continues_where_it_stopped(new_manager: Managers) 
     assert heard == [3, 4, 5]
 
 
+def test_a_listener_gets_the_versions_that_an_interrupt_left_pending_at_the_next_sync(
+    new_manager: Managers,
+) -> None:
+    writer, late = new_manager(), new_manager()
+    heard: list[int] = []
+
+    def interrupt_once(applied: AppliedVersion) -> None:
+        heard.append(applied.update.version)
+        if len(heard) == 1:
+            assert late.present().version == 4  # this reads version 4, which waits
+            raise KeyboardInterrupt
+
+    late.subscribe(interrupt_once)
+    for name in "ab":
+        writer.execute(create(name), author="ann")
+    with pytest.raises(KeyboardInterrupt):
+        late.sync()
+    assert heard == [3]
+    late.sync()
+    assert heard == [3, 4]
+
+
 def test_a_change_in_the_log_that_cannot_be_applied_is_reported_as_unknown_outcome(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
