@@ -123,9 +123,9 @@ def indexes_follow(
     catalog: Catalog, before: TableDescriptor | None, table: TableDescriptor
 ) -> Iterator[IndexDescriptor]:
     """The indexes of a table, moved to its schema and, those of its owner, given to its owner."""
+    former = "" if before is None or before.owner == table.owner else normalize(before.owner)
     for index in catalog.indexes(table.id):
-        is_of_owner = before is not None and normalize(index.owner) == normalize(before.owner)
-        owner = table.owner if is_of_owner else index.owner
+        owner = table.owner if former and normalize(index.owner) == former else index.owner
         yield replace(index, schema_id=table.schema_id, owner=owner)
 
 
