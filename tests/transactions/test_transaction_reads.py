@@ -81,6 +81,16 @@ def test_a_list_older_than_every_write_of_a_table_shows_none_of_them(store: Stor
     assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=2)
 
 
+def test_a_list_of_a_transaction_hides_a_later_one_that_wrote_before_it(store: Store) -> None:
+    own = store.begin()
+    txns = store.txns_seen_by(own)
+    later = store.begin(writing=[FLIGHTS])
+    own_write_id = store.allocate(own, FLIGHTS)
+    store.transactions.commit(later)
+    seen = store.transactions.write_ids_by(FLIGHTS, txns)
+    assert (own_write_id, seen.hwm, seen.exceptions) == (2, 2, (1,))
+
+
 def test_a_settled_time_shows_what_was_committed_and_nothing_committed_later(store: Store) -> None:
     committed = store.transactions.commit(store.begin(writing=[FLIGHTS]))
     later = store.begin(writing=[FLIGHTS])
