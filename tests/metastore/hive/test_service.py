@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
+from hive_metastore.ttypes import (
+    Database,
+    EnvironmentContext,
+    FieldSchema,
+    NotificationEventRequest,
+    NotificationEventsCountRequest,
+    Partition,
+)
 
 from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
@@ -21,6 +28,7 @@ from strandline.errors import Overloaded, Unavailable
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.off_loop import off_loop
+from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.rows import NewRow, PartitionRow
 from strandline.metastore.thrift import (
     HIVE_METASTORE,
@@ -34,6 +42,7 @@ from strandline.metastore.thrift.messages import CALL, encode_message
 from strandline.metastore.workers import Workers
 from strandline.model.types import INT
 from strandline.node import Node
+from tests.metastore.hive.dml import append
 from tests.metastore.hive.hive_node import (
     WAIT,
     HiveNode,
@@ -43,6 +52,7 @@ from tests.metastore.hive.hive_node import (
     storage,
     table,
 )
+from tests.servers import stores
 from tests.servers.thrift_client import decode_result
 
 
@@ -113,6 +123,47 @@ def test_rows_of_another_node_are_seen_at_once_even_if_metadata_may_be_stale_for
                 row = PartitionRow(values=("a",), location="p=a")
                 change.stage(add=[NewRow.of(row, name="p=a")])
             assert client.get_partition_names("d1", "t1", -1) == ["p=a"]
+
+
+def test_while_a_notification_is_on_its_way_the_rows_of_transactional_tables_and_events_are_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
+    settings = Settings(metadata_staleness_ms=600_000)
+    with hive_node(tmp_path / "store", settings=settings) as running, running.stub() as client:
+        client.create_database(Database(name="d1"))
+        running.create_transactional("d1", "t", k="bigint")
+        running.node.store.follower.stop()
+        monkeypatch.setattr(running.node.notifications, "mark", lambda: 7)
+        running.node.store.log_applier.catch_up()
+        with running.another_node() as other:
+            texts = {client.get_table("d1", "t").viewExpandedText}
+            for number in range(2):
+                append(other.session(user="ann"), "d1.t", {"k": number})
+                texts.add(client.get_table("d1", "t").viewExpandedText)
+                head = client.get_current_notificationEventId().eventId
+                assert head == other.notifications.head()
+                events = client.get_next_notification(NotificationEventRequest(lastEvent=0)).events
+                assert events[-1].eventId == head
+                since = NotificationEventsCountRequest(fromEventId=0, dbName="d1")
+                assert client.get_notification_events_count(since).eventsCount == number + 3
+    assert len(texts) == 3
+
+
+def test_on_a_server_without_a_delay_a_change_of_another_node_is_seen_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(delay_ms=0, clock_skew_ms=0, metadata_staleness_ms=600_000)
+    store = stores.new_store("postgresql", tmp_path, settings=settings)
+    with hive_node(store.address, settings=store.settings) as running, running.stub() as client:
+        client.create_database(Database(name="d1"))
+        monkeypatch.setattr(running.node.notifications, "mark", lambda: 7)  # it is on its way
+        running.node.store.log_applier.catch_up()
+        assert client.get_all_tables("d1") == []
+        with running.another_node() as other:
+            definition = TableDefinition(name="new", columns=(ColumnDefinition("a", INT),))
+            other.session(user="ann").execute(CreateTable(schema="d1", definition=definition))
+            assert client.get_all_tables("d1") == ["new"]
 
 
 @pytest.mark.parametrize("patient", [False, True])
@@ -407,11 +458,13 @@ class Reading:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.needs_proof = False
         self.go_on = threading.Event()
 
     async def __call__(self, call: Call) -> list[str]:
         self.calls += 1
         number = str(self.calls)
+        call.reader.needs_proof = self.needs_proof
         await off_loop()
         assert self.go_on.wait(WAIT)
         return [number]
@@ -453,6 +506,9 @@ class ReadingClient:
         self.connection.is_large = is_large
         self._asking = asyncio.ensure_future(service.handle(self.connection, "get_tables", args))
 
+    def is_answered(self) -> bool:
+        return self._asking.done()
+
     async def answer(self) -> list[str]:
         encoded = await self._asking
         names: list[str] = decode_result("get_tables", encoded.result)
@@ -478,13 +534,16 @@ def test_the_same_request_of_a_user_is_read_once_at_a_time_until_the_next_commit
         asyncio.run(main(node))
 
 
-def test_without_a_mark_a_client_shares_only_a_read_that_begins_after_its_request(
-    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mark", [None, 7])
+def test_without_proof_a_client_shares_only_a_read_that_begins_after_its_request(
+    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch, mark: int | None
 ) -> None:
     ended = threading.Semaphore(0)
+    reading.needs_proof = True
 
     async def main(node: Node) -> None:
-        monkeypatch.setattr(node.metastore, "mark", lambda: None)
+        monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
+        monkeypatch.setattr(node.metastore, "mark", lambda: mark)
         monkeypatch.setattr(reading, "go_on", Permits(ended))
         service = HiveMetastoreService(node.metastore, notifications=node.notifications)
         first = ReadingClient(service)
@@ -495,6 +554,7 @@ def test_without_a_mark_a_client_shares_only_a_read_that_begins_after_its_reques
         assert await first.answer() == ["1"]  # and those that came meanwhile begin the next read
         assert await other_user.answer() == ["2"]
         while reading.calls < 3:
+            assert not any(client.is_answered() for client in same)
             await asyncio.sleep(0)
         later = [ReadingClient(service) for _ in range(10)]
         ended.release(2)

@@ -36,6 +36,7 @@ _UNITS_PER_EVENT = 5
 @reads("get_current_notificationEventId")
 async def get_current_notification_event_id(call: Call) -> Struct:
     await off_loop()
+    call.reader.needs_proof = True
     return {"eventId": call.notifications.head()}
 
 
@@ -48,6 +49,7 @@ async def get_next_notification(call: Call) -> Struct:
     await off_loop()
     # An event contains the definition of its table, which some users may not read.
     call.reader.access.require_superuser("read the notification log")
+    call.reader.needs_proof = True
     request = call.args
     limit = request.get("maxEvents") or 0
     limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
@@ -102,6 +104,7 @@ async def get_notification_events_count(call: Call) -> Struct:
     """
     await off_loop()
     call.reader.access.require_superuser("read the notification log")
+    call.reader.needs_proof = True
     passes, last = _filter(call.args), call.args["fromEventId"]
     assert passes is not None  # a request without a schema does not decode
     head = call.notifications.head()

@@ -88,9 +88,13 @@ class HiveReader(Reader):
 
     ``relies_on_hold`` says whether the answer names files that a hold keeps. Such an answer must be
     made again for each request, so that each finds a hold.
+
+    ``needs_proof`` says whether the answer must include every commit of rows that has returned, on
+    any node. The answers about plain tables may be a little older.
     """
 
     relies_on_hold = False
+    needs_proof = False
 
     # -- names
 
@@ -204,6 +208,7 @@ class HiveReader(Reader):
                 raise ObjectNotFound(f"{scope.name}.{scope.part.table} does not have this part")
             snapshot = await self._snapshot(scope.part.table_then(table), scope.part.last_commit)
             return hidden_struct(snapshot, scope.part, schema=scope.name)
+        self.needs_proof = scope.point.moment is None
         last_commit = transactions.last_commit(table.id, at=scope.point.moment)
         if scope.point.moment is not None:
             self.keep_past(table, scope.point.moment)

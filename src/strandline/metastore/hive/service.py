@@ -32,10 +32,11 @@ makes every kept answer useless, and the next request for each makes it again. T
 not tracking what an answer depends on. Then many clients may send one request at the same time. If
 the first one leaves the loop, those with the same user and mark wait for its answer.
 
-Without a mark (on a server, between a commit and the next look at the log), a read in progress may
-have begun before a commit that the next client knows of. So a client may share a read only if its
-request had arrived when the read began. All that come while a read is in progress wait for its end,
-and share the next one.
+On a server, the notification of another node's commit may be on its way, and the mark is not proof.
+There, an answer that must include every commit of rows (`HiveReader.needs_proof`) is not kept. And
+a read in progress may have begun before a commit that the next client knows of. So a client may
+share a read only if its request had arrived when the read began. All that come while a read is in
+progress wait for its end, and share the next one.
 """
 
 from __future__ import annotations
@@ -181,18 +182,22 @@ class _Answer:
 
 
 _Question = tuple[bytes, Hashable, str]
-"""A request, its mark and its user, which together determine the answer."""
+"""A request, its mark and its user, which together determine the answer.
+
+Without a mark that is proof, they do not: see the module.
+"""
 
 
 @dataclass(slots=True)
 class _Read:
     """A read in a worker thread, and the number of its clients that have not left.
 
-    Reads are numbered in the order in which they begin.
+    Reads are numbered in the order in which they begin. ``mark`` was taken before the read began.
     """
 
     call: PooledCall
     number: int
+    mark: Hashable | None
     clients: int = 0
 
     def leave(self) -> None:
@@ -292,9 +297,10 @@ class HiveMetastoreService:
         return Request(args, user, self._metastore)
 
     def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
-        key, mark = connection.request, self._metastore.mark()
-        read = self._in_progress((key, mark, request.user))
-        if read is None or mark is not None:
+        mark = self._metastore.mark()
+        question = self._question(connection, mark, request)
+        read = self._in_progress(question)
+        if read is None or question[1] is not None:
             return self._read_at(mark, read, connection, method, request)
         return self._read_after(read, connection, method, request)
 
@@ -313,18 +319,26 @@ class HiveMetastoreService:
         async def waited() -> Any:
             read: _Read | None = earlier
             mark: Hashable | None = None
-            while read is not None and mark is None and read.number <= begun_reads:
+            question = self._question(connection, mark, request)
+            while read is not None and question[1] is None and read.number <= begun_reads:
                 await asyncio.wait([read.call.result])
                 if has_left:  # nobody needs another read
                     raise asyncio.CancelledError
                 kept_answer, mark = self.look_up(key), self._metastore.mark()
                 if kept_answer is not None:
                     return Encoded(kept_answer)
-                read = self._in_progress((key, mark, request.user))
+                question = self._question(connection, mark, request)
+                read = self._in_progress(question)
             answer = self._read_at(mark, read, connection, method, request)
             return await answer if isinstance(answer, Coroutine) else answer
 
         return waited()
+
+    def _question(
+        self, connection: ConnectionInfo, mark: Hashable | None, request: Request
+    ) -> _Question:
+        proof = mark if self._notifications.mark_is_proof else None
+        return connection.request, proof, request.user
 
     def _in_progress(self, question: _Question) -> _Read | None:
         read = self._reads.get(question)
@@ -339,20 +353,20 @@ class HiveMetastoreService:
         request: Request,
     ) -> Any:
         """Share ``read``, or begin one if it is None, at the present ``mark``."""
+        question = self._question(connection, mark, request)
         key = connection.request
-        question = key, mark, request.user
         if read is None:
             self._begun_reads += 1
             begun = self._begin(connection, method, request)
             if not isinstance(begun, PooledCall):
                 self._at_once += 1
                 return self._keep(key, mark, begun)
-            read = _Read(begun, self._begun_reads)
+            read = _Read(begun, self._begun_reads, mark)
             if key:
                 self._reads[question] = read
                 begun.result.add_done_callback(lambda _: self._forget(question, begun))
         read.clients += 1
-        result, has_left = read.call.result, False
+        result, mark, has_left = read.call.result, read.mark, False
 
         def leave() -> None:
             nonlocal has_left
@@ -536,7 +550,9 @@ class HiveMetastoreService:
 
 def _may_be_kept(call: Call) -> bool:
     """Whether the answer to a call that reads may be kept until the next commit."""
-    return call.reader.for_all and not call.reader.relies_on_hold
+    reader = call.reader
+    is_current = call.notifications.mark_is_proof or not reader.needs_proof
+    return is_current and reader.for_all and not reader.relies_on_hold
 
 
 def _units(answer: object) -> int:
