@@ -507,7 +507,7 @@ class ReadingClient:
         self._asking = asyncio.ensure_future(service.handle(self.connection, "get_tables", args))
 
     def is_answered(self) -> bool:
-        return self._asking.done()
+        return bool(self._asking.done())
 
     async def answer(self) -> list[str]:
         encoded = await self._asking
