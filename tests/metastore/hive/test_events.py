@@ -165,7 +165,7 @@ def test_changes_of_partitions_are_reported_as_partition_events(stub: Any, since
     assert added["partitions"] == [{"p": "a"}, {"p": "b"}]
     values = [json.loads(text)["1"]["lst"] for text in added["partitionListJson"]]
     assert values == [["str", 1, "a"], ["str", 1, "b"]]
-    assert altered["keyValues"] == {"p": "a"}
+    assert (altered["keyValues"], altered["isTruncateOp"]) == ({"p": "a"}, "false")
     assert '"k":"v"' in altered["partitionObjAfterJson"]
     assert '"k":"v"' not in altered["partitionObjBeforeJson"]
     before, after = renamed["partitionObjBeforeJson"], renamed["partitionObjAfterJson"]
@@ -221,7 +221,9 @@ def test_a_change_of_table_statistics_is_reported_as_an_alter(stub: Any, since: 
     new = stub.get_table("d1", "t1")
     new.parameters["numRows"] = "5"
     stub.alter_table("d1", "t1", new)
-    assert kinds(events(stub, since)) == ["CREATE_TABLE", "ALTER_TABLE", "COMMIT_TXN"]
+    listed = events(stub, since)
+    assert kinds(listed) == ["CREATE_TABLE", "ALTER_TABLE", "COMMIT_TXN"]
+    assert message(listed[1])["isTruncateOp"] == "false"
 
 
 def record(struct: dict[str, Any]) -> dict[int, Any]:

@@ -24,6 +24,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import WAIT, HiveNode, refusal, storage, table
+from tests.metastore.hive.listed_events import events, kinds, message
 
 STORES = ("folder", "postgresql")
 DAY_MS = 24 * 60 * 60 * 1000
@@ -68,7 +69,9 @@ def test_a_table_loses_its_files_and_its_counts(hive: HiveNode, stub: Any) -> No
     assert parameters.items() >= {"k": "v", **EMPTY}.items()
     assert "spark.sql.statistics.numRows" not in parameters
     assert hive.node.catalogs.present().version == before
-    assert stub.get_current_notificationEventId().eventId == since + 2  # an alter, and its commit
+    altered, committed = events(stub, since)
+    assert kinds([altered, committed]) == ["ALTER_TABLE", "COMMIT_TXN"]
+    assert message(altered)["isTruncateOp"] == "true"
     stub.truncate_table_req(TruncateTableRequest("d1", "t"))
 
 
@@ -87,7 +90,10 @@ def test_only_the_named_partitions_lose_their_files(hive: HiveNode, parted: Any)
     assert (place(hive, "parted", "p=2") / "a").exists()
     first, second = (parted.get_partition("d1", "parted", [value]).parameters for value in "12")
     assert (first["numRows"], second["numRows"]) == ("0", "1")
+    since = parted.get_current_notificationEventId().eventId
     parted.truncate_table_req(TruncateTableRequest("d1", "parted"))
+    altered = [event for event in events(parted, since) if event.eventType == "ALTER_PARTITION"]
+    assert [message(event)["isTruncateOp"] for event in altered] == ["true", "true"]
     assert list(place(hive, "parted", "p=2").iterdir()) == []
     assert parted.get_partition_names("d1", "parted", -1) == ["p=1", "p=2"]
 

@@ -9,9 +9,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from strandline.metastore.table_parameters import ACCURATE
 from strandline.model.descriptors import Properties, properties
+
+EMPTY: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("numFiles", "numRows", "rawDataSize", "totalSize"), "0"),
+        ACCURATE: '{"BASIC_STATS":"true"}',
+    }
+)
+"""The parameters of a table or partition that was truncated."""
+
+
+def is_empty(parameters: Properties) -> bool:
+    """Return whether the parameters say that there are no rows, as after a truncation."""
+    return EMPTY.items() <= dict(parameters).items()
 
 
 def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:

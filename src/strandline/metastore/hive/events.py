@@ -36,6 +36,7 @@ from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.verbs import Action, verb_named
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
+from strandline.metastore.hive.accuracy import is_empty
 from strandline.metastore.hive.constraints import added_event
 from strandline.metastore.hive.databases import database_struct
 from strandline.metastore.hive.event_texts import (
@@ -63,7 +64,7 @@ from strandline.metastore.store.notifications import (
     Notification,
     WriteEvent,
 )
-from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
+from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind, TableParametersRow
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.json_text import JsonText
 from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
@@ -328,7 +329,13 @@ class HiveEvents:
         if RowKind.PARTITION in kinds:
             return self._partitions(event, schema, table, added, removed)
         if kinds and kinds <= {RowKind.TABLE_PARAMETERS, RowKind.STATISTICS}:
-            return self._table_altered(event, schema, table)
+            counted = [
+                row.as_(TableParametersRow).parameters
+                for row in added
+                if row.kind is RowKind.TABLE_PARAMETERS
+            ]
+            truncated = any(map(is_empty, counted))
+            return self._table_altered(event, schema, table, truncated=truncated)
         files = [row.as_(DataFile).path for row in added if row.kind is RowKind.DATA_FILE]
         message = {
             "txnid": event.txn_id,
@@ -369,8 +376,7 @@ class HiveEvents:
         if new and old:
             kind = "ALTER_PARTITION"
             message |= {
-                "isTruncateOp": "false",
-                "writeId": -1,
+                **_of_rows(truncated=is_empty(new[0].parameters)),
                 "keyValues": _keys(partitioned, new[0]),
                 "partitionObjBeforeJson": written.partition(old[0]),
                 "partitionObjAfterJson": written.partition(new[0]),
@@ -411,14 +417,16 @@ class HiveEvents:
             return _event(event, "ALTER_TABLE", {})
         return self._table_altered(event, *home)
 
-    def _table_altered(self, event: Notification, schema: str, table: TableDescriptor) -> Struct:
+    def _table_altered(
+        self, event: Notification, schema: str, table: TableDescriptor, *, truncated: bool = False
+    ) -> Struct:
         """An ALTER_TABLE event that leaves the definition unchanged."""
         written = self._written(schema, table)
         message = {
             "db": schema,
             "table": table.name.lower(),
             "tableType": written.table_type,
-            **_alteration(written.text, written.text),
+            **_alteration(written.text, written.text, truncated=truncated),
         }
         return _event(event, "ALTER_TABLE", message, schema=schema, table=table.name.lower())
 
@@ -499,13 +507,14 @@ def _kind(what: str, before: object, after: object) -> str:
     return f"DROP_{what}" if after is None else f"ALTER_{what}"
 
 
-def _alteration(before: Quoted, after: Quoted) -> dict[str, object]:
-    return {
-        "tableObjBeforeJson": before,
-        "tableObjAfterJson": after,
-        "isTruncateOp": "false",
-        "writeId": -1,
-    }
+def _alteration(before: Quoted, after: Quoted, *, truncated: bool = False) -> dict[str, object]:
+    texts = {"tableObjBeforeJson": before, "tableObjAfterJson": after}
+    return texts | _of_rows(truncated=truncated)
+
+
+def _of_rows(*, truncated: bool) -> dict[str, object]:
+    """What an alteration says about rows. Clients may skip one that changes only counts."""
+    return {"isTruncateOp": "true" if truncated else "false", "writeId": -1}
 
 
 def _keys(partitioned: Partitioned, row: PartitionRow) -> dict[str, str]:

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from strandline.clock import system_wall_clock
 from strandline.errors import IllegalChange, ObjectNotFound, UnsupportedOperation
+from strandline.metastore.hive.accuracy import EMPTY
 from strandline.metastore.hive.parameters import time_of_change
 from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
@@ -35,14 +36,9 @@ from strandline.metastore.store.rows import (
 )
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import FolderMoves, delete_or_leave
-from strandline.metastore.table_parameters import ACCURATE
 from strandline.model.descriptors import Properties, TableKind, properties
 from strandline.model.privileges import Privilege
 
-_EMPTY = {
-    **dict.fromkeys(("numFiles", "numRows", "rawDataSize", "totalSize"), "0"),
-    ACCURATE: '{"BASIC_STATS":"true"}',
-}
 _OF_SPARK = "spark.sql.statistics."
 
 
@@ -167,4 +163,4 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
 
 def _emptied(parameters: Properties) -> Properties:
     kept = {name: value for name, value in parameters if not name.startswith(_OF_SPARK)}
-    return properties(kept | _EMPTY | time_of_change())
+    return properties(kept | EMPTY | time_of_change())
