@@ -263,8 +263,8 @@ def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    cache = dml.cached()
-    cache.log_applier.catch_up()
+    cache = dml.cached(staleness=600.0)
+    assert parameters(cache, FLIGHTS, write_ids=None) == ()
     before = cache.log_applier.mark()
 
     def failing(*_: object) -> None:
@@ -273,8 +273,9 @@ def test_a_committed_change_that_cannot_be_applied_to_memory_raises_no_error(
     with monkeypatch.context() as patch:
         patch.setattr(LogApplier, "_apply_next", failing)
         with cache.change(FLIGHTS, author="ann") as change:
-            change.set_parameters(())
+            change.set_parameters((("k", "v"),))
     assert "could not be applied to memory" in caplog.text
+    assert parameters(cache, FLIGHTS, write_ids=None) == (("k", "v"),)
     assert cache.log_applier.mark() != before  # so no answer from before the change is reused
 
 

@@ -163,4 +163,4 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
 
 def _emptied(parameters: Properties) -> Properties:
     kept = {name: value for name, value in parameters if not name.startswith(_OF_SPARK)}
-    return properties(kept | EMPTY | time_of_change())
+    return properties({**kept, **EMPTY, **time_of_change()})
