@@ -173,6 +173,16 @@ def test_rows_of_aborted_transactions_are_not_loaded(dml: Dml) -> None:
     assert cache.statistics().rows == 0
 
 
+def test_removals_of_aborted_transactions_are_not_loaded(dml: Dml) -> None:
+    dml.append("a")
+    (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    txn = dml.begin()
+    stage(dml.store, txn, FLIGHTS, remove=[row.row_id])
+    dml.transactions.abort(txn)
+    dml.append("b")
+    assert files(dml.cached()) == ["a", "b"]
+
+
 def test_a_change_through_the_cache_is_in_memory_when_the_call_returns(dml: Dml) -> None:
     cache = dml.cached(staleness=1_000)
     assert files(cache) == []
