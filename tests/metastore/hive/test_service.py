@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -459,10 +459,12 @@ class Reading:
     def __init__(self) -> None:
         self.calls = 0
         self.needs_proof = False
+        self.on_begin: Callable[[], object] = lambda: None
         self.go_on = threading.Event()
 
     async def __call__(self, call: Call) -> list[str]:
         self.calls += 1
+        self.on_begin()
         number = str(self.calls)
         call.reader.needs_proof = self.needs_proof
         await off_loop()
@@ -584,6 +586,37 @@ def test_clients_that_waited_for_a_read_without_a_mark_share_what_is_kept_at_the
         assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
         later = ReadingClient(service)
         assert service.look_up(later.connection.request) is not None
+
+    with Node.open(tmp_path / "store", background=False) as node:
+        asyncio.run(main(node))
+
+
+def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_although_others_share_it_later(
+    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Semaphore(0)
+    marks: list[int] = []
+    begun: list[int] = []
+
+    def moved() -> int:
+        marks.append(len(marks))
+        return marks[-1]
+
+    async def main(node: Node) -> None:
+        monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
+        monkeypatch.setattr(node.metastore, "mark", moved)
+        monkeypatch.setattr(reading, "go_on", Permits(ended))
+        reading.on_begin = lambda: begun.append(marks[-1])
+        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+        clients = [ReadingClient(service) for _ in range(3)]
+        ended.release(2)
+        assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
+        kept = []
+        for mark in marks.copy():
+            monkeypatch.setattr(node.metastore, "mark", lambda mark=mark: mark)
+            if service.look_up(clients[0].connection.request) is not None:
+                kept.append(mark)
+        assert kept == begun[1:]
 
     with Node.open(tmp_path / "store", background=False) as node:
         asyncio.run(main(node))
