@@ -137,17 +137,18 @@ def test_while_a_notification_is_on_its_way_the_rows_of_transactional_tables_and
         monkeypatch.setattr(running.node.notifications, "mark", lambda: 7)
         running.node.store.log_applier.catch_up()
         with running.another_node() as other:
-            texts = {client.get_table("d1", "t").viewExpandedText}
+            schemas = ("d1", f"d1@{other.catalogs.present().version}")
+            texts = {client.get_table(schema, "t").viewExpandedText for schema in schemas}
             for number in range(2):
                 append(other.session(user="ann"), "d1.t", {"k": number})
-                texts.add(client.get_table("d1", "t").viewExpandedText)
+                texts |= {client.get_table(schema, "t").viewExpandedText for schema in schemas}
                 head = client.get_current_notificationEventId().eventId
                 assert head == other.notifications.head()
                 events = client.get_next_notification(NotificationEventRequest(lastEvent=0)).events
                 assert events[-1].eventId == head
                 since = NotificationEventsCountRequest(fromEventId=0, dbName="d1")
                 assert client.get_notification_events_count(since).eventsCount == number + 3
-    assert len(texts) == 3
+    assert len(texts) == 6
 
 
 def test_on_a_server_without_a_delay_a_change_of_another_node_is_seen_at_once(

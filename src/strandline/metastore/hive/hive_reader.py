@@ -208,7 +208,7 @@ class HiveReader(Reader):
                 raise ObjectNotFound(f"{scope.name}.{scope.part.table} does not have this part")
             snapshot = await self._snapshot(scope.part.table_then(table), scope.part.last_commit)
             return hidden_struct(snapshot, scope.part, schema=scope.name)
-        self.needs_proof = scope.point.moment is None
+        self.needs_proof = scope.point.at.time is None
         last_commit = transactions.last_commit(table.id, at=scope.point.moment)
         if scope.point.moment is not None:
             self.keep_past(table, scope.point.moment)
