@@ -304,6 +304,26 @@ def test_the_place_of_a_table_is_cached_until_the_table_moves(dml: Dml) -> None:
 
 
 @ONLY_PROOF
+def test_a_place_that_a_table_left_while_it_was_looked_up_is_not_known(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached()
+    dml.put_place(FLIGHTS, "s.db/a")
+    cache.log_applier.catch_up()
+    cache.location(FLIGHTS)
+    has_projected = cache.log_applier.has_projected
+
+    def overtaken(version: int, *, is_last: bool) -> bool:
+        dml.put_place(FLIGHTS, "s.db/b")
+        cache.log_applier.catch_up()
+        return has_projected(version, is_last=is_last)
+
+    assert cache.known_location(FLIGHTS, version=0) is not None
+    monkeypatch.setattr(cache.log_applier, "has_projected", overtaken)
+    assert cache.known_location(FLIGHTS, version=0) is None
+
+
+@ONLY_PROOF
 def test_a_cached_place_is_valid_again_after_commits_that_moved_nothing(dml: Dml) -> None:
     cache = dml.cached()
     location = dml.put_place(FLIGHTS, "s.db/a")
