@@ -268,8 +268,8 @@ class LogApplier:
     def mark(self) -> int | None:
         """A number that changes whenever answers about the present may change.
 
-        None if this cannot be known without waiting. The number does not cover a catalog in another
-        database or with a delay.
+        None if this cannot be known without waiting. If it is no proof, it changes a little later.
+        The number does not cover a catalog in another database or with a delay.
         """
         mark = self._notifications.mark()
         if self._notifications.mark_is_proof:
