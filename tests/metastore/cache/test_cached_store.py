@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Collection
 from contextlib import closing
 
 import pytest
@@ -301,6 +302,26 @@ def test_the_place_of_a_table_is_cached_until_the_table_moves(dml: Dml) -> None:
     assert cache.known_location(FLIGHTS, version=0) is None
     assert cache.location(FLIGHTS) == after
     assert cache.location(WEATHER) is None
+
+
+@ONLY_PROOF
+def test_a_place_that_a_table_left_while_it_was_read_is_not_cached(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached()
+    before = dml.put_place(FLIGHTS, "s.db/a")
+    cache.log_applier.catch_up()
+    read = dml.store.locations
+
+    def overtaken(table_ids: Collection[int]) -> dict[int, str]:
+        locations = read(table_ids)
+        dml.put_place(FLIGHTS, "s.db/b")
+        cache.log_applier.catch_up()
+        return locations
+
+    monkeypatch.setattr(dml.store, "locations", overtaken)
+    assert cache.location(FLIGHTS) == before
+    assert cache.known_location(FLIGHTS, version=0) is None
 
 
 @ONLY_PROOF
