@@ -35,7 +35,6 @@ from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import (
     ABORT,
     COMMIT,
-    SET_LOCATION,
     WRITE,
     LogPosition,
     Notification,
@@ -181,7 +180,7 @@ class LogApplier:
         """Apply events of the catalog: in memory, they change only the places of tables."""
         for event in run:
             folders = verb_named(event.verb).folders
-            if event.verb == SET_LOCATION or (folders is not None and folders.is_of_table):
+            if folders is not None and folders.is_of_table:
                 self._on_move(event.table_id)
         self._replicas.apply(run[-1].event_id, ())
 
