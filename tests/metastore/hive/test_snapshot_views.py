@@ -322,6 +322,23 @@ def test_files_of_different_schema_versions_have_separate_hidden_tables(
     ]
 
 
+def test_a_view_has_the_columns_of_the_rows_that_are_committed_while_it_is_made(
+    hive: HiveNode, session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions = hive.node.metastore.transactions
+    last_commit = transactions.last_commit
+
+    def overtaken(table_id: int, **named: Any) -> Timestamp | None:
+        monkeypatch.undo()
+        added = ColumnDefinition("added", INT)
+        session.execute(AddColumns(schema="d1", table="orders", columns=(added,)))
+        dml.append(session, "d1.orders", {"id": 1, "item": "x", "added": 2})
+        return last_commit(table_id, **named)
+
+    monkeypatch.setattr(transactions, "last_commit", overtaken)
+    assert "`added`" in text(stub)
+
+
 def test_deleted_rows_are_removed_by_an_anti_join_of_only_the_files_that_have_some(
     session: Session, stub: Any
 ) -> None:
