@@ -474,6 +474,20 @@ def test_a_snapshot_of_the_past_is_held_for_its_client(
     assert held() == [("snapshot", moment)] * 2
 
 
+def test_an_answer_about_a_past_version_is_not_kept_longer_than_its_hold(
+    hive: HiveNode, session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = f"d1@{hive.node.catalogs.present().version}"
+    stub.create_database(Database(name="later"))
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    for _ in range(2):  # the second answer commits nothing
+        stub.get_table(past, "orders")
+    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept_until", {})
+    before = hive.node.transactions.holds.list()
+    stub.get_table(past, "orders")
+    assert len(hive.node.transactions.holds.list()) == len(before) + 1
+
+
 def test_a_snapshot_that_cannot_be_held_is_not_answered(
     hive: HiveNode, session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
