@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -149,9 +150,10 @@ def test_a_heartbeat_never_lowers_a_stored_time_or_revives_an_ended_transaction(
     unstored: Store,
 ) -> None:
     transactions = unstored.transactions
-    living, ended = unstored.begin(), unstored.begin()
-    transactions.heartbeat([living, ended])
-    transactions.heartbeats.note(txns=[living], at=START_MS - 5_000)
+    living, renewed, ended = unstored.begin(), unstored.begin(), unstored.begin()
+    transactions.heartbeat([ended])
+    transactions.heartbeats.note(txns=[renewed], at=START_MS + 500)
+    transactions.heartbeats.note(txns=[living, renewed], at=START_MS - 5_000)
     transactions.commit(ended)
     before = transactions.get(ended)
     unstored.wall_ms += 1_000
@@ -160,6 +162,24 @@ def test_a_heartbeat_never_lowers_a_stored_time_or_revives_an_ended_transaction(
     assert transactions.get(ended) == before
     assert before.state is TransactionState.COMMITTED
     assert heard_of(unstored, living) == START_MS
+    assert heard_of(unstored, renewed) == START_MS + 500
+
+
+def test_a_heartbeat_that_arrives_while_an_earlier_one_is_stored_is_stored_too(
+    unstored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn_id = unstored.begin()
+    noted, write = unstored.transactions.heartbeats, heartbeats._write
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.undo()
+        write(*arguments)
+        noted.note(txns=[txn_id], at=START_MS + 2_000)
+
+    noted.note(txns=[txn_id], at=START_MS + 1_000)
+    monkeypatch.setattr(heartbeats, "_write", overtaken)
+    noted.store()
+    assert heard_of(unstored, txn_id) == START_MS + 2_000
 
 
 def test_the_thread_stores_heartbeats_and_continues_after_a_failure(
