@@ -184,6 +184,8 @@ def test_updates_of_one_append_may_have_different_times(new_log: NewLog) -> None
     appended = log.append(2, TOKEN, [update(2), update(3), update(4)], times=times)
     assert [logged.time for logged in appended] == times
     assert new_log().updates(2, 5) == appended
+    with pytest.raises(InvalidInput, match="version 5 cannot have the time"):
+        log.append(5, TOKEN, [update(5)], times=[first.time])
 
 
 @pytest.mark.parametrize("wrong", ["before the last", "going back", "ahead"])
@@ -289,7 +291,8 @@ def test_a_trim_preserves_objects_that_were_changed_or_removed(new_log: NewLog, 
     log.append(2, TOKEN, [changing(2, [("a", None, "1"), ("b", None, "1"), ("c", None, "1")])])
     log.append(3, TOKEN, [changing(3, [("a", "1", "2"), ("b", "1", None), ("a", "2", "3")])])
     log.append(4, TOKEN, [changing(4, [("b", None, "1"), ("a", "3", "1"), ("c", "1", None)])])
-    log.append(5, TOKEN, [changing(5, [("c", None, "2"), ("c", "2", "1"), ("b", "1", "1")])])
+    to_and_fro = [("b", "1", "1"), ("b", "1", "2"), ("b", "2", "1")]
+    log.append(5, TOKEN, [changing(5, [("c", None, "2"), ("c", "2", "1"), *to_and_fro])])
     kept = {version: log.snapshot(version) for version in range(up_to, 6)}
     last = log.updates(up_to + 1, 6)
     if up_to > 3:

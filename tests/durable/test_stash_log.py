@@ -151,6 +151,17 @@ def test_a_reader_creates_no_collection_and_does_not_disturb_the_writer(file: Pa
         assert len(list(reading.scan(STORAGE_USAGE_EVENT, 1, 4))) == 2
 
 
+def test_a_scan_in_pages_returns_every_object_once(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.durable.stash_log.SCANNED_AT_ONCE", 2)
+    with stash_in(file) as log:
+        begin(log, 1)
+        log.append(2, TOKEN, [measured(2, 5), measured(3, 1)])
+        versions = [scanned.version for scanned in log.scan(STORAGE_USAGE_EVENT, 1, 4)]
+    assert versions == [2, 2, 2, 2, 2, 3]
+
+
 def test_a_stash_of_a_newer_release_is_refused(opening: Open) -> None:
     database = opening()
     StashLog(database, HybridClock())

@@ -160,6 +160,12 @@ def test_times_before_1970_are_rounded_down_and_distant_years_are_computed() -> 
     assert MONTH.apply(5_881_580 * 366, DATE) > 12 * 5_000_000
 
 
+@pytest.mark.parametrize("data_type", [DATE, TIMESTAMP, TIMESTAMP_NTZ])
+def test_the_day_is_taken_of_every_type_of_time(data_type: DataType) -> None:
+    assert all(transform.takes(data_type) for transform in (YEAR, MONTH, DAY))
+    assert HOUR.takes(data_type) is (data_type != DATE)
+
+
 def test_truncate_stays_in_the_range_of_the_column_type() -> None:
     assert truncate(10).apply(-5, INT) == -10
     assert truncate(10).apply(-(1 << 63), BIGINT) == -(1 << 63)
@@ -207,6 +213,16 @@ def test_invalid_partitioning_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         partition_fields(texts, COLUMNS, table="t")
+
+
+def test_a_partitioning_at_its_limits_is_allowed() -> None:
+    columns: dict[str, tuple[int, DataType]] = {f"c{n}": (n, INT) for n in range(100)}
+    assert len(partition_fields(list(columns), columns, table="t")) == 100
+    for text in (f"bucket({(1 << 31) - 1}, id)", "name".center(1000)):
+        partition_fields([text], COLUMNS, table="t")
+    for text in (f"bucket({1 << 31}, id)", "name".center(1001)):
+        with pytest.raises(InvalidInput):
+            partition_fields([text], COLUMNS, table="t")
 
 
 def test_a_partition_field_cannot_have_the_name_of_a_column() -> None:

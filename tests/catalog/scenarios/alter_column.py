@@ -16,6 +16,7 @@ from strandline.errors import (
     ObjectNotFound,
     UnsupportedOperation,
 )
+from strandline.model.descriptors import StorageFormat
 from strandline.model.type_parser import parse_type
 from tests.catalog.scenario import (
     SCHEMA,
@@ -29,6 +30,7 @@ from tests.catalog.scenario import (
     field,
 )
 
+TEXT_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 KEYED = create_table("s.t", "id varchar(5) not null", "v int", primary_key=("id",))
 
 WITH_EXPRESSION = AlterTable(
@@ -385,6 +387,23 @@ SCENARIOS = [
         for before, after in (
             ("string collate UNICODE", "int"),
             ("map<string,int>", "map<string collate UNICODE,int>"),
+        )
+    ),
+    *(
+        Scenario(
+            f"{before} to {after} in a plain table of {what}",
+            cases=[48],
+            setup=[SCHEMA, create_table("s.t", f"c {before}", transactional=False, **of_table)],
+            run=alter(to=after),
+            expect=Made(["alter_column"])
+            if is_readable
+            else Refused(IllegalChange, "cannot change the type"),
+        )
+        for before, after, what, of_table, is_readable in (
+            ("bigint", "int", "iceberg", {"provider": "ICEBERG"}, True),
+            ("int", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, True),
+            ("binary", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, False),
+            ("array<int>", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, False),
         )
     ),
     Scenario(

@@ -153,6 +153,23 @@ SCENARIOS = [
         expect=Nothing(),
     ),
     Scenario(
+        "a redefinition without a property removes it, and says so",
+        setup=[
+            SCHEMA,
+            replace(PLAIN, definition=replace(PLAIN.definition, properties=(("k", "v"),))),
+        ],
+        run=redefine("a int", "b string"),
+        expect=Made(["alter_table"]),
+        checks=[(arguments("alter_table"), [{"table": "s.t", "changed": ["property k"]}])],
+    ),
+    Scenario(
+        "a redefinition with another owner gives it the indexes of the previous one",
+        setup=[SCHEMA, PLAIN, INDEX, replace(INDEX, index="j", owner="bob")],
+        run=redefine("a int", "b string", owner="ann"),
+        expect=Made(["alter_table", "alter_index"]),
+        checks=[(lambda r: [r.after.alive_index("s", n).owner for n in "ij"], ["ann", "bob"])],
+    ),
+    Scenario(
         "columns and the rest are two entries of one version",
         setup=[SCHEMA, PLAIN],
         run=redefine("a int", comment="d"),

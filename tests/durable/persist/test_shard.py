@@ -22,6 +22,7 @@ from strandline.durable.persist.shard_state import (
     Append,
     Batch,
     BlobRef,
+    Replacement,
     Rewrite,
     ShardDiff,
     ShardState,
@@ -119,6 +120,31 @@ def test_a_diff_out_of_sequence_is_corrupt() -> None:
         applied(state, diff)  # it has no time yet
     with pytest.raises(CorruptData, match="change 1 of shard"):
         applied(applied(state, later(diff, 2)), later(diff, 3))
+
+
+def test_a_state_remembers_the_last_64_writers() -> None:
+    state = ShardState(SHARD)
+    for number in range(70):
+        diff = replace(next_diff(state), writer=(b"%d" % number, b"token"))
+        state = applied(state, later(diff, number + 1))
+    assert [writer.id for writer in state.writers] == [b"%d" % number for number in range(6, 70)]
+
+
+@pytest.mark.parametrize(
+    ("upper", "history", "message"),
+    [
+        (4, Replacement(1, 3, (Batch(1, 3, 1),)), "up to version 2, but should have rows up to 3"),
+        (2, Replacement(1, 3, (Batch(1, 3, 1),)), "up to version 2, but should have rows up to 1"),
+        (3, Replacement(2, 3, (Batch(2, 3, 1),)), "has a hole at 1"),
+        (3, Replacement(0, 1, (Batch(0, 0, 0),)), "has a hole at 0"),
+    ],
+)
+def test_a_diff_that_leaves_versions_out_is_corrupt(
+    upper: int, history: Replacement, message: str
+) -> None:
+    diff = replace(next_diff(ShardState(SHARD)), upper=upper, history=history)
+    with pytest.raises(CorruptData, match=message):
+        applied(ShardState(SHARD), later(diff, 1))
 
 
 def later(diff: ShardDiff, time: int) -> ShardDiff:
