@@ -391,6 +391,24 @@ def overtake_before_write(
     monkeypatch.setattr(log._database, "write", overtaken)
 
 
+def test_a_compaction_of_a_process_that_is_fenced_meanwhile_changes_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stash_in(file) as log, stash_in(file) as other:
+        begin(log, 5)
+        write = log._database.write
+
+        def fenced(**named: Any) -> Any:
+            newer = replace(TOKEN, epoch=2)
+            other.append(6, TOKEN, [update(6, "fence")], new_token=newer)
+            return write(**named)
+
+        monkeypatch.setattr(log._database, "write", fenced)
+        with pytest.raises(Fenced):
+            log.compact(3, TOKEN)
+        assert log.frontier().since == 0
+
+
 # -- damage ----------------------------------------------------------------------------------------
 
 

@@ -208,6 +208,21 @@ SCENARIOS = [
         expect=Made(),
         checks=[(columns("s.t"), ["1 c int default 1 + 1"])],
     ),
+    Scenario(
+        "such a default stays when the type changes",
+        cases=[52],
+        setup=[
+            SCHEMA,
+            create_table(
+                "s.t",
+                transactional=False,
+                columns=(column("c int default 1 + 1", metadata='{"EXISTS_DEFAULT":"2"}'),),
+            ),
+        ],
+        run=alter(to="bigint"),
+        expect=Made(["alter_column"]),
+        checks=[(columns("s.t"), ["1 c bigint default 1 + 1"])],
+    ),
     # -- nullability -------------------------------------------------------------------------
     typed("DROP NOT NULL", "c int not null", alter(nullable=True), "c int", cases=[43]),
     typed("DROP NOT NULL twice", "c int", alter(nullable=True), None, cases=[43]),

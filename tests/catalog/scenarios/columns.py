@@ -329,6 +329,21 @@ SCENARIOS = [
         expect=Made(),
         checks=[(metadata, ["", "", '{"k":1,"EXISTS_DEFAULT":"1"}'])],
     ),
+    *(
+        Scenario(
+            f"the value that Spark gave for existing rows is {what}",
+            setup=[SCHEMA, create_table("s.p", transactional=transactional)],
+            run=AddColumns(
+                schema="s", table="p", columns=(with_metadata('{"EXISTS_DEFAULT":"2"}'),)
+            ),
+            expect=Made(),
+            checks=[(metadata, ["", "", in_table])],
+        )
+        for what, transactional, in_table in (
+            ("kept in a plain table", False, '{"EXISTS_DEFAULT":"2"}'),
+            ("left out in a transactional table, whose rows have NULL", True, ""),
+        )
+    ),
     Scenario(
         "a value for existing rows in the metadata of a new column of a transactional table",
         setup=[SCHEMA, create_table("s.p")],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from strandline.durable.persist.shard_state import (
     compare_and_append,
     new_blob_key,
     next_diff,
+    raise_floor,
     rewrite,
 )
 from strandline.durable.transaction import new_update
@@ -111,6 +112,17 @@ def test_a_rewrite_is_accepted_after_appends_and_only_if_its_batches_are_still_t
     for state, refusal in refusals:
         with pytest.raises(refusal):
             change(state)
+
+
+def test_only_an_upload_that_no_sweep_can_have_removed_may_be_named() -> None:
+    state = ShardState(SHARD)
+    for time in range(1, 4):
+        state = applied(state, later(raise_floor(state), time))
+    for seqno, is_named in ((2, False), (3, True)):
+        ref = BlobRef(new_blob_key(SHARD, seqno, "part"), 1, 0)
+        append = replace(append_of(1, 2), batch=Batch(1, 2, 1, parts=(ref,)))
+        with nullcontext() if is_named else pytest.raises(UploadExpired):
+            compare_and_append(append)(state)
 
 
 def test_a_diff_out_of_sequence_is_corrupt() -> None:
