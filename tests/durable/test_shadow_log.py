@@ -87,6 +87,16 @@ def shadow(first: UpdateLog, second: UpdateLog) -> ShadowLog:
     return ShadowLog(first, second, names=NAMES)
 
 
+def test_what_a_shadow_log_allows_is_what_both_logs_allow(
+    first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stash_log, "MAX_UPDATES", 3)
+    monkeypatch.setattr(StashLog, "frontier_is_cheap", False)
+    for log in (shadow(first, second), shadow(second, first)):
+        assert log.max_updates == 3
+        assert not log.frontier_is_cheap
+
+
 def contents(log: UpdateLog) -> tuple[object, ...]:
     """All that a log contains."""
     frontier = log.frontier()

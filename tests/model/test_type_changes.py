@@ -216,6 +216,15 @@ def test_a_rename_keeps_its_id_and_the_old_name_gets_a_new_one() -> None:
     assert named_ids(carried) == {"a": 2, "b": 1}
 
 
+def test_two_fields_with_one_id_do_not_share_it() -> None:
+    old = StructType((StructField("a", parse_type("int"), field_id=1),))
+    new = StructType(tuple(StructField(name, parse_type("int"), field_id=1) for name in ("b", "c")))
+    carried, next_id = carry_ids(old, new, 5)
+    assert isinstance(carried, StructType)
+    assert [field.field_id for field in carried.fields] == [1, 5]
+    assert next_id == 6
+
+
 def test_ids_that_the_old_type_does_not_have_are_replaced() -> None:
     foreign = StructType((StructField("a", parse_type("int"), field_id=77),))
     carried, free = carry_ids(parse_type("int"), foreign, 3)

@@ -226,6 +226,13 @@ SCENARIOS = [
         expect=Nothing(),
     ),
     Scenario(
+        "a new schema does not get the place of one that an older release stored as a URI",
+        setup=[CreateSchema(name="r", location="file:/warehouse/s.db/")],
+        run=SCHEMA,
+        expect=Made(["create_schema"]),
+        checks=[(schema("s", "location"), "s~2.db")],
+    ),
+    Scenario(
         "a renamed schema keeps its id, its tables and its location",
         setup=[CreateSchema(name="s", location="file:/s"), TABLE],
         run=RenameSchema(name="s", new_name="r"),

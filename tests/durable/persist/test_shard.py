@@ -143,20 +143,24 @@ def test_a_state_remembers_the_last_64_writers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("upper", "history", "message"),
+    ("upper", "replaced", "added", "message"),
     [
-        (4, Replacement(1, 3, (Batch(1, 3, 1),)), "up to version 2, but should have rows up to 3"),
-        (2, Replacement(1, 3, (Batch(1, 3, 1),)), "up to version 2, but should have rows up to 1"),
-        (3, Replacement(2, 3, (Batch(2, 3, 1),)), "has a hole at 1"),
-        (3, Replacement(0, 1, (Batch(0, 0, 0),)), "has a hole at 0"),
+        (7, (5, 6), (5, 6), "up to version 5, but should have rows up to 6"),
+        (5, (5, 6), (5, 6), "up to version 5, but should have rows up to 4"),
+        (7, (6, 7), (6, 7), "has a hole at 5"),
+        (5, (1, 3), (1, 2), "has a hole at 2"),
+        (5, (1, 3), (1, 1), "has a hole at 1"),
     ],
 )
 def test_a_diff_that_leaves_versions_out_is_corrupt(
-    upper: int, history: Replacement, message: str
+    upper: int, replaced: tuple[int, int], added: tuple[int, int], message: str
 ) -> None:
-    diff = replace(next_diff(ShardState(SHARD)), upper=upper, history=history)
+    batches = tuple(Batch(version, version + 1, 1) for version in range(5))
+    state = ShardState(SHARD, upper=5, batches=batches)
+    history = Replacement(*replaced, (Batch(*added, 1),))
+    diff = replace(next_diff(state), upper=upper, history=history)
     with pytest.raises(CorruptData, match=message):
-        applied(ShardState(SHARD), later(diff, 1))
+        applied(state, later(diff, 1))
 
 
 def later(diff: ShardDiff, time: int) -> ShardDiff:
