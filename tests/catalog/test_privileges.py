@@ -112,6 +112,42 @@ def test_the_catalog_allows_exactly_what_a_naive_model_of_the_rules_allows(
     assert difference(steps) is None
 
 
+GRANTED: list[Step] = [
+    ("role", "ann", "plain"),
+    ("role", "bob", "plain"),
+    ("make", "s", "eve"),
+    ("grant", "s", "USAGE", "public"),
+    ("make", "s.t", "eve"),
+    ("grant", "s.t", "SELECT", "ann"),
+    ("grant", "s.t", "SELECT", "bob"),
+]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [*GRANTED, ("role", "cyd", "alone"), ("join", "ann", "cyd")],
+        [*GRANTED, ("role", "cyd", "plain"), ("join", "ann", "cyd"), ("leave", "bob", "cyd")],
+        [*GRANTED, ("revoke", "s.t", "SELECT", "ann")],
+        [*GRANTED, ("drop", "ann"), ("role", "ann", "plain")],
+        [*GRANTED, ("default", "bob", "", "ann", "SELECT"), ("make", "s.u", "eve")],
+        [*GRANTED, ("default", "", "s", "ann", "SELECT"), ("make", "s.u", "eve")],
+        [*GRANTED, ("default", "", "", "ann", "SELECT"), ("drop", "ann"), ("make", "s.u", "eve")],
+    ],
+    ids=[
+        "alone",
+        "joined",
+        "revoked",
+        "dropped",
+        "default of role",
+        "in schema",
+        "dropped default",
+    ],
+)
+def test_the_catalog_allows_what_the_model_allows_after_a_few_steps(steps: list[Step]) -> None:
+    assert difference(steps) is None
+
+
 def direct_roles(catalog: Catalog, user: str) -> frozenset[int]:
     own = catalog.role(user)
     groups = (
