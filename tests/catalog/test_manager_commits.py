@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -148,6 +148,15 @@ def test_the_effects_of_a_group_are_carried_out_once_before_its_callers_are_answ
     assert [call.outcome() for call in calls] == [4, 5, 6, 7]
     assert effects.written == effects.committed == [[3], [4, 5, 6, 7]]
     assert effects.projected == [3, 7]
+
+
+@pytest.mark.parametrize("wait", [{"delay_ms": 5}, {"skew_ms": 5}])
+def test_effects_are_not_carried_out_before_their_version_is_active_everywhere(
+    new_manager: Callable[..., CatalogManager], wait: dict[str, int]
+) -> None:
+    manager, effects = new_manager(**wait), NotedEffects()
+    manager.carry_out(effects)
+    assert manager._commits.effects is not effects
 
 
 def test_an_append_is_rolled_back_if_its_companion_fails_to_write(

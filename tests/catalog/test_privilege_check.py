@@ -346,6 +346,14 @@ def test_a_revoked_grant_does_not_allow_reading_old_versions_of_a_dropped_table(
     root(DropTable(schema="s", table="t"))
     root(PLAIN_CHANGE)
     assert not may_read()
+    enforced.execute(read_undrop(enforced, "table", "s.t"), author="root", identity="root")
+    root(SELECT_T)
+    past = enforced.latest_catalog()
+    old = past.table("s", "t")
+    assert old is not None
+    root(revoke)  # in the first version after the one that is read
+    root(DropTable(schema="s", table="t"))
+    assert not may_read()
 
 
 def test_a_former_owner_of_a_dropped_schema_cannot_read_its_past(enforced: CatalogManager) -> None:

@@ -97,6 +97,12 @@ def test_what_a_shadow_log_allows_is_what_both_logs_allow(
         assert not log.frontier_is_cheap
 
 
+def test_a_check_brings_the_second_log_up_to_date(first: MetastorageLog, second: StashLog) -> None:
+    begin(first, 2)
+    log = shadow(first, second)
+    assert log.check().frontier.upper == second.frontier().upper == 3
+
+
 def contents(log: UpdateLog) -> tuple[object, ...]:
     """All that a log contains."""
     frontier = log.frontier()

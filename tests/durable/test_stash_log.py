@@ -496,6 +496,30 @@ def test_a_flipped_bit_or_a_lost_row_is_refused_or_changes_nothing(
     assert tried > 8
 
 
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE stash SET upper = upper + 1", "does not match its checksum: upper 6"),
+        ("UPDATE stash SET nonce = nonce + 1", "the table stash does not match its checksum"),
+        ("UPDATE stash_collection SET pruned = 1", "stash_collection does not match its checksum"),
+        ("UPDATE stash_row SET time = time + 1 WHERE version = 4", "does not match its checksum"),
+        ("UPDATE stash_appended SET number = number + 9", "is stored at the wrong place"),
+        ("UPDATE stash_appended SET time = time + 1", "does not match its checksum"),
+        ("DELETE FROM stash_row WHERE version = 1", "which are not the 2 rows that were written"),
+        ("DELETE FROM stash_row WHERE version = 4", "version 4"),
+    ],
+)
+def test_a_damaged_row_is_refused(file: Path, statement: str, message: str) -> None:
+    with stash_in(file) as log:
+        begin(log, 4)
+        assert log.compact(2, TOKEN)
+    with closing(sqlite3.connect(file)) as raw:
+        raw.execute(statement)
+        raw.commit()
+    with stash_in(file) as reader, pytest.raises(CorruptData, match=message):
+        everything(reader)
+
+
 def test_an_incomplete_version_is_not_trimmed(file: Path) -> None:
     with stash_in(file) as log, closing(sqlite3.connect(file, isolation_level=None)) as raw:
         begin(log, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from strandline.catalog.commands import (
     AlterDefaultPrivileges,
@@ -199,11 +200,14 @@ SCENARIOS = [
         expect=Made(["drop_role"]),
         checks=[(schema("owner"), "ann"), (schema("owner_type"), PrincipalType.ROLE)],
     ),
-    Scenario(
-        "a role's things cannot be given to itself",
-        setup=[BOB],
-        run=DropRole(name="bob", reassign_to="BOB"),
-        expect=Refused(IllegalChange, "to another role"),
+    *(
+        Scenario(
+            f"a role's things cannot be given to {what}",
+            setup=[BOB],
+            run=DropRole(name="bob", reassign_to=target),
+            expect=Refused(IllegalChange, "to another role"),
+        )
+        for what, target in (("itself", "BOB"), ("nobody", ""))
     ),
     Scenario(
         "memberships, system privileges and default privileges go with a role",
@@ -222,6 +226,13 @@ SCENARIOS = [
             (count("system_privilege"), 0),
             (count("default_privilege"), 0),
         ],
+    ),
+    Scenario(
+        "a role that owns only itself is dropped",
+        setup=[CreateRole(name="bob", owner="bob")],
+        run=DropRole(name="bob"),
+        expect=Made(["drop_role"]),
+        checks=[(count("role"), 0)],
     ),
     Scenario("drop role if exists", run=DropRole(name="bob", if_exists=True), expect=Nothing()),
     Scenario(
@@ -473,6 +484,12 @@ SCENARIOS = [
         ),
         expect=Made(["alter_default_privileges"]),
         checks=[(count("default_privilege"), 0)],
+    ),
+    Scenario(
+        "a default privilege that nobody has is not given by its revocation",
+        setup=[BOB, SCHEMA, DEFAULT],
+        run=replace(DEFAULT, privileges=Privilege.INSERT, revoke=True),
+        expect=Nothing(),
     ),
     Scenario(
         "default privileges name a schema or a database",

@@ -125,6 +125,21 @@ def test_only_an_upload_that_no_sweep_can_have_removed_may_be_named() -> None:
             compare_and_append(append)(state)
 
 
+def test_a_rollup_does_not_replace_that_of_another_process() -> None:
+    """The changes before the other rollup may be gone."""
+    base = ShardState(SHARD)
+    rollups = [BlobRef(new_blob_key(SHARD, seqno, "rollup"), 1, 0) for seqno in (0, 1)]
+    of_base, of_next = (
+        rewrite(Rewrite(base, base.batches, base.appended, rollup)) for rollup in rollups
+    )
+    state = applied(base, later(of_next(base), 1))
+    assert state.rollup == rollups[1]
+    with pytest.raises(Superseded):
+        of_base(state)
+    with pytest.raises(UploadExpired):
+        of_base(applied(base, later(raise_floor(base), 1)))
+
+
 def test_a_diff_out_of_sequence_is_corrupt() -> None:
     state = ShardState(SHARD)
     diff = next_diff(state)
