@@ -101,6 +101,32 @@ def test_a_check_brings_the_second_log_up_to_date(first: MetastorageLog, second:
     begin(first, 2)
     log = shadow(first, second)
     assert log.check().frontier.upper == second.frontier().upper == 3
+    assert log.compact(2, TOKEN)
+    assert log.prune(STORAGE_USAGE_EVENT, 2, TOKEN)
+    assert second.frontier() == first.frontier()
+
+
+def test_a_change_between_the_two_answers_is_not_a_difference(
+    first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(shadow(first, second), 2)
+    log, other = shadow(first, second), shadow(first, second)
+
+    def fenced(self: StashLog) -> FenceToken | None:
+        monkeypatch.undo()
+        other.append(3, TOKEN, [update(3, "fence")], new_token=NEXT)
+        return self.token()
+
+    monkeypatch.setattr(StashLog, "token", fenced)
+    assert log.token() == NEXT
+
+
+def test_the_blobs_that_either_log_lacks_are_reported(
+    first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for log, key in ((MetastorageLog, "a"), (StashLog, "b")):
+        monkeypatch.setattr(log, "copy_blobs", lambda _, folder, key=key: frozenset({key}))
+    assert shadow(first, second).copy_blobs(tmp_path) == {"a", "b"}
 
 
 def contents(log: UpdateLog) -> tuple[object, ...]:

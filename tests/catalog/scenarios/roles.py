@@ -8,6 +8,7 @@ from dataclasses import replace
 from strandline.catalog.commands import (
     AlterDefaultPrivileges,
     AlterRole,
+    CreateDatabase,
     CreateRole,
     CreateSchema,
     DropRole,
@@ -177,6 +178,12 @@ SCENARIOS = [
         note="Owners are names: the next role of that name would own it.",
     ),
     Scenario(
+        "a role that owns three things is told all of them",
+        setup=[BOB, SCHEMA, *(create_table(f"s.t{n}", owner="bob") for n in range(3))],
+        run=DropRole(name="bob"),
+        expect=Refused(IllegalChange, "owns table t0, table t1, table t2: give them"),
+    ),
+    Scenario(
         "a role is dropped with its things given away, in one version",
         setup=[BOB, SCHEMA, create_table("s.t", owner="bob")],
         run=DropRole(name="bob", reassign_to="ann"),
@@ -217,13 +224,14 @@ SCENARIOS = [
             SCHEMA,
             GrantRole(role="bob", member="analysts"),
             CONFIGURE,
+            replace(CONFIGURE, grantee="public"),
             DEFAULT,
         ],
         run=DropRole(name="bob"),
         expect=Made(["drop_role"]),
         checks=[
             (groups("analysts"), []),
-            (count("system_privilege"), 0),
+            (count("system_privilege"), 1),
             (count("default_privilege"), 0),
         ],
     ),
@@ -455,11 +463,12 @@ SCENARIOS = [
         "default privileges of a database are for its schemas",
         setup=[
             BOB,
-            AlterDefaultPrivileges(
-                kind=ObjectKind.SCHEMA,
-                privileges=Privilege.USAGE,
-                grantee="bob",
-                database="hive",
+            CreateDatabase(name="lake"),
+            *(
+                AlterDefaultPrivileges(
+                    kind=ObjectKind.SCHEMA, privileges=privilege, grantee="bob", database=database
+                )
+                for database, privilege in (("hive", Privilege.USAGE), ("lake", Privilege.CREATE))
             ),
         ],
         run=SCHEMA,

@@ -140,6 +140,19 @@ def test_a_rollup_does_not_replace_that_of_another_process() -> None:
         of_base(applied(base, later(raise_floor(base), 1)))
 
 
+def test_a_rewrite_is_for_the_state_and_the_token_that_its_process_knew() -> None:
+    lost = Batch(1, 2, 1, parts=(BlobRef(new_blob_key(SHARD, 0, "part"), 1, 0),))
+    state = ShardState(SHARD, fence=TOKEN)
+    base = replace(state, appended=(lost,))  # the log was set back
+    with pytest.raises(Superseded):
+        rewrite(Rewrite(base, base.batches, base.appended))(state)
+    compaction = Rewrite(
+        state, state.batches, (), since=(1, MIN_TIMESTAMP), fence=replace(TOKEN, epoch=0)
+    )
+    with pytest.raises(Fenced):
+        rewrite(compaction)(state)
+
+
 def test_a_diff_out_of_sequence_is_corrupt() -> None:
     state = ShardState(SHARD)
     diff = next_diff(state)
