@@ -126,8 +126,8 @@ GRANTED: list[Step] = [
 @pytest.mark.parametrize(
     "steps",
     [
-        [*GRANTED, ("role", "cyd", "alone"), ("join", "ann", "cyd")],
-        [*GRANTED, ("role", "cyd", "plain"), ("join", "ann", "cyd"), ("leave", "bob", "cyd")],
+        [*GRANTED, ("role", "group", "alone"), ("join", "ann", "group")],
+        [*GRANTED, ("role", "group", "plain"), ("join", "ann", "group"), ("leave", "bob", "group")],
         [*GRANTED, ("revoke", "s.t", "SELECT", "ann")],
         [*GRANTED, ("drop", "ann"), ("role", "ann", "plain")],
         [*GRANTED, ("default", "bob", "", "ann", "SELECT"), ("make", "s.u", "eve")],
