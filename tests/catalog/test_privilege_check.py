@@ -22,6 +22,7 @@ from strandline.catalog.commands import (
     ConstraintDefinition,
     CreateDatabase,
     CreateFunction,
+    CreateIndex,
     CreateRole,
     CreateSchema,
     DropRole,
@@ -263,6 +264,15 @@ def test_dropping_a_schema_drops_its_default_privileges_whoever_drops_it(
         enforced.execute(replace(anywhere, revoke=True), author="ann", identity="ann")
     enforced.execute(DropSchema(name="s", cascade=True), author="ann", identity="ann")
     assert not list(enforced.latest_catalog().contents.objects("default_privilege"))
+
+
+def test_the_owner_of_a_schema_drops_it_with_the_indexed_tables_of_others(
+    enforced: CatalogManager,
+) -> None:
+    index = CreateIndex(schema="s", index="i", table="c", columns=("a",), owner="cleo")
+    enforced.execute(index, author="root", identity="root")
+    enforced.execute(DropSchema(name="s", cascade=True), author="ann", identity="ann")
+    assert enforced.latest_catalog().schema("s") is None
 
 
 def test_a_command_that_changes_nothing_needs_usage_of_its_schema_alone(
