@@ -38,6 +38,7 @@ from strandline.catalog.commands import (
     RenameView,
     RevokePrivileges,
     SetConfiguration,
+    SetDefaultZone,
     SetOwner,
     StartBuildingIndex,
 )
@@ -54,6 +55,7 @@ from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.planted import plant
 from tests.catalog.privilege_needs import (
     CHANGES,
+    CREATE_S,
     ENFORCE,
     INDEXES,
     PLAIN_CHANGE,
@@ -273,6 +275,13 @@ def test_the_owner_of_a_schema_drops_it_with_the_indexed_tables_of_others(
     enforced.execute(index, author="root", identity="root")
     enforced.execute(DropSchema(name="s", cascade=True), author="ann", identity="ann")
     assert enforced.latest_catalog().schema("s") is None
+
+
+def test_the_default_zone_may_be_used_without_a_privilege_on_it(enforced: CatalogManager) -> None:
+    steps = [SetDefaultZone(name="fast"), USAGE_S, CREATE_S]
+    enforced.execute(steps, author="root", identity="root")
+    enforced.execute(create_table("s.n", owner="bob"), author="bob", identity="bob")
+    assert enforced.latest_catalog().table("s", "n") is not None
 
 
 def test_a_command_that_changes_nothing_needs_usage_of_its_schema_alone(

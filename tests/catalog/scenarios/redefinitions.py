@@ -164,7 +164,12 @@ SCENARIOS = [
     ),
     Scenario(
         "a redefinition with another owner gives it the indexes of the previous one",
-        setup=[SCHEMA, PLAIN, INDEX, replace(INDEX, index="j", owner="bob")],
+        setup=[
+            SCHEMA,
+            PLAIN,
+            replace(INDEX, owner="EVE"),
+            replace(INDEX, index="j", owner="bob"),
+        ],
         run=redefine("a int", "b string", owner="ann"),
         expect=Made(["alter_table", "alter_index"]),
         checks=[(lambda r: [r.after.alive_index("s", n).owner for n in "ij"], ["ann", "bob"])],
