@@ -97,11 +97,14 @@ def test_what_a_shadow_log_allows_is_what_both_logs_allow(
         assert not log.frontier_is_cheap
 
 
-def test_a_check_brings_the_second_log_up_to_date(first: MetastorageLog, second: StashLog) -> None:
+def test_a_check_and_a_trim_leave_the_second_log_up_to_date(
+    first: MetastorageLog, second: StashLog
+) -> None:
     begin(first, 2)
     log = shadow(first, second)
     assert log.check().frontier.upper == second.frontier().upper == 3
     assert log.compact(2, TOKEN)
+    assert second.frontier() == first.frontier()
     assert log.prune(STORAGE_USAGE_EVENT, 2, TOKEN)
     assert second.frontier() == first.frontier()
 
