@@ -111,6 +111,12 @@ SCENARIOS = [
         expect=Nothing(),
     ),
     Scenario(
+        "the size of a cluster without replicas is not removed",
+        setup=[CreateCluster(name="c", size="small", replication_factor=0)],
+        run=SetConfiguration(name="cluster_sizes", value="{}"),
+        expect=Refused(IllegalChange, "size small cannot be removed from cluster_sizes: cluster c"),
+    ),
+    Scenario(
         "a size that is not configured is refused",
         run=CreateCluster(name="c", size="huge"),
         expect=Refused(InvalidInput, "cluster_sizes has small, medium, large"),

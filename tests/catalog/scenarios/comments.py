@@ -195,6 +195,12 @@ SCENARIOS = [
         expect=Refused(InvalidInput, "the system cannot have a comment"),
     ),
     Scenario(
+        "the longest comment",
+        setup=WORLD,
+        run=on(ObjectKind.ZONE, "z", "x" * 65_536),
+        expect=Made(["comment_on"]),
+    ),
+    Scenario(
         "a comment without end is refused",
         setup=WORLD,
         run=on(ObjectKind.ZONE, "z", "x" * 65_537),
