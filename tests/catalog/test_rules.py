@@ -84,7 +84,7 @@ def function(world: World, object_id: int) -> FunctionDescriptor:
 
 BROKEN: dict[str, tuple[Break, str]] = {
     "an id that is yet to be given": (
-        lambda world: function(world, world.next_id + 5),
+        lambda world: function(world, world.next_id),
         "was never allocated",
     ),
     "an id of two objects": (
@@ -109,9 +109,13 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda world: world.with_versions(2, 1),
         "the numbers must increase",
     ),
+    "two versions of one number": (
+        lambda world: world.with_versions(1, 1),
+        "the numbers must increase",
+    ),
     "two columns of one id": (lambda world: world.with_versions(1, id=1), "ids must be unique"),
     "two columns of one name": (lambda world: world.with_versions(1, name="A"), "duplicate"),
-    "a column id too high": (lambda world: world.with_versions(1, id=9), "below next_column_id"),
+    "a column id too high": (lambda world: world.with_versions(1, id=3), "below next_column_id"),
     "a key without its column": (
         lambda world: replace(world.table, primary_key=(9,)),
         "refers to column 9, which the table does not have",
