@@ -223,6 +223,11 @@ def test_waiting_ends_when_the_clock_is_updated_with_a_later_time() -> None:
     assert not thread.is_alive()
 
 
+def test_a_time_that_the_clock_has_reached_is_not_waited_for() -> None:
+    clock = HybridClock(ManualWall(100))
+    clock.wait_until(clock.update(timestamp(10_000)), timeout=0)
+
+
 def test_waiting_ends_at_the_deadline() -> None:
     with pytest.raises(DeadlineExceeded, match="did not reach"):
         HybridClock(ManualWall(100)).wait_until(timestamp(10_000), timeout=0.01)

@@ -397,6 +397,22 @@ SCENARIOS = [
         checks=[(introspection, ["r1 spark_ui http://host:4040"])],
     ),
     Scenario(
+        "another introspection address replaces the first and keeps its id",
+        setup=[MANAGED, AlterClusterReplica(cluster="c", replica="r1", spark_ui="http://h:1")],
+        run=AlterClusterReplica(cluster="c", replica="r1", spark_ui="http://h:2"),
+        expect=Made(["alter_cluster_replica"]),
+        checks=[
+            (introspection, ["r1 spark_ui http://h:2"]),
+            (
+                lambda r: [
+                    s.id in {t.id for t in r.before.contents.objects("introspection_index")}
+                    for s in r.after.contents.objects("introspection_index")
+                ],
+                [True],
+            ),
+        ],
+    ),
+    Scenario(
         "an introspection address that is no URI is refused",
         setup=[PLAIN],
         run=CreateClusterReplica(
