@@ -350,6 +350,17 @@ def test_a_large_append_is_uploaded_as_parts_and_survives_maintenance(place: Pla
     assert [s.version for s in place.log().scan("audit_event", 1, 9)] == [2, 3, 4]
 
 
+def test_a_compaction_to_the_one_version_that_is_not_in_parts_keeps_its_audit_event(
+    place: Place,
+) -> None:
+    log = place.log(every=1000)
+    begin(log, 3)
+    log.maintenance.tidy()
+    log.append(4, TOKEN, [update(4)])
+    assert log.compact(4, TOKEN)
+    assert [s.version for s in place.log().scan("audit_event", 1, 5)] == [2, 3, 4]
+
+
 def test_a_compaction_inside_a_part_keeps_the_later_versions(place: Place) -> None:
     log = place.log(every=1000)
     begin(log, 9, objects=3)
