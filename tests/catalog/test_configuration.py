@@ -81,3 +81,17 @@ def test_a_value_set_in_the_catalog_applies_until_it_is_unset(manager: CatalogMa
     assert HISTORY_RETENTION.value(manager.latest_catalog()) == 3_600_000
     manager.execute(SetConfiguration(name="history_retention", value=None), author="ann")
     assert HISTORY_RETENTION.value(manager.latest_catalog()) is None
+
+
+def test_a_value_at_its_limit_is_allowed_and_one_above_is_not() -> None:
+    for name, allowed, refused in (
+        ("history_retention", "36600d", "3162240000001"),
+        (
+            "cluster_sizes",
+            '{"s":{"cores":100000,"memory":"1g"}}',
+            '{"s":{"cores":100001,"memory":"1g"}}',
+        ),
+    ):
+        parameter(name).read(allowed)
+        with pytest.raises(InvalidInput):
+            parameter(name).read(refused)
