@@ -26,6 +26,7 @@ from bench.peers.metastore_calls import (
 )
 from bench.peers.windows import MOST_WINDOWS, settled
 from strandline.cli.demo.node_process import NodeProcess
+from strandline.config import Settings
 from strandline.node import Node
 from tests.servers.hive_metastore import hive_metastore
 from tests.servers.postgresql import PostgresServer
@@ -35,9 +36,15 @@ PROCESSES = 4
 
 @dataclass(frozen=True)
 class Pair:
-    """The Thrift ports of both servers, the address of a third database, and a folder."""
+    """The Thrift ports of the servers, the address of another database, and a folder.
+
+    The catalog of ``ours`` has no delay: a change returns as soon as in Hive, and each read asks
+    the database whether anything was committed. That of ``ours_delayed`` has the default delay of a
+    server, so reads are answered from memory.
+    """
 
     ours: int
+    ours_delayed: int
     hive: int
     database: str
     folder: Path
@@ -54,16 +61,20 @@ def running() -> Pair:
         hive = stack.enter_context(
             hive_metastore(folder / "hive", transactions=True, server=server)
         )
-        ours = _start_node(server, folder, stack)
-        for port in (ours, hive):
+        ours = _start_node(server, folder / "ours", stack, settings=AT_ONCE)
+        delayed = _start_node(server, folder / "delayed", stack, settings=Settings())
+        for port in (ours, delayed, hive):
             _fill(port)
         atexit.register(stack.pop_all().close)
-        return Pair(ours, hive, server.url(), folder)
+        return Pair(ours, delayed, hive, server.url(), folder)
 
 
-def _start_node(server: PostgresServer, folder: Path, stack: ExitStack) -> int:
+def _start_node(
+    server: PostgresServer, folder: Path, stack: ExitStack, *, settings: Settings = AT_ONCE
+) -> int:
+    folder.mkdir(exist_ok=True)
     address, warehouse = server.new_database(), str(folder / "warehouse")
-    with Node.open(address, settings=replace(AT_ONCE, warehouse=warehouse)) as made:
+    with Node.open(address, settings=replace(settings, warehouse=warehouse)) as made:
         made.session(user="bench").execute(new_table(TRANSACTIONAL))
     node = NodeProcess(address, log=folder / "node.log")
     node.start()
