@@ -157,33 +157,33 @@ def a_wall_clock_that_is_set_back_does_not_keep_an_old_catalog_alive(new_node: N
 def a_version_that_is_appended_while_a_node_looks_is_not_missed(new_node: Nodes) -> None:
     writer, reader = new_node(), new_node()
     log = reader.manager._state.log
-    real = log.check
+    real = log.look
     for n in range(5):
 
-        def check(n: int = n) -> object:
+        def look(n: int = n) -> object:
             carried_out(writer, f"s{n}", reader)
             return real()
 
-        log.check = check  # type: ignore[method-assign,assignment]  # what this test is for
+        log.look = look  # type: ignore[method-assign,assignment]  # what this test is for
         reader.passes(3 * DELAY)
         try:
             present = reader.manager.present()
         finally:
-            log.check = real  # type: ignore[method-assign]  # put back
+            log.look = real  # type: ignore[method-assign]  # put back
         assert present.schema(f"s{n}") is not None, "the look missed a version before it"
 
 
 def what_was_learned_lasts_from_before_the_look(new_node: Nodes) -> None:
     writer, reader = new_node(), new_node()
     log = reader.manager._state.log
-    real = log.check
+    real = log.look
 
-    def slow_check() -> object:
-        checked = real()
+    def slow_look() -> object:
+        looked = real()
         reader.elapsed.now += DELAY  # the answer is on its way, or this process is stopped
-        return checked
+        return looked
 
-    log.check = slow_check  # type: ignore[method-assign,assignment]  # what this test is for
+    log.look = slow_look  # type: ignore[method-assign,assignment]  # what this test is for
     reader.manager.present()
     carried_out(writer, "late")
     assert reader.manager.known_present() is None, "memory lasts from after the look"
@@ -241,13 +241,24 @@ def test_a_node_that_nobody_asks_does_not_look(started: Node) -> None:
     assert started.manager._looks == looks
 
 
+def test_a_past_that_a_look_has_shown_is_read_without_another(
+    started: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look is a write, and in a folder each write makes all kept answers useless."""
+    shown = started.manager.look()
+    monkeypatch.setattr(started.manager.state.log, "look", lambda: pytest.fail("it looked"))
+    assert started.manager.catalog_as_of(shown) is started.manager.latest_catalog()
+    with pytest.raises(pytest.fail.Exception):
+        started.manager.catalog_as_of(Timestamp(shown + 1))
+
+
 def test_if_a_look_ahead_fails_the_next_reader_gets_the_error(
     started: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def away() -> object:
         raise Unavailable("the store is away")
 
-    monkeypatch.setattr(started.manager._state.log, "check", away)
+    monkeypatch.setattr(started.manager._state.log, "look", away)
     started.passes((DELAY - SKEW) // 2)
     for _ in range(3):
         assert started.manager.known_present() is not None, "the last look is still valid"
@@ -443,14 +454,14 @@ def test_a_look_that_takes_longer_than_the_delay_still_returns_the_present(
 ) -> None:
     writer, reader = new_node(), new_node()
     carried_out(writer, "before", reader)
-    real = reader.store.check
+    real = reader.store.look
 
-    def slow_check() -> Head:
+    def slow_look() -> Head:
         head = real()
         reader.passes(10 * DELAY)
         return head
 
-    monkeypatch.setattr(reader.store, "check", slow_check)
+    monkeypatch.setattr(reader.store, "look", slow_look)
     assert reader.has("before")
 
 
@@ -528,7 +539,7 @@ def test_concurrent_readers_of_an_unavailable_store_share_one_failure(
         raise Unavailable("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reader.store, "check", away)
+        patch.setattr(reader.store, "look", away)
         patch.setattr(reader.manager, "_applying", TogetherLock())
         with ThreadPoolExecutor(8) as threads:
             futures = [threads.submit(reader.manager.present) for _ in range(8)]

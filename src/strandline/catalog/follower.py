@@ -233,20 +233,16 @@ class CatalogFollower(CatalogApplier):
     def wait_for_completeness(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Return when this node knows every catalog that is or will be active at ``at``.
 
-        Raises `DeadlineExceeded`, also if ``at`` is more than ``timeout`` seconds ahead. If the
-        store is full, only a time that an earlier look has shown is known.
+        Raises `DeadlineExceeded`, also if ``at`` is more than ``timeout`` seconds ahead, and what a
+        look raises, unless an earlier one has shown these catalogs.
         """
         if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
         end = time.monotonic() + timeout
-        while True:
+        # Every later version becomes active after the time that a look has shown.
+        while at > self._horizon.known:
             self._check_running()
-            try:
-                known_until = self._look()
-            except StoreFull:
-                if at > self._horizon.known:
-                    raise
-                return
+            known_until = self._look()
             if at <= known_until:
                 return
             ahead = (milliseconds(at) - milliseconds(known_until)) / 1000
