@@ -102,8 +102,10 @@ WRITES_ROW, LOOKS_ROW = 1, 3
 
 
 def add_clock_row(connection: Connection, row: int) -> None:
-    """Add a row to the table of clocks."""
-    connection.execute(CLOCK.insert().values(id=row, time=0))
+    """Add a row to the table of clocks, unless it has it."""
+    connection.exec_driver_sql(
+        f"INSERT INTO {CLOCK.name} (id, time) VALUES ({row}, 0) ON CONFLICT (id) DO NOTHING"
+    )
 
 
 Step = Callable[[Connection], None]

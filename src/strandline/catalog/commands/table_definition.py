@@ -122,6 +122,8 @@ def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns 
     if definition.transactional and not definition.columns:
         raise InvalidInput(f"transactional table {name!r} needs at least one column")
     _check_kind_of_partitions(definition)
+    for column_name in definition.partition_columns:
+        check_name(column_name, "partition column")
     known = _known_columns(definition)
     if known is None:
         check_columns(definition.columns, table=name)
@@ -263,6 +265,8 @@ def partitioning_of(
 def with_columns(
     table: TableDescriptor, columns: tuple[ColumnDescriptor, ...], next_column_id: int
 ) -> TableDescriptor:
-    """Return ``table`` with one more schema version, or an equal table if nothing differs."""
+    """Return ``table`` with one more schema version, or the same table if nothing differs."""
+    if columns == table.columns:
+        return table
     versions = table.versions_with(columns)
     return replace(table, schema_versions=versions, next_column_id=next_column_id)
