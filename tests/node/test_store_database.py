@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog.commands import CreateSchema
-from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved, Unavailable
+from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
 from strandline.node import DATABASE_FILE, Node
 from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import (
@@ -177,6 +177,17 @@ def test_a_store_that_was_moved_away_refuses_writes_and_is_unhealthy(
         assert "database in its place" in [problem.check for problem in node.health.report()]
 
 
+def test_a_new_connection_without_the_log_says_that_it_was_moved(folder: Path) -> None:
+    """SQLite says that the disk fails, which sends the operator to the wrong place."""
+    with Node.open(folder) as node:
+        write_some(node, 1)
+        without_log(folder)
+        moved = pytest.raises(StoreMoved, match="write-ahead log was moved, deleted or replaced")
+        with moved, ExitStack() as stack:
+            for _ in range(9):
+                stack.enter_context(node.database.read())
+
+
 def test_a_new_connection_leaves_the_log_of_a_database_that_was_moved_away(folder: Path) -> None:
     database, elsewhere = folder / DATABASE_FILE, folder / "elsewhere"
     with Node.open(folder) as node:
@@ -185,7 +196,7 @@ def test_a_new_connection_leaves_the_log_of_a_database_that_was_moved_away(folde
         database.rename(elsewhere)
         with ExitStack() as stack:
             for _ in range(9):
-                with suppress(Unavailable):
+                with suppress(StoreMoved):
                     stack.enter_context(node.database.read())
         assert not database.exists()
         assert log_of(folder).read_bytes() == log

@@ -457,7 +457,13 @@ class SqliteDatabase(Database):
         return self._writer
 
     def _translate(self, error: Exception) -> StrandlineError | None:
-        return sqlite_file.translate(error, self.path)
+        translated = sqlite_file.translate(error, self.path)
+        if type(translated) is Unavailable:
+            try:
+                self.check_place()  # a new connection does not find the log: it is not the disk
+            except StoreMoved as moved:
+                return moved
+        return translated
 
     def _open_connections(self) -> int:
         pool = self._engine.pool
