@@ -24,11 +24,12 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp, milliseconds
+from strandline.sql.schema_versions import LOOKS_ROW, WRITES_ROW
 from strandline.sql.statements import Query, run, value
 
-_LAST, _ACCEPTED, _LOOKED = 1, 2, 3
+_ACCEPTED_ROW = 2
 _READ = "SELECT time FROM strandline_clock WHERE id = ?"
-STORED_TIME_QUERY: Query = (_READ, (_LAST,))
+STORED_TIME_QUERY: Query = (_READ, (WRITES_ROW,))
 """The query of `stored_time`."""
 _TAKE = (
     "INSERT INTO strandline_clock (id, time) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET time ="
@@ -38,10 +39,11 @@ _TAKE = (
 # Of the row itself, of the other row and of a clock, the latest; above both rows.
 _TAKE_ABOVE_BOTH = (
     "UPDATE strandline_clock SET time = (SELECT max(candidate) FROM (SELECT max(time) + 1 AS"
-    " candidate FROM strandline_clock WHERE id IN (1, 3) UNION ALL SELECT CAST(? AS BIGINT))"
-    " AS candidates) WHERE id = {row} RETURNING time"
+    f" candidate FROM strandline_clock WHERE id IN ({WRITES_ROW}, {LOOKS_ROW})"
+    " UNION ALL SELECT CAST(? AS BIGINT))"
+    " AS candidates) WHERE id = {} RETURNING time"
 )
-_HIGHEST = "SELECT max(time) FROM strandline_clock WHERE id IN (1, 3)"
+_HIGHEST = f"SELECT max(time) FROM strandline_clock WHERE id IN ({WRITES_ROW}, {LOOKS_ROW})"
 
 
 def take_time(
@@ -74,7 +76,7 @@ def take_time_after_looks(connection: Connection, clock: HybridClock) -> Timesta
 
 def time_after_looks_query(clock: HybridClock) -> Query:
     """The query of `take_time_after_looks`. It reads the clock and does not move it."""
-    return _TAKE_ABOVE_BOTH.format(row=_LAST), (clock.current(),)
+    return _TAKE_ABOVE_BOTH.format(WRITES_ROW), (clock.current(),)
 
 
 def look_time_query(clock: HybridClock) -> Query:
@@ -82,7 +84,7 @@ def look_time_query(clock: HybridClock) -> Query:
 
     It too is above both rows.
     """
-    return _TAKE_ABOVE_BOTH.format(row=_LOOKED), (clock.current(),)
+    return _TAKE_ABOVE_BOTH.format(LOOKS_ROW), (clock.current(),)
 
 
 def check_time(connection: Connection, clock: HybridClock) -> None:
@@ -124,7 +126,7 @@ def present_time(connection: Connection, clock: HybridClock) -> Timestamp:
 
 def accepted_time(connection: Connection) -> Timestamp:
     """The time up to which an operator has accepted times that are ahead, or 0."""
-    return _time(connection, (_READ, (_ACCEPTED,)))
+    return _time(connection, (_READ, (_ACCEPTED_ROW,)))
 
 
 def accept_time(connection: Connection) -> None:
@@ -133,7 +135,7 @@ def accept_time(connection: Connection) -> None:
         connection,
         "INSERT INTO strandline_clock (id, time) VALUES (?, ?)"
         " ON CONFLICT (id) DO UPDATE SET time = excluded.time",
-        (_ACCEPTED, highest_time(connection)),
+        (_ACCEPTED_ROW, highest_time(connection)),
     )
 
 

@@ -85,8 +85,10 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # the lock, a write would not read the rows that it changes. Whether it may write is the server's
 # default, which turns to read-only before a migration or when a standby has taken over.
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
-_LOOK_LOCK = "SELECT 1 FROM strandline_clock WHERE id = 3 FOR UPDATE"
+_LOCK, _LOOK_LOCK = (
+    f"SELECT 1 FROM strandline_clock WHERE id = {row} FOR UPDATE"
+    for row in (schema_versions.WRITES_ROW, schema_versions.LOOKS_ROW)
+)
 _MAY_READ_IDENTITY = "SELECT has_function_privilege('pg_control_system()', 'execute')"
 # PostgreSQL keeps both numbers when it restarts, and a standby has those of its primary.
 _IDENTITY = (
@@ -306,7 +308,7 @@ class PostgresDatabase(Database):
     def look(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
         began = time.monotonic()
         synced = not self.may_lose_provisional
-        with self._in_use("unsynced_writes"):
+        with self._in_use("writes" if synced else "unsynced_writes"):
             self._refuse_within_a_write()
             end = began + self._patience
             locked = self._locked(began, end, synced=synced, first=first, lock=_LOOK_LOCK)
