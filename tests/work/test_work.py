@@ -121,22 +121,6 @@ def test_garbage_collection_is_off_until_the_outer_block_ends_and_then_restored(
         (gc.enable if before else gc.disable)()
 
 
-@pytest.mark.parametrize("freezes", [True, False])
-def test_the_objects_of_a_large_block_are_not_visited_if_it_freezes_them(
-    freezes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A visit to the million objects of a large change would stop all threads for 200 ms."""
-    monkeypatch.setattr(keeping_garbage, "freezes", freezes)
-    before = gc.get_freeze_count()
-    with keeping_garbage:
-        many = [[number] for number in range(2 * work.MAX_KEPT_OBJECTS)]
-    after_many = gc.get_freeze_count()
-    assert (after_many - before >= len(many)) is freezes
-    with keeping_garbage:
-        few = [[number] for number in range(100)]
-    assert gc.get_freeze_count() == after_many, few
-
-
 class _Node:
     def __init__(self) -> None:
         self.other: _Node | None = None
@@ -147,6 +131,30 @@ def _pair() -> _Node:
     one, other = _Node(), _Node()
     one.other, other.other = other, one
     return one
+
+
+@pytest.mark.parametrize(
+    ("freezes", "count", "visited"),
+    [
+        (True, 2 * work.MAX_KEPT_OBJECTS, False),
+        (True, 100, True),
+        (False, 2 * work.MAX_KEPT_OBJECTS, True),
+    ],
+)
+def test_the_objects_of_a_large_block_are_not_visited_if_it_freezes_them(
+    freezes: bool, count: int, visited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A visit to the million objects of a large change would stop all threads for 200 ms."""
+    monkeypatch.setattr(keeping_garbage, "freezes", freezes)
+    try:
+        with keeping_garbage:
+            kept, dropped = [[number] for number in range(count)], weakref.ref(_pair())
+        gc.collect()
+        assert (dropped() is None) is visited, len(kept)
+    finally:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as at the start of the tests
 
 
 def test_collecting_garbage_frees_new_objects_that_refer_to_each_other() -> None:
