@@ -29,9 +29,9 @@ def held_against_hive(
     ``delayed``: of the catalog with the default delay.
     """
     pair = running()
-    port = pair.ours_delayed if delayed else pair.ours
+    node = pair.ours_delayed if delayed else pair.ours
     print(f"  {PROCESSES} clients, the server and PostgreSQL on {os.cpu_count()} processor cores")
-    ours, hive = (rate(operation, port, most=most) for port in (port, pair.hive))
+    ours, hive = (rate(operation, port, most=most) for port in (node, pair.hive))
     print(f"  {operation}: {ours:.4g} a second, the peer {hive:.4g}")  # the table is printed later
     return Measured(ours, reference=hive, target=times * hive)
 

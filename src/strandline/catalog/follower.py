@@ -12,9 +12,9 @@ machine sleeps.) Callers that wait for the same look share it, and its failure t
 
 A look stays valid when the node joins a newer epoch, because the log is the same.
 
-A look at a server is a write, which waits for the writes before it. So a thread looks again ahead
-of time: when a reader uses a look whose second half has begun. While a node is asked often, its
-readers find a valid look; a node without readers does not look.
+A look at a server is a write, which waits for the appends before it, but not for writes of rows.
+So a thread looks again ahead of time: when a reader uses a look whose second half has begun. While
+a node is asked often, its readers find a valid look; a node without readers does not look.
 
 If the store is full, no look succeeds. Then each read of the present reads the end of the log.
 Reads that also need the time, such as those of transactions, fail.

@@ -390,7 +390,7 @@ def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
 def test_a_cascading_alter_changes_all_partitions(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_alters, "_AT_ONCE", 2)
+    monkeypatch.setattr(partition_alters, "_PIECE", 2)
     table = _partitioned(call)
     own = {**SD, "cols": [{"name": "b", "type": "string"}]}
     parts = [{**partition("t", number), "sd": own} for number in range(5)]

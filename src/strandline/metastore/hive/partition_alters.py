@@ -25,7 +25,7 @@ from strandline.metastore.store.warehouse import FolderMoves, FolderRefused, Mov
 from strandline.model.descriptors import TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
-_AT_ONCE = 1_000
+_PIECE = 1_000
 """The partitions that a cascading alter changes, and whose rows it frees, in one step."""
 
 
@@ -157,9 +157,9 @@ async def give_table_columns(call: Call, table: TableDescriptor) -> None:
     work.free_slowly(rows)
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
-            for first in range(0, len(names), _AT_ONCE):
-                some = names[first : first + _AT_ONCE]
-                change.replace(without_own(change.visible(RowKind.PARTITION, some).values()))
+            for first in range(0, len(names), _PIECE):
+                piece = names[first : first + _PIECE]
+                change.replace(without_own(change.visible(RowKind.PARTITION, piece).values()))
 
 
 @changes("rename_partition")
