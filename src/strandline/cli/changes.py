@@ -241,8 +241,9 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
     """Remove rows and files of STORE that no reader can see any more. A node may be running.
 
     These are files that a commit removed before the history that is kept, files of writers that
-    were killed, tables that no kept version has, and old notifications. Without --yes, it shows
-    what it would remove, and changes nothing. Nodes do the same regularly (--clean-interval-ms).
+    were killed, tables that no kept version has, old notifications, and the records of
+    transactions that ended long ago. Without --yes, it shows what it would remove, and changes
+    nothing. Nodes do the same regularly (--clean-interval-ms).
     """
     if not yes:
         _refuse_older(store)

@@ -176,8 +176,9 @@ def find_for_table_queries(txn_id: int, table_id: int) -> tuple[Query, ...]:
 
 def _not_found(txn_id: int) -> TransactionNotFound:
     return TransactionNotFound(
-        f"there is no transaction {txn_id}; begin one, or check which store this is (a "
-        "transaction that has written nothing is lost when the machine of the store loses power)"
+        f"there is no transaction {txn_id}; begin one, or check which store this is (it may have "
+        "ended longer ago than outcomes are kept, and one that has written nothing is lost when "
+        "the machine of the store loses power)"
     )
 
 

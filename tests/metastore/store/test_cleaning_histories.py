@@ -10,14 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from strandline.clock import MAX_TIMESTAMP, add_milliseconds, system_wall_clock
+from strandline.clock import MAX_TIMESTAMP, Timestamp, add_milliseconds, system_wall_clock
 from strandline.errors import VersionNotFound, WriteConflict
-from strandline.metastore.store import cleaning, removed_rows
+from strandline.metastore.store import cleaning, old_transactions, removed_rows
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.rows import RowKind
 from strandline.node import Node
@@ -34,6 +34,7 @@ class Reader:
 
     write_ids: ValidWriteIdList
     names: list[str]
+    time: Timestamp
     hold_id: int | None = None
     txn_id: int | None = None
 
@@ -61,7 +62,7 @@ class History:
     def see(self, txn_id: int | None = None) -> Reader:
         snapshot = self.lake.session.open(["default.t"], txn_id=txn_id)
         write_ids = snapshot.write_ids[self.table]
-        return Reader(write_ids, self.names(write_ids), txn_id=txn_id)
+        return Reader(write_ids, self.names(write_ids), snapshot.time, txn_id=txn_id)
 
     def names(self, write_ids: ValidWriteIdList) -> list[str]:
         """Return what a reader sees, which must be the same in memory and in the store."""
@@ -89,7 +90,8 @@ class History:
         snapshot = self.lake.session.open(["default.t"])
         hold = self.lake.session.hold("reader", at=snapshot.time, ttl_ms=100 * DAY)
         write_ids = snapshot.write_ids[self.table]
-        self.readers.append(Reader(write_ids, self.names(write_ids), hold_id=hold.hold_id))
+        names = self.names(write_ids)
+        self.readers.append(Reader(write_ids, names, snapshot.time, hold_id=hold.hold_id))
 
     def begin(self) -> None:
         self.readers.append(self.see(self.lake.session.begin().txn_id))
@@ -135,19 +137,22 @@ class History:
         assert on_disk.issuperset(present.names)
         for reader in self.readers:
             is_kept = reader.hold_id is not None or reader.txn_id is not None
-            try:
-                names = self.names(reader.write_ids)
-            except VersionNotFound:
-                assert not is_kept, "a held snapshot is refused"
-                continue
-            assert names == reader.names, "a snapshot shows other files than before"
-            assert not is_kept or on_disk.issuperset(names), "a file of a held snapshot is gone"
+            then = self.lake.node.transactions.write_ids(self.table, at=reader.time)
+            for write_ids in (reader.write_ids, then):
+                try:
+                    names = self.names(write_ids)
+                except VersionNotFound:
+                    assert not is_kept, "a held snapshot is refused"
+                    continue
+                assert names == reader.names, "a snapshot shows other files than before"
+                assert not is_kept or on_disk.issuperset(names), "a file of a held snapshot is gone"
 
 
 def run_history(folder: Path, seed: int) -> None:
     ahead = [0]
     wall = lambda: system_wall_clock() + ahead[0]  # noqa: E731
-    with Node.open(folder, settings=SETTINGS, wall=wall) as node:
+    settings = replace(SETTINGS, notification_retention_ms=DAY)  # so transactions go as well
+    with Node.open(folder, settings=settings, wall=wall) as node:
         History(Lake(node, ahead), seed).run()
 
 
@@ -196,6 +201,15 @@ def removed_rows_of_any_time_go(patch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def the_last_write_id_goes(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    old = old_transactions._OLD.replace(
+        "later.commit_time > own.commit_time", "later.commit_time >= own.commit_time"
+    )
+    patch.setattr(old_transactions, "_OLD", old)
+    yield
+
+
 FAULTS = (
     holds_are_ignored,
     open_transactions_are_ignored,
@@ -203,6 +217,7 @@ FAULTS = (
     memory_does_not_know_what_is_cleaned,
     files_of_open_transactions_are_leftovers,
     removed_rows_of_any_time_go,
+    the_last_write_id_goes,
 )
 
 

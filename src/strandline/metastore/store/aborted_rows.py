@@ -7,9 +7,10 @@ every list, which changes no answer, because no row has it. Hive does the same.
 
 What must stay true: an abort is final, so no row is added under the write id any more. A pair is
 removed in the same SQL transaction as its last row, or later, and never before. One SQL transaction
-removes at most `MAX_ROWS` rows, since all writers wait for it. The transaction itself stays, so
-that its client can be told that it was aborted. A cache dropped the rows when it applied the abort;
-there, too, it makes no difference whether the id is valid for a reader.
+removes at most `MAX_ROWS` rows, since all writers wait for it. The transaction itself stays for a
+while (`old_transactions`), so that its client can be told that it was aborted. A cache dropped the
+rows when it applied the abort; there, too, it makes no difference whether the id is valid for a
+reader.
 
 The files of the rows stay, since the client may have staged them again in its next transaction.
 Otherwise they are leftovers (`cleaning`), like the files of a writer that died before it staged.
@@ -82,7 +83,7 @@ class AbortedRows:
         return True
 
 
-# Starts from uncommitted write ids: aborted transactions are never removed, and become many.
+# Starts from uncommitted write ids: aborted transactions stay for long, and become many.
 _ABORTED = (
     "SELECT table_id, write_id FROM txn_write_id WHERE commit_time IS NULL"
     " AND (SELECT state FROM txn WHERE txn.txn_id = txn_write_id.txn_id) ="

@@ -6,6 +6,7 @@ dropped partitions   folders of dropped partitions of plain tables whose rows ar
 leftovers            files of ended transactions that no row names, such as those of killed writers
 dropped tables       tables that no kept version of the catalog has: their rows and folders
 events               events of the notification log older than its retention; the newest one stays
+transactions         those that ended long ago, with their write ids; see `old_transactions`
 ===================  ==============================================================================
 
 The limit is the low watermark (`Holds.cleaning_limit`), or the time up to which clients may read a
@@ -59,6 +60,7 @@ from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
+from strandline.metastore.store.old_transactions import OUTCOME_KEPT_MS, OldTransactions
 from strandline.metastore.store.own_files import Times, own_files, times_of_folders
 from strandline.metastore.store.removed_rows import (
     RemovedRow,
@@ -179,6 +181,9 @@ class Cleaner:
         self._on_rows_gone = on_rows_gone
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
+        self._old_transactions = OldTransactions(
+            database, guard=guard, in_no_version=self._in_no_version
+        )
         self._settled: dict[int, Times] = {}
         self._runs = self._rows = self._file_count = self._bytes = 0
 
@@ -219,6 +224,7 @@ class Cleaner:
             self._old_events(this_pass),
             self._leftovers(this_pass),
             self._dropped_tables(this_pass),
+            self._ended_transactions(limit, this_pass),
         ):
             if not this_pass.dry_run:
                 self._rows += cleaned.rows
@@ -416,6 +422,19 @@ class Cleaner:
                 self._change(delete, (min(end + MAX_EVENTS, first + count),))
         yield Cleaned("events", "the notification log", rows=count)
 
+    # -- transactions
+
+    def _ended_transactions(self, limit: Timestamp, this_pass: _Pass) -> Iterator[Cleaned]:
+        # Memory learns from an event which writes a transaction made: the event goes first.
+        kept_ms = max(self._notification_retention_ms, OUTCOME_KEPT_MS)
+        count = self._old_transactions.clean(
+            min(limit, self._transactions.holds.time_before(kept_ms)),
+            dry_run=this_pass.dry_run,
+            stopped=this_pass.stopped,
+        )
+        if count:
+            yield Cleaned("transactions", "all tables", rows=count)
+
     # -- dropped tables
 
     def _dropped_tables(self, this_pass: _Pass) -> Iterator[Cleaned]:
@@ -486,7 +505,7 @@ class Cleaner:
     def _forget_table(self, table_id: int, *, with_place: bool) -> int:
         """Delete the rows of a table and, with ``with_place``, its place; return the row count.
 
-        Its write ids stay: they belong to transactions.
+        Its write ids stay: they go with their transactions.
         """
         count = 0
         for name in ("store_removal", "store_row"):

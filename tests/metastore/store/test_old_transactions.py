@@ -1,0 +1,156 @@
+"""Transactions that ended long ago go with their write ids, and no answer changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import DropTable
+from strandline.clock import system_wall_clock
+from strandline.errors import TransactionNotFound, VersionNotFound
+from strandline.metastore.store.rows import RowKind
+from strandline.node import Node
+from strandline.transactions import TransactionState
+from tests.metastore.store.lake import LATER, SETTINGS, Lake
+
+LONG = SETTINGS.notification_retention_ms + LATER
+
+
+def count(lake: Lake, name: str) -> int:
+    ((rows,),) = lake.node.database.rows(f"SELECT count(*) FROM {name}", ())
+    return int(rows)
+
+
+def clean(lake: Lake) -> int:
+    """Clean, and return how many transactions went."""
+    before = count(lake, "txn")
+    lake.node.cleaner.clean()
+    return before - count(lake, "txn")
+
+
+def test_transactions_without_needed_writes_go_when_they_ended_long_ago(lake: Lake) -> None:
+    table = lake.create()
+    path = lake.write(table)
+    for _ in range(5):
+        kept = lake.write(table)
+        lake.remove(table, path)
+        path = kept
+    aborted = lake.session.begin().txn_id
+    lake.write(table, txn_id=aborted)
+    lake.session.abort(aborted)
+    lake.session.commit(lake.session.begin().txn_id)
+    lake.wait()
+    assert clean(lake) == 0  # events may still name them
+    lake.wait(LONG)
+    last = lake.session.begin().txn_id
+    before = lake.write_ids(table)
+    # The first and the last write stay, those of the present file, and the open transaction.
+    assert (count(lake, "txn"), clean(lake)) == (14, 10)
+    assert count(lake, "txn_write_id") == 3
+    assert lake.paths(table) == lake.paths(table, before) == [kept]
+    with pytest.raises(TransactionNotFound):
+        lake.session.commit(aborted)
+    lake.session.commit(last)
+    assert lake.session.begin().txn_id == last + 1
+
+
+def test_an_older_reader_is_still_refused_after_the_write_ids_went(lake: Lake) -> None:
+    table = lake.create()
+    path, lists = lake.write(table), []
+    for _ in range(4):
+        lists.append(lake.write_ids(table))
+        lake.remove(table, path)
+        path = lake.write(table)
+    lake.wait(LONG)
+    assert clean(lake) > 0
+    for write_ids in lists:
+        with pytest.raises(VersionNotFound, match="this snapshot is older"):
+            lake.node.store.sql_store.rows(table, RowKind.DATA_FILE, write_ids=write_ids)
+    assert lake.paths(table) == [path]
+
+
+def test_the_last_commit_before_the_last_cleaning_stays_whatever_came_after_it(lake: Lake) -> None:
+    table = lake.create()
+    removed, old = lake.write(table), lake.write_ids(table)
+    lake.remove(table, removed)
+    lake.wait(LONG)
+    clean(lake)
+    for _ in range(3):  # writes without rows, which no cleaning of the table follows
+        txn_id = lake.session.begin().txn_id
+        lake.session.stage(txn_id, table)
+        lake.session.commit(txn_id)
+    lake.wait(LONG)
+    assert clean(lake) == 2
+    with pytest.raises(VersionNotFound, match="this snapshot is older"):
+        lake.node.store.sql_store.rows(table, RowKind.DATA_FILE, write_ids=old)
+
+
+def test_write_ids_stay_while_a_row_or_a_removal_names_them(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create()
+    first, past = lake.write(table), lake.session.open(["default.t"]).time
+    others = [lake.write(table) for _ in range(2)]
+    lake.remove(table, others.pop())
+    lake.write(table)
+    lake.wait(LONG)
+    with monkeypatch.context() as patch:  # as if another process changed the delete files
+        patch.setattr(lake.node.cleaner, "_remove_delete_files_of_none", lambda table: False)
+        assert clean(lake) == 0
+    assert lake.paths(table, lake.node.transactions.write_ids(table, at=past)) == [first]
+    (removed,) = lake.node.cleaner.clean(dry_run=True).parts
+    assert (removed.what, removed.rows) == ("removed rows", 1)
+    assert clean(lake) == 2  # that of the row, and that of its removal
+    assert count(lake, "store_row") == 3
+
+
+def test_the_age_of_a_transaction_is_that_of_its_end(lake: Lake) -> None:
+    begin, end = lake.session.begin, lake.session.commit
+    committed = begin().txn_id
+    lake.wait(LONG)
+    assert end(committed).state is TransactionState.COMMITTED
+    lake.session.abort(begin().txn_id)
+    end(begin().txn_id)
+    assert clean(lake) == 0
+    is_open = begin().txn_id
+    end(begin().txn_id)
+    lake.wait(LONG)
+    assert clean(lake) == 3
+    assert end(is_open).state is TransactionState.COMMITTED
+
+
+def test_an_outcome_can_be_asked_for_a_day_whatever_the_retention(tmp_path: Path) -> None:
+    ahead = [0]
+    settings = replace(SETTINGS, history_retention_ms=0, notification_retention_ms=0)
+    wall = lambda: system_wall_clock() + ahead[0]  # noqa: E731
+    with Node.open(tmp_path / "lake", settings=settings, wall=wall) as node:
+        lake = Lake(node, ahead)
+        txn_id = lake.session.begin().txn_id
+        lake.session.commit(txn_id)
+        lake.session.commit(lake.session.begin().txn_id)
+        lake.wait(23 * 3_600_000)
+        assert clean(lake) == 0
+        assert lake.session.commit(txn_id).state is TransactionState.COMMITTED
+        lake.wait(2 * 3_600_000)
+        (said,) = lake.node.cleaner.clean(dry_run=True).parts
+        assert (said.what, said.rows, clean(lake)) == ("transactions", 1, 1)
+        with pytest.raises(TransactionNotFound, match="ended longer ago than outcomes are kept"):
+            lake.session.commit(txn_id)
+
+
+def test_nothing_stays_of_the_writes_of_a_table_that_no_kept_version_has(lake: Lake) -> None:
+    table = lake.create()
+    lake.write(table)
+    lake.session.execute(DropTable(schema="default", table="t"))
+    kept = lake.create()
+    lake.write(kept)
+    version = lake.session.status().version
+    lake.wait(LONG)
+    clean(lake)
+    assert count(lake, "next_write_id") == 2  # the dropped table can be read at its version
+    lake.session.compact(version)
+    clean(lake)
+    rows = lake.node.database.rows("SELECT DISTINCT table_id FROM txn_write_id", ())
+    assert rows == lake.node.database.rows("SELECT table_id FROM next_write_id", ()) == [(kept,)]
