@@ -29,7 +29,6 @@ from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import INT
 from strandline.node import Node
-from strandline.transactions import transaction_reads
 from tests.sql.statements import recorded
 
 T = TypeVar("T")
@@ -208,10 +207,7 @@ def test_a_reader_keeps_the_catalog_that_it_was_made_with(node: Node) -> None:
     assert finish(reader(node).table("sales.orders")).schema == "sales"
 
 
-def test_a_snapshot_of_the_present_writes_nothing(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction_reads, "SETTLED_MS", 600_000)  # however slow the machine is
+def test_a_snapshot_of_the_present_writes_nothing(node: Node) -> None:
     create(node, "t")
     session = node.session(user="ann")
     last = node.transactions.latest_time()

@@ -24,7 +24,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.clock import Timestamp, format_timestamp, system_wall_clock
+from strandline.clock import HybridClock, Timestamp, format_timestamp, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import durable_state
 from strandline.errors import (
@@ -48,8 +48,8 @@ from strandline.metastore.thrift import ThriftException
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.node.warehouse_place import MARKER
-from strandline.sql import FenceRow
-from strandline.transactions import transaction_reads
+from strandline.sql import FenceRow, take_time
+from strandline.transactions.transaction_reads import TransactionReads
 from tests.metastore.hive.hive_node import hive_node
 from tests.metastore.snapshots import paths_of
 from tests.servers import etcd, stores
@@ -254,7 +254,7 @@ def test_a_snapshot_of_the_present_takes_one_time_of_etcd(
     store = stores.new_store("etcd", tmp_path)
     with Node.open(store.address, settings=store.settings) as node:
         create_table(node)
-        monkeypatch.setattr(transaction_reads, "SETTLED_MS", -1)
+        monkeypatch.setattr(TransactionReads, "settled", lambda *_, **__: None)
         looks: list[Timestamp] = []
         wait = CatalogManager.wait_for_completeness
 
@@ -266,6 +266,28 @@ def test_a_snapshot_of_the_present_takes_one_time_of_etcd(
         snapshot = node.session(user="ann").open(["default.t"])
         assert looks == []
         assert node.transactions.latest_time() >= snapshot.time
+
+
+def test_a_snapshot_of_the_present_waits_for_no_long_write_of_another_process(
+    store: EmptyStore,
+) -> None:
+    passed_ms = 0
+
+    def wall() -> int:
+        return system_wall_clock() + passed_ms
+
+    with (
+        Node.open(store.address, settings=store.settings, wall=wall) as node,
+        Node.open(store.address, settings=store.settings, wall=wall) as writer,
+    ):
+        table_id = create_table(writer)
+        append(writer, table_id, "a.parquet")
+        with writer.database.write() as connection, ThreadPoolExecutor(1) as threads:
+            passed_ms = 3_600_000
+            opening = threads.submit(node.session(user="ann").open, ["default.t"])
+            snapshot = opening.result(timeout=TIMEOUT)
+            assert take_time(connection, HybridClock(wall)) > snapshot.time
+        assert node.store.rows(table_id, RowKind.DATA_FILE, write_ids=snapshot.write_ids[table_id])
 
 
 def test_no_commit_gets_a_time_before_a_snapshot_of_the_present(store: EmptyStore) -> None:

@@ -14,6 +14,7 @@ from strandline.errors import Fenced
 from strandline.sql import Query, open_database, stored_time
 from strandline.transactions import Transaction, Transactions, records
 from strandline.transactions.transaction import TransactionListener
+from strandline.transactions.transactions import DEFAULT_HISTORY_RETENTION_MS
 from strandline.transactions.write_ids import ValidTxnList
 from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, new_table
@@ -32,6 +33,7 @@ class Store:
         self.wall_ms = START_MS
         self.leapt_ms = 0
         self.fenced = False
+        self.retention_ms = DEFAULT_HISTORY_RETENTION_MS
         self.address = address if isinstance(address, str) else sqlite_url(address)
         self.database = open_database(self.address)
         self.clock = HybridClock(lambda: self.wall_ms, max_ahead_ms=1 << 40)
@@ -53,6 +55,7 @@ class Store:
             catalogs=self.catalogs,
             guard=self.guard,
             listeners=listeners,
+            history_retention_ms=lambda: self.retention_ms,
             monotonic=lambda: (self.wall_ms - self.leapt_ms) / 1000,
         )
 

@@ -125,6 +125,13 @@ def test_a_settled_time_exists_only_if_it_is_recent_and_its_catalog_is_applied(
     last = store.transactions.latest_time()
     assert store.transactions.settled(since=last) == last
     assert store.transactions.settled(since=Timestamp(last + 1)) is None
+    store.wall_ms += store.retention_ms // 2
+    assert store.transactions.settled(since=MIN_TIMESTAMP) == last
+    store.wall_ms += 1
+    assert store.transactions.settled(since=MIN_TIMESTAMP) is None
+    store.begin()
+    last = store.transactions.latest_time()
+    store.retention_ms = 0
     store.wall_ms += SETTLED_MS
     assert store.transactions.settled(since=MIN_TIMESTAMP) == last
     store.wall_ms += 1
@@ -132,6 +139,14 @@ def test_a_settled_time_exists_only_if_it_is_recent_and_its_catalog_is_applied(
     store.begin()
     store.catalogs.publish(applied=False)
     assert store.transactions.settled(since=MIN_TIMESTAMP) is None
+
+
+def test_a_settled_time_can_be_held_for_half_the_retention(store: Store) -> None:
+    store.begin()
+    store.wall_ms += store.retention_ms // 2
+    moment = store.transactions.settled(since=MIN_TIMESTAMP)
+    store.wall_ms += store.retention_ms // 2
+    assert store.transactions.holds.acquire("reader", "r", at=moment, ttl_ms=1).at == moment
 
 
 def test_times_grow_even_when_the_wall_clock_goes_back(store: Store) -> None:

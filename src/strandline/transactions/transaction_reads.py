@@ -41,7 +41,7 @@ from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 PATIENCE = 30.0
 """Seconds that a call waits for the database and the catalog unless it names another time-out."""
 SETTLED_MS = 1_000
-"""The maximum age, in milliseconds, of a time that counts as the present."""
+"""The maximum age of a time that counts as the present, in a store that keeps no history."""
 _NEXT_COMMIT = "SELECT min(commit_time) FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
 _TXN_OF_WRITE = "SELECT txn_id FROM txn_write_id WHERE table_id = ? AND write_id = ?"
 
@@ -143,17 +143,20 @@ class TransactionReads:
         """The store's last time if it may serve as the present, else None.
 
         No commit that has returned has a later time, and no future commit, of rows or of DDL, gets
-        a time at or below it. It may serve if it is not below ``since``, at most `SETTLED_MS` old,
-        and this process has applied the catalog's log up to it. The call writes nothing and waits
-        for no writer. ``since`` is at least the time of the present catalog: if that is in another
-        database, this one need not have given a time since.
+        a time at or below it: a write in progress takes its time above it. So its age matters only
+        to a reader that holds it later: it may be half the retention, so that the low watermark
+        stays below it for the other half. And it may serve only if it is not below ``since``, and
+        this process has applied the catalog's log up to it. The call writes nothing and waits for
+        no writer. ``since`` is at least the time of the present catalog: if that is in another
+        database, or becomes active later than it is appended, this one need not have given a time
+        since.
         """
         with self._database.read(
             first=(STORED_TIME_QUERY, *self._catalogs.first_queries)
         ) as connection:
             moment = stored_time(connection)
             age = milliseconds(self._clock.current()) - milliseconds(moment)
-            if moment < since or age > SETTLED_MS:
+            if moment < since or age > max(SETTLED_MS, self._retention_ms() // 2):
                 return None
             try:
                 self._catalogs.catalog_at(connection, moment)
