@@ -24,6 +24,7 @@ from strandline.catalog.commands import (
 from strandline.config import Settings
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
+from strandline.metastore.store.notifications import INSERT
 from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow, RowKind
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import BIGINT
@@ -104,7 +105,10 @@ def store(tmp_path: Path) -> Store:
         (store.folder / "warehouse/shop.db/p/k=1").mkdir()
         plain_id = session.table("shop.p").descriptor.id
         with node.store.change(plain_id, author="ann") as change:
-            change.stage(add=[NewRow.of(partition, name="k=1")])
+            (row_id,) = change.stage(add=[NewRow.of(partition, name="k=1")])
+        with node.store.change(plain_id, author="ann") as change:
+            change.verb = INSERT
+            change.replace({row_id: NewRow.of(partition, name="k=1")})
     return store
 
 

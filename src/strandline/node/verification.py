@@ -40,7 +40,7 @@ from strandline.metastore.inspection import Finding, Kind, Verified
 from strandline.metastore.partition_places import GONE, PastPlaces
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
-from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, NotificationLog
+from strandline.metastore.store.notifications import ABORT, COMMIT, STAGED, NotificationLog
 from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm, Row, RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents, table_contents
@@ -185,7 +185,7 @@ class Verification:
                 self.verified.records += 1
                 try:
                     event.compare()
-                    if event.verb == WRITE:
+                    if event.verb in STAGED:
                         event.write()
                     elif event.verb in (COMMIT, ABORT):
                         event.end()

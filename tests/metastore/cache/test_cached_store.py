@@ -13,7 +13,7 @@ from strandline import work
 from strandline.errors import Unavailable
 from strandline.metastore.cache import log_applier
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
-from strandline.metastore.store.notifications import LogPosition, Notification
+from strandline.metastore.store.notifications import STAGED, LogPosition, Notification
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.model.partitioning import Partition, PartitionValue
 from tests.metastore.dml import (
@@ -184,10 +184,12 @@ def test_removals_of_aborted_transactions_are_not_loaded(dml: Dml) -> None:
     assert files(dml.cached()) == ["a", "b"]
 
 
-def test_a_change_through_the_cache_is_in_memory_when_the_call_returns(dml: Dml) -> None:
+@pytest.mark.parametrize("verb", STAGED)
+def test_a_change_through_the_cache_is_in_memory_when_the_call_returns(dml: Dml, verb: str) -> None:
     cache = dml.cached(staleness=1_000)
     assert files(cache) == []
     with cache.change(FLIGHTS, author="ann") as change:
+        change.verb = verb
         change.stage(add=[data_file("a")])
     assert cache.statistics().applied_event == dml.log.head()
     assert files(cache) == ["a"]

@@ -151,13 +151,17 @@ def inserted(
     return FireEventRequest(successful, data, "d1", name, list(values))
 
 
-def test_a_reported_insert_dates_the_table_and_is_an_event_of_it(stub: Any) -> None:
+def test_a_reported_insert_is_an_event_and_dates_the_table(stub: Any) -> None:
     stub.create_table(table("t1", parameters={"numRows": "7"}))
     since = stub.get_current_notificationEventId().eventId
     assert stub.fire_listener_event(inserted()).eventIds is None
     listed = events(stub, since)
-    assert kinds(listed) == ["ALTER_TABLE", "COMMIT_TXN"]
+    assert kinds(listed) == ["INSERT", "COMMIT_TXN"]
     assert (listed[0].dbName, listed[0].tableName) == ("d1", "t1")
+    sent = message(listed[0])
+    assert [sent[key] for key in ("db", "table", "tableType")] == ["d1", "t1", "MANAGED_TABLE"]
+    assert json.loads(sent["tableObjJson"])["1"]["str"] == "t1"
+    assert (sent["ptnObjJson"], sent["files"]) == (None, [])
     parameters = stub.get_table("d1", "t1").parameters
     assert parameters["numRows"] == "7"
     assert abs(int(parameters["transient_lastDdlTime"]) - listed[0].eventTime) <= 1
@@ -186,7 +190,7 @@ def test_a_report_in_the_layout_of_hive_2_3_is_read(stub: Any) -> None:
     since = stub.get_current_notificationEventId().eventId
     data = FireEventRequestData(insertData=OlderInsert())
     stub.fire_listener_event(inserted(data=data))
-    assert kinds(events(stub, since)) == ["ALTER_TABLE", "COMMIT_TXN"]
+    assert kinds(events(stub, since)) == ["INSERT", "COMMIT_TXN"]
 
 
 def test_a_reported_insert_into_partitions_is_an_event_of_them(stub: Any) -> None:
@@ -197,9 +201,9 @@ def test_a_reported_insert_into_partitions_is_an_event_of_them(stub: Any) -> Non
     stub.fire_listener_event(inserted("1"))
     stub.fire_listener_event(inserted(several=[["1"], ["2"]]))
     listed = events(stub, since)
-    once, twice = ["ALTER_PARTITION", "COMMIT_TXN"], ["ALTER_PARTITION"] * 2
-    assert kinds(listed) == [*once, *twice, "COMMIT_TXN"]
-    assert message(listed[0])["keyValues"] == {"p": "1"}
+    assert kinds(listed) == ["INSERT", "COMMIT_TXN", "INSERT", "INSERT", "COMMIT_TXN"]
+    shown = [json.loads(message(listed[n])["ptnObjJson"])["1"]["lst"] for n in (0, 2, 3)]
+    assert shown == [["str", 1, "1"], ["str", 1, "1"], ["str", 1, "2"]]
     assert [partition.values for partition in stub.get_partitions("d1", "t1", -1)] == [["1"], ["2"]]
     assert stub.get_partition("d1", "t1", ["1"]).parameters["k"] == "v"
     last = stub.get_current_notificationEventId().eventId

@@ -35,7 +35,7 @@ from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import (
     ABORT,
     COMMIT,
-    WRITE,
+    STAGED,
     LogPosition,
     Notification,
     NotificationLog,
@@ -53,7 +53,7 @@ MAX_CHANGED_ROWS = 20_000
 ROOM_SECONDS = 0.05
 """The shortest time between a look at the log and the next one of the following thread."""
 ROUND_SECONDS = 0.25
-_OF_ROWS = frozenset((WRITE, COMMIT, ABORT))
+_OF_ROWS = frozenset((*STAGED, COMMIT, ABORT))
 SHORTEST_PATIENCE = 0.05
 """The minimum time in seconds that a reader waits for another reader's look at the head."""
 
@@ -198,7 +198,7 @@ class LogApplier:
     def _changes(self, event: Notification) -> list[tuple[int, Change]]:
         """The changes that an event makes to the replicas, each with its table id."""
         number = event.event_id
-        if event.verb == WRITE:
+        if event.verb in STAGED:
             return self._staged([event])
         end = committing if event.verb == COMMIT else aborting
         return [(t, end(number, w)) for t, w in event.end().writes]
@@ -424,8 +424,8 @@ def _run_key(event: Notification) -> tuple[str | None, int | None, int | None]:
 
     The id makes each end of a transaction a run of its own.
     """
-    if event.verb == WRITE:
-        return WRITE, event.table_id, event.write_id
+    if event.verb in STAGED:
+        return event.verb, event.table_id, event.write_id
     if event.verb in _OF_ROWS:
         return event.verb, event.event_id, None
     return None, None, None

@@ -2,8 +2,8 @@
 
 A client that writes the files of a plain table itself sends no call that reports the change.
 Impala, and Spark with ``hive.metastore.dml.events``, report it with `fire_listener_event`. The time
-of the last change of the table or partition is then set, which logs an ALTER_TABLE or
-ALTER_PARTITION: other clients read the files again after these. The list of files is not kept.
+of the last change of the table or of each partition is then set, in a change that is logged as an
+INSERT: other clients read the files again after it. The list of files is not kept.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.off_loop import off_loop
+from strandline.metastore.store.notifications import INSERT
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind, TableParametersRow
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import properties
@@ -127,7 +128,7 @@ async def get_notification_events_count(call: Call) -> Struct:
 
 @changes("fire_listener_event")
 async def fire_listener_event(call: Call) -> Struct:
-    """Log that the content of a table, or of some of its partitions, has changed."""
+    """Log that files were inserted into a table, or into some of its partitions."""
     data = call.struct("data")
     if data.get("insertData") is None and data.get("insertDatas") is None:
         raise InvalidInput("the event has no insertData; only events of INSERT are known")
@@ -146,6 +147,7 @@ async def fire_listener_event(call: Call) -> Struct:
 
 def _date_table(call: Call, partitioned: Partitioned) -> None:
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
+        change.verb = INSERT
         rows = change.visible(RowKind.TABLE_PARAMETERS).values()
         counted = {k: v for row in rows for k, v in row.as_(TableParametersRow).parameters}
         change.set_parameters(properties(counted | time_of_change()))
@@ -156,6 +158,7 @@ def _date_partitions(
 ) -> None:
     names = {partitioned.name_of(partition_values): partition_values for partition_values in values}
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
+        change.verb = INSERT
         rows = change.visible(RowKind.PARTITION, names.keys())
         for name, partition_values in names.items():
             if name not in rows:

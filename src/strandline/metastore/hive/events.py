@@ -13,6 +13,7 @@ Hive event with the same number, because a client takes a gap in the numbers for
 | any other change of a table or view, its counted parameters or its location | ALTER_TABLE |
 | a change of a plain table of which rows were cleaned since | ALTER_TABLE |
 | partitions staged: added, removed, replaced | ADD_, DROP_, ALTER_PARTITION |
+| an insert that a client reported | INSERT |
 | files staged | ACID_WRITE |
 | a transaction ends | COMMIT_TXN, ABORT_TXN |
 | create, drop of a function | CREATE_FUNCTION, DROP_FUNCTION |
@@ -58,8 +59,9 @@ from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import (
     ABORT,
     COMMIT,
+    INSERT,
     SET_LOCATION,
-    WRITE,
+    STAGED,
     DdlEvent,
     Notification,
     WriteEvent,
@@ -326,8 +328,8 @@ class HiveEvents:
                 if statistics.needs_table:
                     message["tableObjJson"] = written.text
                 return _event(event, statistics.kind, message, schema=schema, table=name)
-        if RowKind.PARTITION in kinds:
-            return self._partitions(event, schema, table, added, removed)
+        if event.verb == INSERT or RowKind.PARTITION in kinds:
+            return self._content_changed(event, schema, table, added, removed)
         if kinds and kinds <= {RowKind.TABLE_PARAMETERS, RowKind.STATISTICS}:
             counted = [
                 row.as_(TableParametersRow).parameters
@@ -355,7 +357,7 @@ class HiveEvents:
         added = [rows[row_id] for row_id in body.added if row_id in rows]
         return added, [rows[row_id] for row_id in body.removed if row_id in rows]
 
-    def _partitions(
+    def _content_changed(
         self,
         event: Notification,
         schema: str,
@@ -373,7 +375,11 @@ class HiveEvents:
             "tableType": written.table_type,
             "tableObjJson": written.text,
         }
-        if new and old:
+        if event.verb == INSERT:
+            kind = "INSERT"
+            message["ptnObjJson"] = written.partition(new[0]) if new else None
+            message["files"] = _NO_FILES
+        elif new and old:
             kind = "ALTER_PARTITION"
             message |= {
                 **_of_rows(truncated=is_empty(new[0].parameters)),
@@ -436,7 +442,7 @@ def _body(event: Notification) -> _Body:
 
     Raises `CorruptData` or `IncompatibleFormat`.
     """
-    if event.verb == WRITE:
+    if event.verb in STAGED:
         return event.write()
     if event.verb in (COMMIT, ABORT, SET_LOCATION):
         event.compare()

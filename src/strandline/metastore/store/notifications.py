@@ -5,11 +5,12 @@ logs its event, and takes the event's number from one row that stays locked unti
 numbers grow in the order of commits and have no gap, each event describes a change that is durable,
 and a reader that has read up to n has missed nothing up to n.
 
-DML is logged under three verbs. `WRITE`: a transaction staged rows of one table; they are stored,
-but not committed. `COMMIT` and `ABORT`: the transaction ended, with all its (table, write id) pairs
-at once. Transactions that wrote nothing log no event. DDL events keep the verbs of the catalog's
-update log, and `projection` logs them. Events are stored as our own records; the JSON that Hive
-clients expect is rendered when a client asks for it.
+DML is logged under four verbs. `WRITE`: a transaction staged rows of one table; they are stored,
+but not committed. `INSERT`: the same, for rows that record an insert of which a client reported the
+files. `COMMIT` and `ABORT`: the transaction ended, with all its (table, write id) pairs at once.
+Transactions that wrote nothing log no event. DDL events keep the verbs of the catalog's update log,
+and `projection` logs them. Events are stored as our own records; the JSON that Hive clients expect
+is rendered when a client asks for it.
 
 The time of an event is that of the catalog version, the commit or the staging that it describes.
 The times of commits grow with their numbers. Times as a whole do not: a version may be projected
@@ -38,6 +39,8 @@ from strandline.wire.codecs import TEXT, UINT, pair, sequence
 from strandline.wire.registry import compare, is_empty, seal
 
 WRITE = "write"
+INSERT = "insert"
+STAGED = (WRITE, INSERT)
 COMMIT = "commit_txn"
 ABORT = "abort_txn"
 SET_LOCATION = "set_location"
@@ -50,7 +53,7 @@ _NEXT = (
     "SELECT position.event_id, projected_version, projected_entries, event.*"
     " FROM notification_sequence AS position LEFT JOIN"
     " (SELECT event_id, time, verb, catalog_version, txn_id, table_id, write_id,"
-    f" CASE WHEN event_id > ? AND verb IN ('{WRITE}', '{COMMIT}', '{ABORT}') THEN body END AS body"
+    f" CASE WHEN event_id > ? AND verb IN {(*STAGED, COMMIT, ABORT)} THEN body END AS body"
     " FROM notification_log WHERE event_id >= ? ORDER BY event_id LIMIT ?) AS event ON 1 = 1"
     " ORDER BY event.event_id"
 )
@@ -127,7 +130,7 @@ class Notification(NamedTuple):
     body: bytes
 
     def write(self) -> WriteEvent:
-        """The body of a `WRITE`. Raises `CorruptData` or `IncompatibleFormat`."""
+        """The body of a `WRITE` or `INSERT`. Raises `CorruptData` or `IncompatibleFormat`."""
         return decode(self.body, WriteEvent, context=self._context())
 
     def end(self) -> EndEvent:

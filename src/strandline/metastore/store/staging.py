@@ -42,7 +42,8 @@ class Staging:
     """Rows of one transaction on one table, inside one SQL transaction.
 
     ``seen`` is what the transaction sees of the table, its own write id included. ``has_staged``
-    says whether this object has staged anything. ``if_undone`` is `Database.if_undone`.
+    says whether this object has staged anything. ``if_undone`` is `Database.if_undone`. ``verb`` is
+    that of the events: `WRITE` or `INSERT`.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Staging:
         self._notifications = notifications
         self._may_have_rows = not step.is_first
         self.has_staged = False
+        self.verb = WRITE
         self.txn_id = step.transaction.txn_id
         self.table_id = step.table_id
         self.write_id = step.write_id
@@ -209,7 +211,7 @@ class Staging:
     def _log(self, bodies: Sequence[WriteEvent], *, last: int) -> None:
         events = [
             NewEvent(
-                verb=WRITE,
+                verb=self.verb,
                 body=encode(body),
                 time=self._time,
                 txn_id=self.txn_id,
