@@ -2,22 +2,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 from hypothesis import given
 
 from strandline.catalog import Command, VersionInfo, commands
-from strandline.catalog.commands import (
-    AlterColumn,
-    ColumnDefinition,
-    CreateFunction,
-    CreateTable,
-    DropTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import AlterColumn, CreateFunction, CreateTable, DropTable
 from strandline.clock import Timestamp
 from strandline.errors import InvalidInput, InvalidType
 from strandline.metastore.interface import ResolvedTable, Snapshot
@@ -27,9 +20,7 @@ from strandline.metastore.session.json_values import Misfit
 from strandline.metastore.session.wire_json import read_json, write_json
 from strandline.model.descriptors import (
     ColumnDescriptor,
-    ConstraintKind,
     FunctionDescriptor,
-    PrincipalType,
     Properties,
     SchemaVersion,
     StorageFormat,
@@ -40,15 +31,10 @@ from strandline.model.type_changes import assign_ids
 from strandline.model.type_json import parse_type_json
 from strandline.model.types import BIGINT, ArrayType, DataType, DecimalType, StructType
 from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
+from tests.catalog.sample_commands import COMMANDS, sample_fields
 from tests.catalog.scenario import Refused
 from tests.catalog.test_scenarios import ALL
 from tests.model.type_strategies import structs, types
-
-COMMANDS = [
-    command
-    for command in (getattr(commands, name) for name in commands.__all__)
-    if isinstance(command, type) and hasattr(command, "plan")
-]
 
 
 def there_and_back(value: object, hint: Any) -> object:
@@ -58,35 +44,7 @@ def there_and_back(value: object, hint: Any) -> object:
 @pytest.mark.parametrize("of", COMMANDS, ids=lambda command: command.__name__)
 def test_every_command_is_read_back(of: type) -> None:
     assert is_dataclass(of)
-    values: dict[str, Any] = {
-        "schema": "s",
-        "table": "t",
-        "index_id": 7,
-        "definition": TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),)),
-        "columns": (ColumnDefinition("k", DecimalType(5, 2), comment="é", metadata='{"a":1}'),),
-        "names": ("a", "b"),
-        "new_names": (("a", "b"), ("b", "a")),
-        "owner_type": PrincipalType.ROLE,
-        "properties": (("a", "1"), ("b", "2")),
-        "set": (("a", "1"),),
-        "constraints": (commands.ConstraintDefinition(kind=ConstraintKind.UNIQUE, columns=("k",)),),
-        "type": BIGINT,
-        "nullable": None,
-    }
-    if "View" in of.__name__:
-        values["definition"] = commands.ViewDefinition(
-            name="v", columns=(), original_text="SELECT 1", expanded_text="SELECT 1"
-        )
-    if of is commands.CreateIndex:
-        values["columns"] = ("a", "b")
-    for name, hint in get_type_hints(of).items():
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            values[name] = list(hint)[-1]
-    given_fields: dict[str, Any] = {
-        field.name: values.get(field.name, "x")
-        for field in fields(of)
-        if field.name in values or field.default is field.default_factory
-    }
+    given_fields = sample_fields(of)
     command = of(**given_fields)
     written = write_json(command, Command)
     assert list(json.loads(written)) == [snake_case(of.__name__)]

@@ -35,6 +35,7 @@ from typing import Any, TypeVar
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.configuration import ParameterValue
 from strandline.catalog.differences import Difference
+from strandline.catalog.field_types import checked_batch
 from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
 from strandline.config import SettingValue
@@ -108,7 +109,7 @@ class HttpSession(Session):
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
-        return self._change(Session.execute, timeout, commands=commands)
+        return self._change(Session.execute, timeout, commands=checked_batch(commands))
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
         return self._repeat(Session.table, name=name, at=at)

@@ -18,6 +18,7 @@ from strandline import work
 from strandline.catalog import Applied, Command, VersionInfo
 from strandline.catalog.configuration import ParameterValue, parameter_values
 from strandline.catalog.differences import Difference, differences
+from strandline.catalog.field_types import checked_batch
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.storage_usage import StorageUsage, latest_storage_usage, storage_usage_of
 from strandline.catalog.undo.command import Undo
@@ -99,7 +100,7 @@ class LocalSession(Session):
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
         user = self._user
-        batch = commands if isinstance(commands, Sequence) else [commands]
+        batch = checked_batch(commands)
         refuse_reserved(batch, self._metastore.catalogs.latest_catalog())
         return _executed(
             self._metastore.execute(batch, author=user, identity=user, timeout=timeout)

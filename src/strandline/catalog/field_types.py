@@ -1,0 +1,181 @@
+"""Refuses commands whose fields have values of wrong types, before a catalog plans them.
+
+Python does not check the type hints of a dataclass. With a number where a name belongs, planning
+would fail with an error that names neither the field nor the value. With a text where a flag
+belongs, it would not fail, and do something else.
+
+The model: a hint is compiled once to a function that returns a value of this type, or raises
+`_Misfit` with the path of what does not fit. The result is the value itself, so a command costs a
+few function calls for each of its fields; only lists become tuples. The values of HTTP requests are
+read by the same hints (`strandline.metastore.session.json_forms`). As there, a number has at most
+64 bits, and a text has only whole characters.
+
+Rejected: checks in the constructors, because the values that a node reads from its log need none.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any
+
+from strandline.catalog import commands
+from strandline.catalog.planning import Command
+from strandline.errors import InvalidInput
+from strandline.model.types import ATOMIC_TYPES, AtomicType, DataType
+
+_SHOWN = 80
+"""The number of characters of a value that an error shows."""
+_BITS = 63
+_Fit = Callable[[Any], Any]
+
+
+class _Misfit(Exception):
+    def __init__(self, value: object, expected: str) -> None:
+        self.path, self.value, self.expected = "", value, expected
+
+    def within(self, step: str) -> _Misfit:
+        self.path = step + self.path
+        return self
+
+
+def checked_batch(batch: Command | Sequence[Command]) -> list[Command]:
+    """The commands as a list. Raises `InvalidInput` if a value does not fit its field."""
+    return [_checked(command) for command in (batch if isinstance(batch, Sequence) else [batch])]
+
+
+def _checked(command: Command) -> Command:
+    of = type(command)
+    if not hasattr(of, "plan"):
+        raise InvalidInput(
+            f"{_shown(command)} is not a command; give commands of strandline.catalog.commands"
+        )
+    if getattr(commands, of.__name__, None) is not of:
+        return command
+    try:
+        checked: Command = _fit(of)(command)
+    except _Misfit as misfit:
+        raise InvalidInput(
+            f"{of.__name__}{misfit.path} must be {misfit.expected}, not {_shown(misfit.value)}"
+        ) from None
+    return checked
+
+
+@cache
+def _fit(hint: Any) -> _Fit:
+    origin, members = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _union(members)
+    if origin is tuple:
+        return _tuple(members)
+    if hint in _SCALARS:
+        return _scalar(*_SCALARS[hint])
+    if is_dataclass(hint):
+        return _class(hint)
+    return _scalar(lambda value: isinstance(value, hint), _noun(hint))
+
+
+def _scalar(fits: Callable[[object], bool], expected: str) -> _Fit:
+    def fit(value: object) -> object:
+        if not fits(value):
+            raise _Misfit(value, expected)
+        return value
+
+    return fit
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    return value.isascii() or not any("\ud800" <= character < "\ue000" for character in value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _BITS
+
+
+_A_TYPE = "a data type of strandline.model.types"
+_SCALARS: dict[Any, tuple[Callable[[object], bool], str]] = {
+    str: (_is_text, "a text"),
+    int: (_is_whole, "a whole number of 64 bits"),
+    float: (lambda value: isinstance(value, float) or _is_whole(value), "a number"),
+    bool: (lambda value: isinstance(value, bool), "True or False"),
+    types.NoneType: (lambda value: value is None, "None"),
+    AtomicType: (tuple(ATOMIC_TYPES.values()).__contains__, _A_TYPE),
+}
+
+
+def _noun(of: type) -> str:
+    return _A_TYPE if of in typing.get_args(DataType) else f"of the class {of.__name__}"
+
+
+def _class(of: Any) -> _Fit:
+    expected = _noun(of)
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, of):
+            raise _Misfit(value, expected)
+        changed = {}
+        for name, fit_field in _fields(of):
+            given = getattr(value, name)
+            try:
+                fitting = fit_field(given)
+            except _Misfit as misfit:
+                raise misfit.within(f".{name}") from None
+            if fitting is not given:
+                changed[name] = fitting
+        return replace(value, **changed) if changed else value
+
+    return fit
+
+
+@cache  # read at the first value: a data type may contain others of its own class
+def _fields(of: Any) -> list[tuple[str, _Fit]]:
+    hints = typing.get_type_hints(of)
+    return [(field.name, _fit(hints[field.name])) for field in fields(of) if field.init]
+
+
+def _union(members: Sequence[Any]) -> _Fit:
+    by_class = {typing.get_origin(member) or member: _fit(member) for member in members}
+
+    def fit(value: object) -> object:
+        if type(value) in by_class:
+            return by_class[type(value)](value)
+        expected = []
+        for fit_member in by_class.values():
+            try:
+                return fit_member(value)
+            except _Misfit as misfit:
+                expected.append(misfit.expected)
+        raise _Misfit(value, " or ".join(dict.fromkeys(expected)))
+
+    return fit
+
+
+def _tuple(members: Sequence[Any]) -> _Fit:
+    is_any_length = members[-1] is Ellipsis
+    fits = [_fit(member) for member in members if member is not Ellipsis]
+    expected = "a tuple" if is_any_length else f"a tuple of {len(fits)}"
+
+    def fit(value: Any) -> Any:
+        if not isinstance(value, tuple | list) or not (is_any_length or len(value) == len(fits)):
+            raise _Misfit(value, expected)
+        fitting: list[Any] = []
+        for number, element in enumerate(value):
+            try:
+                fitting.append(fits[0 if is_any_length else number](element))
+            except _Misfit as misfit:
+                raise misfit.within(f"[{number}]") from None
+        is_unchanged = isinstance(value, tuple) and all(map(operator.is_, value, fitting))
+        return value if is_unchanged else tuple(fitting)
+
+    return fit
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,127 @@
+"""Commands with values of wrong types, as a program without type checks sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterZone,
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropColumns,
+    DropTable,
+    SetOwner,
+    TableDefinition,
+)
+from strandline.errors import InvalidInput, StrandlineError
+from strandline.metastore.session import HttpSession, LocalSession
+from strandline.model.types import BIGINT, ArrayType, AtomicType, DataType, StructField, StructType
+from strandline.node import Node
+from tests.catalog.sample_commands import COMMANDS, sample_fields
+
+WRONG = (5, 1.5, "text", True, None, b"x", ["a"], ("a",), {"a": "b"}, 1 << 70, "\ud800")
+MISSING = DropTable(schema="s", table="missing")
+"""Undoes a batch: it cannot be carried out."""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSession]:
+    with Node.open(tmp_path_factory.mktemp("store")) as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="s"))
+        columns = ColumnDefinition("a", BIGINT), ColumnDefinition("b", BIGINT)
+        table = TableDefinition(name="t", columns=columns)
+        session.execute(CreateTable(schema="s", definition=table))
+        yield session
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """The value with each of its fields, and of the fields of its parts, set to a wrong value."""
+    if isinstance(value, tuple):
+        for number, element in enumerate(value):
+            for wrong in (*WRONG, *changed(element)):
+                yield (*value[:number], wrong, *value[number + 1 :])
+    elif is_dataclass(value) and not isinstance(value, DataType | type):
+        for field in fields(value):
+            for wrong in (*WRONG, *changed(getattr(value, field.name))):
+                yield replace(value, **{field.name: wrong})
+
+
+@pytest.mark.parametrize("of", COMMANDS, ids=lambda command: command.__name__)
+def test_no_value_of_a_field_causes_a_foreign_error(session: LocalSession, of: type) -> None:
+    refused = 0
+    for command in changed(of(**sample_fields(of))):
+        with pytest.raises(StrandlineError) as caught:
+            session.execute([command, MISSING])
+        refused += caught.type is InvalidInput
+    assert refused > len(WRONG) // 2
+
+
+def untyped(value: Any) -> Any:
+    """A value that the checks of types let pass."""
+    return value
+
+
+def one_column(type_: Any) -> AddColumns:
+    return AddColumns(schema="s", table="t", columns=(ColumnDefinition("c", type_),))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (DropTable(schema="s", table=untyped(5)), "DropTable.table must be a text, not 5"),
+        (
+            DropTable(schema="s", table="t", purge=untyped("no")),
+            "DropTable.purge must be True or False, not 'no'",
+        ),
+        (
+            AlterZone(name="z", partitions=True),
+            "AlterZone.partitions must be a whole number of 64 bits or None, not True",
+        ),
+        (
+            DropColumns(schema="s", table="t", names=untyped("ab")),
+            "DropColumns.names must be a tuple, not 'ab'",
+        ),
+        (
+            SetOwner(kind=untyped("TABLE"), name="s.t", owner="bob"),
+            "SetOwner.kind must be of the class ObjectKind, not 'TABLE'",
+        ),
+        (
+            one_column("bigint"),
+            "AddColumns.columns[0].type must be a data type of strandline.model.types, not"
+            " 'bigint'",
+        ),
+        (
+            one_column(ArrayType(StructType((StructField("f", AtomicType("number")),)))),
+            "AddColumns.columns[0].type.element.fields[0].type must be a data type of"
+            " strandline.model.types, not AtomicType(name='number')",
+        ),
+        (
+            CreateSchema(name="s2", properties=untyped((("a", "1", "2"),))),
+            "CreateSchema.properties[0] must be a tuple of 2, not ('a', '1', '2')",
+        ),
+        (None, "None is not a command; give commands of strandline.catalog.commands"),
+        ("DROP TABLE t", "'D' is not a command; give commands of strandline.catalog.commands"),
+    ],
+)
+def test_the_error_names_the_field_and_what_it_takes(
+    session: LocalSession, command: Any, message: str
+) -> None:
+    for of_client in (session, HttpSession("http://127.0.0.1:1", user="ann")):
+        with pytest.raises(InvalidInput) as refused:
+            of_client.execute(command)
+        assert refused.value.message == message
+
+
+def test_a_list_may_stand_for_a_tuple(session: LocalSession) -> None:
+    column = ColumnDefinition("a", StructType(untyped([StructField("f", BIGINT)])))
+    definition = TableDefinition(name="lists", columns=untyped([column]))
+    session.execute(CreateTable(schema="s", definition=definition))
+    assert [column.name for column in session.table("s.lists").descriptor.columns] == ["a"]
+    session.execute(DropTable(schema="s", table="lists"))
