@@ -26,9 +26,8 @@ from strandline.cli.options import (
     Store,
     allow_group,
     cells,
-    new_console,
-    new_table,
     print_json,
+    print_table,
 )
 from strandline.cli.stores import address_of, catalog_named, database_of, history_of, log_of
 from strandline.clock import format_timestamp
@@ -256,11 +255,13 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
     elif not cleaned.parts:
         click.echo("there is nothing to clean")
     else:
-        table = new_table("table", "what", "rows", "files", "bytes")
-        for part in cleaned.parts:
-            numbers = (part.rows, part.files, part.bytes)
-            table.add_row(*cells(part.table, part.what, *(f"{n:,}" for n in numbers)))
-        new_console().print(table)
+        print_table(
+            ("table", "what", "rows", "files", "bytes"),
+            [
+                cells(part.table, part.what, f"{part.rows:,}", f"{part.files:,}", f"{part.bytes:,}")
+                for part in cleaned.parts
+            ],
+        )
         click.echo("removed" if yes else "nothing was removed; --yes removes it")
     if output == "text":
         click.echo(

@@ -8,8 +8,6 @@ from functools import partial
 from itertools import islice, takewhile
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from strandline.catalog import VersionInfo
 from strandline.catalog.commands import DEFAULT_SCHEMA
@@ -21,12 +19,12 @@ from strandline.catalog.verbs import describe
 from strandline.cli.options import (
     OUTPUT,
     STORE,
+    Row,
     Store,
     cells,
     counted,
-    new_console,
-    new_table,
     print_json,
+    print_table,
 )
 from strandline.cli.stores import (
     catalog_named,
@@ -103,11 +101,13 @@ def describe_change(change: TableChange, name: str) -> str:
     return in_one_line(f"{name}: {', '.join(shown)}")
 
 
-def history_table(
+HISTORY_COLUMNS = "version", "when (UTC)", "who", "what"
+
+
+def history_rows(
     entries: Iterable[VersionInfo | DataCommit], history: History | None = None
-) -> Table:
-    """Return the history as a table for people."""
-    table = new_table("version", "when (UTC)", "who", "what")
+) -> Iterator[Row]:
+    """Yield the rows of the history as a table for people, with `HISTORY_COLUMNS`."""
     for entry in entries:
         if isinstance(entry, VersionInfo):
             what = [describe(verb, arguments) for verb, arguments in entry.actions]
@@ -120,9 +120,7 @@ def history_table(
                 for change in entry.changes
             ]
             number, author = f"commit {entry.txn_id}", entry.user
-        cells = number, format_timestamp(entry.time), in_one_line(author), "\n".join(what)
-        table.add_row(*map(Text, cells))
-    return table
+        yield number, format_timestamp(entry.time), in_one_line(author), "\n".join(what)
 
 
 def point(text: str, log: UpdateLog, *, delay_ms: int, end: bool) -> Timestamp:
@@ -234,7 +232,7 @@ def log(
             entries.sort(key=lambda entry: entry.time)
             entries = entries[-(last or 0) :]
     if output == "text":
-        new_console().print(history_table(entries, history))
+        print_table(HISTORY_COLUMNS, history_rows(entries, history))
         return
     for entry in entries:
         if isinstance(entry, VersionInfo):
@@ -264,9 +262,8 @@ def difference_as_json(difference: Difference) -> dict[str, object]:
     }
 
 
-def difference_table(between: Sequence[Difference]) -> Table:
-    """Return the differences as a table for people, with a line for each differing field."""
-    table = new_table("change", "what", "field", "before", "after")
+def _difference_rows(between: Sequence[Difference]) -> Iterator[Row]:
+    """Yield a row for each differing field, or one for an object without such fields."""
     for difference in between:
         what, old_name = f"{spoken(difference.kind)} {difference.name}", difference.old_name
         if old_name is not None:
@@ -275,8 +272,7 @@ def difference_table(between: Sequence[Difference]) -> Table:
         for number, field in enumerate(fields or [None]):
             head = (difference.change.value, what) if number == 0 else ("", "")
             rest = (field.field, _text(field.old), _text(field.new)) if field else ("", "", "")
-            table.add_row(*cells(*head, *rest))
-    return table
+            yield cells(*head, *rest)
 
 
 def _text(value: Shown) -> str:
@@ -302,6 +298,6 @@ def diff(store: Store, *, old: str, new: str | None, output: str) -> None:
         for difference in between:
             print_json(difference_as_json(difference))
     elif between:
-        new_console().print(difference_table(between))
+        print_table(("change", "what", "field", "before", "after"), _difference_rows(between))
     else:
         click.echo("no difference")

@@ -6,10 +6,12 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -89,6 +91,11 @@ USER = click.option(
 
 PIPE_WIDTH = 400
 """Columns if there is no terminal, so that lines in a pipe or file are not wrapped."""
+WRAPPED_ROWS = 500
+"""The most rows that are wrapped to the width of a terminal; this takes a millisecond a row."""
+
+Row = Sequence[str]
+"""The cells of a row of a table. A cell may have several lines."""
 
 
 def new_console() -> Console:
@@ -97,15 +104,42 @@ def new_console() -> Console:
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
+def print_table(columns: Row, rows: Iterable[Row]) -> None:
+    """Print a table without borders. Without names of columns, it has no header.
+
+    A short one on a terminal is wrapped to its width. In others, each line of a cell is one line.
+    """
+    listed, console = list(rows), Console()
+    if console.is_terminal and len(listed) <= WRAPPED_ROWS:
+        console.print(wrapped(columns, listed))
+    else:
+        header = [columns] if columns else []
+        click.echo("".join(f"{line}\n" for line in _aligned([*header, *listed])), nl=False)
+
+
+def wrapped(columns: Row, rows: Iterable[Row]) -> Table:
+    """Return a table that a console wraps to its width; see `print_table`."""
+    table = Table(*columns, box=None, pad_edge=False, show_header=bool(columns))
+    for row in rows:
+        table.add_row(*map(Text, row))  # no text in it is markup
+    return table
+
+
+def _aligned(rows: Iterable[Row]) -> Iterator[str]:
+    split = ([cell.split("\n") for cell in row] for row in rows)
+    lines = [line for row in split for line in zip_longest(*row, fillvalue="")]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (
+            text + " " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)
+        )
+        yield "  ".join(padded).rstrip()
+
+
 def print_json(record: object) -> None:
     """Print one line of ``--output json``."""
     is_utf_8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
     click.echo(json.dumps(record, ensure_ascii=not is_utf_8))
-
-
-def new_table(*columns: str) -> Table:
-    """Return a table without borders. Without columns, it has no header."""
-    return Table(*columns, box=None, pad_edge=False, show_header=bool(columns))
 
 
 def counted(count: int, noun: str) -> str:
@@ -113,6 +147,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def cells(*texts: str) -> Iterator[Text]:
-    """Return the cells of a table row: each is one line, and no text in it is markup."""
-    return (Text(in_one_line(text)) for text in texts)
+def cells(*texts: str) -> Row:
+    """Return the cells of a table row, each in one line."""
+    return [*map(in_one_line, texts)]

@@ -8,7 +8,7 @@ from strandline.catalog import Command
 from strandline.catalog.commands import SetConfiguration
 from strandline.catalog.configuration import parameter_values
 from strandline.cli.changes import executes
-from strandline.cli.options import OUTPUT, STORE, Store, cells, new_console, new_table, print_json
+from strandline.cli.options import OUTPUT, STORE, Store, cells, print_json, print_table
 from strandline.cli.stores import latest_of
 
 _changes = executes("it already has this value")
@@ -28,15 +28,15 @@ def parameter() -> None:
 def show(store: Store, *, output: str) -> None:
     """Show each parameter, its value, and what it means."""
     catalog = latest_of(store)
-    table = new_table("parameter", "value", "is")
+    rows = []
     for known in parameter_values(catalog):
         if output == "json":
             print_json({"name": known.name, "value": known.value, "default": known.default})
             continue
         shown = known.default or "unset" if known.value is None else f"{known.value} (set)"
-        table.add_row(*cells(known.name, shown, known.doc))
+        rows.append(cells(known.name, shown, known.doc))
     if output == "text":
-        new_console().print(table)
+        print_table(("parameter", "value", "is"), rows)
 
 
 @parameter.command("set", context_settings={"ignore_unknown_options": True})  # a value like -5

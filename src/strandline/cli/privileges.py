@@ -21,7 +21,7 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.commands.grants import grantable
 from strandline.cli.changes import executes
-from strandline.cli.options import OUTPUT, STORE, Store, cells, new_console, new_table, print_json
+from strandline.cli.options import OUTPUT, STORE, Store, cells, print_json, print_table
 from strandline.cli.stores import latest_of
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import roles_of
@@ -94,16 +94,16 @@ def remove_member(*, role: str, member: str) -> Command:
 @OUTPUT
 def list_roles(store: Store, *, output: str) -> None:
     """List the roles, and what each is a member of."""
-    table = new_table("role", "superuser", "inherits", "member of")
+    rows = []
     yes = ("no", "yes")
     for role in roles_of(latest_of(store)):
         if output == "json":
             flags = {"superuser": role.superuser, "inherit": role.inherit}
             print_json({"role": role.name, **flags, "member_of": role.member_of})
         superuser, inherits = yes[role.superuser], yes[role.inherit]
-        table.add_row(*cells(role.name, superuser, inherits, ", ".join(role.member_of)))
+        rows.append(cells(role.name, superuser, inherits, ", ".join(role.member_of)))
     if output == "text":
-        new_console().print(table)
+        print_table(("role", "superuser", "inherits", "member of"), rows)
 
 
 KINDS = {kind.name.lower().replace("_", "-"): kind for kind in grantable()}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
-from rich.table import Table
 
 from strandline import logs
 from strandline.cli.options import (
@@ -19,9 +18,8 @@ from strandline.cli.options import (
     Store,
     allow_group,
     cells,
-    new_console,
-    new_table,
     print_json,
+    print_table,
 )
 from strandline.cli.signals import ending_at_signals
 from strandline.config import Settings, SettingValue
@@ -145,14 +143,14 @@ def setting_as_json(setting: SettingValue) -> dict[str, object]:
     return {"from" if name == "origin" else name: of for name, of in asdict(setting).items()}
 
 
-def settings_table(settings: Iterable[SettingValue]) -> Table:
-    """Return the settings as a table for people."""
-    table = new_table("setting", "value", "from")
+def print_settings(settings: Iterable[SettingValue]) -> None:
+    """Print the settings as a table for people."""
+    rows = []
     for setting in settings:
         value = setting.value
         text = ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
-        table.add_row(*cells(setting.setting, text or "—", setting.origin))
-    return table
+        rows.append(cells(setting.setting, text or "—", setting.origin))
+    print_table(("setting", "value", "from"), rows)
 
 
 @click.command()
@@ -172,6 +170,6 @@ def config(store: Store | None, *, config: Path | None, output: str, **options: 
         for setting in settings:
             print_json(setting_as_json(setting))
         return
-    new_console().print(settings_table(settings))
+    print_settings(settings)
     for variable in loaded.unknown_variables:
         click.echo(f"strandline: {variable} is set, but it is not a setting of a node", err=True)

@@ -9,23 +9,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
-from rich.text import Text
 from sqlalchemy import Connection, inspect
 
 from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.configuration import HISTORY_RETENTION
 from strandline.catalog.storage_usage import latest_storage_usage, storage_usage_of
-from strandline.cli.options import (
-    OUTPUT,
-    STORE,
-    Store,
-    cells,
-    counted,
-    new_console,
-    new_table,
-    print_json,
-)
+from strandline.cli.options import OUTPUT, STORE, Store, cells, counted, print_json, print_table
 from strandline.cli.stores import address_of, catalogs_of, reading
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import ObjectNotFound
@@ -94,12 +84,12 @@ def status(store: Store, *, output: str) -> None:
     if output == "json":
         print_json(status)
         return
-    table = new_table()
+    rows = []
     for name, value in status.items():
         text = "\n".join(map(in_one_line, value)) if isinstance(value, tuple) else str(value)
         if text:
-            table.add_row(Text(name.replace("_", " ")), Text(text))
-    new_console().print(table)
+            rows.append((name.replace("_", " "), text))
+    print_table((), rows)
 
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -155,13 +145,11 @@ def holders(store: Store, *, output: str) -> None:
 def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
     if not listed:
         return
-    table = new_table(
-        "holder", "id", "kind", "owner", "client", "age", "last seen", "expires in", "keeps back"
-    )
+    rows = []
     for holder in listed:
         last_seen = age(holder.heard_of, now)
-        table.add_row(
-            *cells(
+        rows.append(
+            cells(
                 holder.type.value,
                 str(holder.id),
                 holder.kind,
@@ -173,7 +161,8 @@ def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
                 "; ".join(holder.keeps),
             )
         )
-    new_console().print(table)
+    columns = "holder", "id", "kind", "owner", "client", "age", "last seen", "expires in"
+    print_table((*columns, "keeps back"), rows)
 
 
 def _last_lines(present: Holders) -> Iterator[str]:
@@ -242,10 +231,10 @@ def storage_usage(store: Store, table: str | None, *, output: str) -> None:
             "the store's own tables every storage_usage_interval_ms"
         )
         return
-    columns = new_table("table", "bytes", "recorded (UTC)")
-    for row in usage:
-        columns.add_row(*cells(row.table, f"{row.size_bytes:,}", format_timestamp(row.time)))
-    new_console().print(columns)
+    print_table(
+        ("table", "bytes", "recorded (UTC)"),
+        (cells(row.table, f"{row.size_bytes:,}", format_timestamp(row.time)) for row in usage),
+    )
     if table is None:
         total = sum(row.size_bytes for row in usage)
         click.echo(f"{counted(len(usage), 'table')}, {counted(total, 'byte')}")

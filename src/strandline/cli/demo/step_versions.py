@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from strandline.catalog.commands import AddColumns, ColumnDefinition
 from strandline.cli.demo.context import FLIGHTS, Demo, flight_aggregates, only_row
-from strandline.cli.history import history_table
+from strandline.cli.history import HISTORY_COLUMNS, history_rows
+from strandline.cli.options import wrapped
 from strandline.clock import Timestamp
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
@@ -93,7 +94,7 @@ def trim_history(demo: Demo, version: int) -> None:
     demo.report.heading(7, "history", "The history, version by version; then it is trimmed")
     session = demo.session
     infos = session.history()
-    demo.report.table(history_table(infos))
+    demo.report.table(wrapped(HISTORY_COLUMNS, history_rows(infos)))
     kept_versions = [info.version for info in infos if info.version >= version]
     before = {number: _look(demo, number) for number in (version, kept_versions[-1])}
     trimmed = session.compact(version)
