@@ -215,15 +215,17 @@ class Holds:
     def outlast_leap(self) -> None:
         """Let holds last as if this machine's clock had not leapt, or slept, since the last call.
 
-        Nodes whose clocks did not leap get to know the time, and note heartbeats with it.
+        Nodes whose clocks did not leap get to know the time, and note heartbeats with it. At the
+        first call, the clock may be ahead of theirs, so they get to know it too.
         """
         with self._looking:
             with self._database.read() as connection:
                 stored = stored_time(connection)
             present = milliseconds(max(self._clock.current(), stored))
             ahead = present - round(self._monotonic() * 1000)
-            leap = ahead - (ahead if self._ahead is None else self._ahead)
-            if leap > _LEAP_MS and self._clock.ahead_of_wall(stored) <= 0:
+            leap = 0 if self._ahead is None else ahead - self._ahead
+            unknown = present - milliseconds(stored) if self._ahead is None else leap
+            if unknown > _LEAP_MS and self._clock.ahead_of_wall(stored) <= 0:
                 with self._database.write() as connection:
                     self._guard(connection)
                     now = take_time(connection, self._clock, bounded=False)
