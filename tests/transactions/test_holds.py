@@ -7,11 +7,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds, milliseconds, timestamp
-from strandline.errors import HoldExpired, InvalidInput, VersionNotFound
+from strandline.clock import (
+    MIN_TIMESTAMP,
+    Timestamp,
+    add_milliseconds,
+    milliseconds,
+    system_wall_clock,
+    timestamp,
+)
+from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
 from strandline.sql import accept_time
 from strandline.transactions import Hold
-from strandline.transactions.holds import Holds
+from strandline.transactions.holds import BACKUP, Holds
 from tests.transactions.stores import START_MS, Store
 
 DAY = 86_400_000
@@ -123,6 +130,27 @@ def test_a_hold_outlasts_a_leap_of_the_clock(store: Store) -> None:
     store.wall_ms += 2
     assert holds.list() == ()
     other.database.close()
+
+
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True)
+def test_a_node_whose_clock_is_ahead_ends_no_hold_of_a_store_on_a_server(store: Store) -> None:
+    store.wall_ms = system_wall_clock()
+    holds = store.transactions.holds
+    hold, of_backup = (
+        holds.acquire(kind, "ann", at=None, ttl_ms=600_000) for kind in ("reader", BACKUP)
+    )
+    ahead = Store(store.address)
+    ahead.wall_ms = store.wall_ms + 3_600_000
+    assert ahead.transactions.holds.cleaning_limit() is None  # the backup goes on
+    own = ahead.transactions.holds.acquire("reader", "bob", at=None, ttl_ms=1)
+    with pytest.raises(Conflict, match=f"hold {hold.hold_id} of ann"):
+        ahead.transactions.holds.raise_low_watermark(hold.at)
+    for node in (ahead, store):
+        assert node.transactions.holds.list() == (hold, of_backup, own)
+        assert node.transactions.holders().holds == 3
+        assert node.transactions.statistics().low_watermark <= hold.at
+    assert holds.renew(hold.hold_id, ttl_ms=600_000).at == hold.at
+    ahead.database.close()
 
 
 def in_use(store: Store, *, days: int) -> None:

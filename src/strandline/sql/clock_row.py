@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from strandline.clock import HybridClock, Timestamp, milliseconds
+from strandline.clock import HybridClock, Timestamp, milliseconds, timestamp
 from strandline.sql.schema_versions import LOOKS_ROW, WRITES_ROW
 from strandline.sql.statements import Query, run, value
 
@@ -43,6 +43,7 @@ _TAKE_ABOVE_BOTH = (
     " UNION ALL SELECT CAST(? AS BIGINT))"
     " AS candidates) WHERE id = {} RETURNING time"
 )
+_SERVER_CLOCK = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 _HIGHEST = f"SELECT max(time) FROM strandline_clock WHERE id IN ({WRITES_ROW}, {LOOKS_ROW})"
 
 
@@ -122,6 +123,17 @@ def highest_time(connection: Connection) -> Timestamp:
 def present_time(connection: Connection, clock: HybridClock) -> Timestamp:
     """The later of the clock's time and the store's."""
     return max(clock.current(), stored_time(connection))
+
+
+def expiry_time(connection: Connection, now: Timestamp) -> Timestamp:
+    """``now``, or the time of the server's clock if that is earlier.
+
+    What expires for all nodes is compared with it: the clock of one node may be ahead. For a file,
+    it is ``now``, because its processes share one clock.
+    """
+    if connection.dialect.name != "postgresql":
+        return now
+    return min(now, timestamp(value(connection, _SERVER_CLOCK)))
 
 
 def accepted_time(connection: Connection) -> Timestamp:

@@ -15,7 +15,7 @@ from enum import Enum
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, format_timestamp, timestamp
-from strandline.sql import run, value
+from strandline.sql import expiry_time, run, value
 from strandline.transactions import records
 from strandline.transactions.holds import watermark_at
 from strandline.transactions.list_records import min_open_txn
@@ -92,15 +92,16 @@ def read_holders(
 ) -> Holders:
     """The holders at ``now``. ``has_locks`` False says that the lock tables do not exist yet."""
     lowest = watermark_at(connection, now, retention_ms=retention_ms)
+    expired_by = expiry_time(connection, now)
     return Holders(
         low_watermark=lowest,
         min_open_txn=min_open_txn(connection),
         transactions=records.open_count(connection),
-        holds=value(connection, f"SELECT count(*) {_LIVE_HOLDS}", (now, lowest)),
+        holds=value(connection, f"SELECT count(*) {_LIVE_HOLDS}", (expired_by, lowest)),
         locks=value(connection, "SELECT count(*) FROM lock_request") if has_locks else 0,
         holders=(
             *_transactions(connection),
-            *_holds(connection, now, lowest),
+            *_holds(connection, expired_by, lowest),
             *(_locks(connection) if has_locks else ()),
         ),
     )
@@ -140,8 +141,8 @@ _LIVE_HOLDS = "FROM hold WHERE expires > ? AND time >= ?"
 _HOLDS = f"SELECT hold_id, kind, owner, time, expires {_LIVE_HOLDS} ORDER BY time, hold_id LIMIT ?"
 
 
-def _holds(connection: Connection, now: Timestamp, lowest: Timestamp) -> list[Holder]:
-    rows = run(connection, _HOLDS, (now, lowest, MAX_HOLDERS))
+def _holds(connection: Connection, expired_by: Timestamp, lowest: Timestamp) -> list[Holder]:
+    rows = run(connection, _HOLDS, (expired_by, lowest, MAX_HOLDERS))
     return [
         Holder(
             HolderType.HOLD,

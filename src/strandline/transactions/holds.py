@@ -19,6 +19,8 @@ What must stay true:
   clock was wrong, all is kept as long as if it had been right. Rejected: to leave out one leap, as
   a store with a wrong clock may rest, too; and all, as a store that is used once a week would keep
   years of history.
+* A node whose clock is ahead of the others' ends no hold early: a hold of a store on a server
+  expires by the server's clock, unless the store's time is behind it.
 * A hold that has expired is gone for every reader at once, whether or not its row still exists. So
   is a hold that the watermark has passed, because its history may be gone, even if a clock says
   that it has not expired.
@@ -51,6 +53,7 @@ from strandline.sql import (
     PATIENCE,
     Database,
     change,
+    expiry_time,
     first_row,
     present_time,
     run,
@@ -145,7 +148,7 @@ class Holds:
         with self._database.write(deadline=time.monotonic() + timeout) as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
-            change(connection, _FORGET_EXPIRED, (now,))
+            change(connection, _FORGET_EXPIRED, (expiry_time(connection, now),))
             lowest = self._raise_watermark(connection, now)
             at = now if at is None else at
             if at < lowest:
@@ -188,8 +191,8 @@ class Holds:
         """The holds that have not expired, oldest time first."""
         with self._database.read() as connection:
             lowest = _given_watermark(connection)
-            present = present_time(connection, self._clock)
-            rows = run(connection, f"{_LIVE} ORDER BY time, hold_id", (present, lowest))
+            expired_by = expiry_time(connection, present_time(connection, self._clock))
+            rows = run(connection, f"{_LIVE} ORDER BY time, hold_id", (expired_by, lowest))
             return tuple(Hold(*row) for row in rows)
 
     def cleaning_limit(self, *, dry_run: bool = False) -> Timestamp | None:
@@ -209,7 +212,7 @@ class Holds:
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
-            change(connection, _FORGET_EXPIRED, (now,))
+            change(connection, _FORGET_EXPIRED, (expiry_time(connection, now),))
             return _limit(connection, now, self._raise_watermark(connection, now))
 
     def outlast_leap(self) -> None:
@@ -251,6 +254,7 @@ class Holds:
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
+            expired_by = expiry_time(connection, now)
             stored_watermark = _given_watermark(connection)
             oldest = f"{_LIVE} AND time <= ? ORDER BY time, hold_id LIMIT 1"
             needs = [
@@ -261,7 +265,8 @@ class Holds:
                     " renewed)",
                 )
                 for hold in (
-                    Hold(*row) for row in run(connection, oldest, (now, stored_watermark, to))
+                    Hold(*row)
+                    for row in run(connection, oldest, (expired_by, stored_watermark, to))
                 )
             ]
             oldest_begin = records.oldest_begin(connection)
@@ -317,7 +322,8 @@ def _lowest(
 ) -> Timestamp:
     """See `watermark_at`."""
     needed = [_time_before(now, retention_ms, leaps=leaps)]
-    oldest_hold = value(connection, "SELECT min(time) FROM hold WHERE expires > ?", (now,))
+    expired_by = expiry_time(connection, now)
+    oldest_hold = value(connection, "SELECT min(time) FROM hold WHERE expires > ?", (expired_by,))
     if oldest_hold is not None:
         needed.append(Timestamp(oldest_hold))
     oldest_begin = records.oldest_begin(connection)
@@ -347,7 +353,7 @@ def _limit(connection: Connection, now: Timestamp, lowest: Timestamp) -> Timesta
 def is_backed_up(connection: Connection, now: Timestamp) -> bool:
     """Whether a backup is running: the files that it has listed must stay until they are copied."""
     backups = "SELECT 1 FROM hold WHERE kind = ? AND expires > ? LIMIT 1"
-    return value(connection, backups, (BACKUP, now)) is not None
+    return value(connection, backups, (BACKUP, expiry_time(connection, now))) is not None
 
 
 def _given_watermark(connection: Connection) -> Timestamp:
@@ -391,7 +397,7 @@ def _live(connection: Connection, hold_id: int, now: Timestamp) -> Hold:
             f"hold {hold_id} does not exist: it was released, or it expired; take a new one"
         )
     hold = Hold(*row)
-    if hold.expires <= now or hold.at < _given_watermark(connection):
+    if hold.expires <= expiry_time(connection, now) or hold.at < _given_watermark(connection):
         raise HoldExpired(
             f"hold {hold_id} of {hold.owner!r} expired at {format_timestamp(hold.expires)}, and "
             "its history may be gone; take a new one and renew it in time"
