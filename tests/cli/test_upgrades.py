@@ -42,7 +42,10 @@ def forget_the_format(store: Path | str) -> None:
 
     with database_of(store, read_only=False) as database, log_of(store, database) as log:
         durable_state(log).edit(
-            forget, member="a test", raise_fence=raises_fence_of(database), author="ann"
+            forget,
+            member="a test",
+            raise_fence=raises_fence_of(database, HybridClock()),
+            author="ann",
         )
 
 
@@ -140,7 +143,10 @@ def test_a_system_view_renamed_by_hand_is_added_again(tmp_path: Path) -> None:
 
     with database_of(tmp_path, read_only=False) as database, log_of(tmp_path, database) as log:
         durable_state(log).edit(
-            rename, member="a test", raise_fence=raises_fence_of(database), author="ann"
+            rename,
+            member="a test",
+            raise_fence=raises_fence_of(database, HybridClock()),
+            author="ann",
         )
     assert "a node would update 1 system view" in run("upgrade-check", tmp_path)
     Node.open(tmp_path).close()
@@ -177,7 +183,10 @@ def test_reading_commands_write_nothing_to_etcd_even_if_one_log_of_a_shadow_is_b
         place = LogPlace(database, address_of(address), HybridClock())
         first = open_log(deciding_part(log), place, opened).log
         durable_state(first).edit(
-            put_note, member="a test", raise_fence=raises_fence_of(database), author="ann"
+            put_note,
+            member="a test",
+            raise_fence=raises_fence_of(database, HybridClock()),
+            author="ann",
         )
 
     def stored() -> list[dict[str, object]]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from strandline.catalog.commands import DropTable, RenameTable
+from strandline.clock import HybridClock
 from strandline.config import Settings
 from strandline.durable.log_copy import LogCopy
 from strandline.errors import (
@@ -264,7 +265,9 @@ def test_a_backup_in_which_the_catalog_of_etcd_has_a_newer_epoch_than_the_rows_i
 
         def then_an_epoch_begins(*arguments: Any) -> None:
             copy_database(*arguments)
-            open_newer_epoch(node.catalogs.state.log, node.database, 0, member="another")
+            open_newer_epoch(
+                node.catalogs.state.log, node.database, HybridClock(), 0, member="another"
+            )
             node.catalogs.sync()
 
         monkeypatch.setattr(taking, "copy_database", then_an_epoch_begins)

@@ -70,6 +70,7 @@ def joined_in(log: UpdateLog, place: LogPlace, *, delay_ms: int = 0) -> DurableC
     return join_or_create(
         log,
         place.database,
+        place.clock,
         member="m",
         delay_ms=delay_ms,
         skew_ms=0,

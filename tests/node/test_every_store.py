@@ -469,6 +469,22 @@ def test_an_unmounted_warehouse_is_refused_and_not_recreated(
     Node.open(on_servers.address, settings=on_servers.settings).close()
 
 
+def test_a_node_that_cannot_reach_the_warehouse_takes_nothing_over(
+    on_servers: EmptyStore, tmp_path: Path
+) -> None:
+    newer = replace(on_servers.settings, deploy_generation=2)
+    elsewhere = replace(newer, warehouse=str(tmp_path / "other"))
+    with Node.open(on_servers.address, settings=on_servers.settings) as node:
+        (tmp_path / "warehouse").rename(tmp_path / "away")
+        with pytest.raises(CorruptData, match="mount it"):
+            Node.open(on_servers.address, settings=newer)
+        (tmp_path / "away").rename(tmp_path / "warehouse")
+        with pytest.raises(StoreMoved, match="are in"):
+            Node.open(on_servers.address, settings=elsewhere)
+        assert durable_state(node._opened_store.catalog_log.log).epoch() == 1
+        node.session(user="ann").begin()
+
+
 def test_no_folder_is_changed_while_the_warehouse_of_a_running_node_is_unmounted(
     store: EmptyStore, tmp_path: Path
 ) -> None:

@@ -11,9 +11,17 @@ import pytest
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
+from strandline.clock import system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, UpdateLog, durable_state
-from strandline.errors import CorruptData, Fenced, InvalidInput, UnknownOutcome, WrongEnvironment
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    InvalidInput,
+    UnknownOutcome,
+    WrongClock,
+    WrongEnvironment,
+)
 from strandline.fencing import FenceToken
 from strandline.node import Node, membership
 from strandline.sql import Database, FenceRow
@@ -221,6 +229,19 @@ def test_a_node_of_a_newer_deploy_generation_takes_over_the_store(folder: Path) 
         assert not newer.replaced.done()
     with Node.open(folder) as node:
         assert node.catalogs.present().schema("late") is not None
+
+
+def test_a_node_whose_clock_is_wrong_raises_no_fence(folder: Path) -> None:
+    def two_days_behind() -> int:
+        return system_wall_clock() - 2 * 86_400_000
+
+    second = Settings(deploy_generation=2)
+    with Node.open(folder) as node:
+        with pytest.raises(WrongClock, match="nothing was written"):
+            Node.open(folder, settings=second, wall=two_days_behind)
+        node.session(user="ann").begin()
+        with Node.open(folder, wall=two_days_behind):  # it can read
+            pass
 
 
 def test_a_starting_node_overtaken_by_a_newer_generation_takes_no_epoch(

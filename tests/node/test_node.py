@@ -457,3 +457,4 @@ def test_a_node_writes_its_cache_periodically(tmp_path: Path) -> None:
 def test_an_invalid_cache_folder_is_refused(tmp_path: Path, folder: str) -> None:
     with pytest.raises(InvalidInput, match="name the absolute path"):
         Node.open(tmp_path, settings=Settings(cache_folder=folder), keeps_cache=True)
+    assert not [*tmp_path.iterdir()]  # no store was created, and none would be taken over

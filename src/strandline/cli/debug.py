@@ -17,6 +17,7 @@ from strandline.catalog import editing
 from strandline.catalog.rules import Key
 from strandline.cli.options import STORE, USER, Store
 from strandline.cli.stores import database_of, log_of, reading
+from strandline.clock import HybridClock
 from strandline.durable import CatalogTransaction, durable_state
 from strandline.durable.collections import Collection
 from strandline.durable.opening import Fill
@@ -175,7 +176,7 @@ def _apply(store: Store, kind: Collection, key: Key, change: Fill, *, user: str)
         state = durable_state(log).edit(
             noting,
             member=new_member_id(),
-            raise_fence=raises_fence_of(database),
+            raise_fence=raises_fence_of(database, HybridClock()),
             author=user,
         )
     (previous,) = before

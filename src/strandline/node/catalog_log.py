@@ -460,7 +460,7 @@ def finish_move(place: LogPlace, present: RememberedLog) -> RememberedLog:
             log,
             present.sealed_epoch,
             member=new_member_id(),
-            raise_fence=raises_fence_of(place.database),
+            raise_fence=raises_fence_of(place.database, place.clock),
         )
     return remember(place, replace(present, former="", sealed_epoch=0), instead_of=present)
 

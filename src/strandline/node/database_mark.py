@@ -114,7 +114,7 @@ class DatabaseMark:
         if is_whole:
             return
         generation = durable_state(log).deploy_generation() or 0
-        open_newer_epoch(log, database, generation, member=new_member_id())
+        open_newer_epoch(log, database, clock, generation, member=new_member_id())
         with database.write() as connection:
             clock.update(mark_time)
             take_time(connection, clock, bounded=False)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from strandline.catalog import initial_catalog
+from strandline.clock import HybridClock
 from strandline.durable import (
     CatalogTransaction,
     DurableCatalogState,
@@ -34,7 +35,7 @@ from strandline.durable.opening import RaiseFence
 from strandline.durable.state import token_with_holder
 from strandline.errors import Conflict, Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql import Database, FenceRow
+from strandline.sql import Database, FenceRow, check_time
 
 ATTEMPTS = 20
 
@@ -54,6 +55,7 @@ def new_member_id() -> str:
 def join_or_create(
     log: UpdateLog,
     database: Database,
+    clock: HybridClock,
     *,
     member: str,
     delay_ms: int,
@@ -69,7 +71,7 @@ def join_or_create(
     another log than ``log``. The transaction that writes a fence calls it, so of
     two catalogs that are created at once in different logs, only the remembered one gets a fence.
     """
-    raise_fence = raises_fence_of(database, require_log)
+    raise_fence = raises_fence_of(database, clock, require_log)
     initialize = initial_catalog(
         delay_ms=delay_ms, skew_ms=skew_ms, default_location=default_location
     )
@@ -144,14 +146,21 @@ def _joined(
     return state
 
 
-def raises_fence_of(database: Database, require_log: RequireLog = accept_log) -> RaiseFence:
-    """Return a function that raises the fence of the object store, before that of the log."""
+def raises_fence_of(
+    database: Database, clock: HybridClock, require_log: RequireLog = accept_log
+) -> RaiseFence:
+    """Return a function that raises the fence of the object store, before that of the log.
+
+    It raises `WrongClock` if the log would refuse the append, which would leave the fence half
+    raised.
+    """
 
     def raise_fence(token: FenceToken, environment: str | None) -> None:
         if environment is None:
             return
         with database.write() as connection:
             require_log(connection)
+            check_time(connection, clock)
             FenceRow.initialize(connection, environment, token)
 
     return raise_fence
@@ -176,13 +185,13 @@ def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | 
 
 
 def open_newer_epoch(
-    log: UpdateLog, database: Database, deploy_generation: int, *, member: str
+    log: UpdateLog, database: Database, clock: HybridClock, deploy_generation: int, *, member: str
 ) -> None:
     """Open a newer epoch in both halves of the store. It fences every node, and each joins it."""
     durable_state(log).open(
         member=member,
         initialize=_not_empty,
-        raise_fence=raises_fence_of(database),
+        raise_fence=raises_fence_of(database, clock),
         deploy_generation=deploy_generation,
     )
 
@@ -220,7 +229,9 @@ def _agree(
         if fence is not None:
             FenceRow.check(connection, environment=environment, token=state.token)
     if fence is None:  # the process that created the catalog ended before it wrote the fence
-        raises_fence_of(database, require_log)(state.token, environment)
+        with database.write() as connection:
+            require_log(connection)
+            FenceRow.initialize(connection, environment, state.token)
     _refuse_older_catalog(database, state.log)
 
 

@@ -7,6 +7,7 @@ serving only adds listeners (`strandline.node.server`). Several nodes may have o
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -125,6 +126,7 @@ class Node:
         state = join_or_create(
             store.catalog_log.log,
             store.database,
+            store.clock,
             member=member,
             delay_ms=store.delay_ms,
             skew_ms=store.skew_ms,
@@ -283,6 +285,8 @@ class Node:
         `WrongEnvironment`, and `StoreMoved` if the store is not at its recorded place.
         """
         settings = settings or Settings()
+        if keeps_cache:
+            _require_cache_folder(settings.cache_folder)
         opened_store = open_store(store, settings=settings, wall=wall, check=background)
         try:
             node = cls(
@@ -380,11 +384,6 @@ class Node:
         environment = self.catalogs.state.environment or ""
         if settings.cache_folder:
             path = Path(settings.cache_folder) / f"{environment}.cache"
-            if not path.parent.is_dir() or not path.is_absolute():
-                raise InvalidInput(
-                    f"cache_folder is {settings.cache_folder!r}; name the absolute path of an "
-                    "existing folder"
-                )
         elif folder is not None:
             path = folder / CACHE_FILE
         else:
@@ -422,8 +421,8 @@ class Node:
                 " node raises both",
                 half_raised_fence,
             )
-            generation = state.token.deploy_generation
-            open_newer_epoch(state.log, self.database, generation, member=state.member)
+            log, generation = state.log, state.token.deploy_generation
+            open_newer_epoch(log, self.database, self._clock, generation, member=state.member)
             self.catalogs.sync()
             half_raised_fence = None
         self._half_raised = half_raised_fence
@@ -508,3 +507,11 @@ class Node:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _require_cache_folder(folder: str) -> None:
+    """Raise `InvalidInput` unless ``folder`` is empty or can be the `Settings.cache_folder`."""
+    if folder and not (os.path.isabs(folder) and os.path.isdir(folder)):
+        raise InvalidInput(
+            f"cache_folder is {folder!r}; name the absolute path of an existing folder"
+        )

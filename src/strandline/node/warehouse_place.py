@@ -30,7 +30,7 @@ from strandline.metastore.store.warehouse import make_folders, sync_folder
 from strandline.node import place
 from strandline.node.address import DATABASE_FILE
 from strandline.node.place import RecordedPlace
-from strandline.sql import Database
+from strandline.sql import Database, FenceRow
 
 MARKER = ".strandline-store"
 
@@ -47,11 +47,18 @@ class WarehousePlace:
     names: tuple[str, ...] = ()
 
     def refuse_foreign(self, *, is_new: Callable[[], bool]) -> None:
-        """Raise `WrongEnvironment` if a new store would take the warehouse of another store.
+        """Raise if the folder is not that of the store, before this node joins it or takes it over.
 
-        Raises `InvalidInput` if the folder of a new store is inside the folder of another store.
-        ``is_new`` returns whether the database has no store yet.
+        Raises what `claim` raises, `WrongEnvironment` if a new store would take the warehouse of
+        another store, and `InvalidInput` if the folder of a new store is inside the folder of
+        another store. ``is_new`` returns whether the database has no store yet.
         """
+        recorded = recorded_warehouse(self.database)
+        with self.database.read() as connection:
+            fence = FenceRow.read(connection)
+        if recorded is not None and fence is not None:
+            self._require_same(recorded.path, os.path.realpath(self.folder))
+            self.check(fence.environment)
         environment = marked_environment(self.folder)
         # In this order: a node that creates this store writes the catalog before the marker.
         if environment is not None and is_new():
