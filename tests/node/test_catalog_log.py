@@ -100,7 +100,8 @@ def test_a_setting_that_names_another_log_than_the_stores_is_refused(
     with pytest.raises(InvalidInput, match="is kept in the log metastorage; leave catalog_log out"):
         Node.open(tmp_path / "s", settings=Settings(catalog_log=log_name))
     with pytest.raises(InvalidInput, match="catalog_log is 'tape'; it must be one of metastorage,"):
-        Node.open(tmp_path / "s", settings=Settings(catalog_log="tape"))
+        Node.open(tmp_path / "new", settings=Settings(catalog_log="tape"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_setting_that_names_another_place_than_that_of_the_blobs_is_refused(

@@ -234,7 +234,6 @@ def open_catalog_log(place: LogPlace, stack: ExitStack, *, wanted: str) -> Opene
     ``wanted`` is the name of the log, or empty for the one that the store remembers. Raises
     `InvalidInput` if the catalog of the store is in another log.
     """
-    refuse_unknown(wanted, option="catalog_log")
     present = remembered_log(place)
     if present is None or (wanted not in ("", present.name) and _is_empty(place, present.name)):
         chosen = wanted or DEFAULT

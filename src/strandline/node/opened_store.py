@@ -31,7 +31,7 @@ from strandline.metastorage import open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress, store_address
-from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log
+from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log, refuse_unknown
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.health import Check
 from strandline.node.place import settle
@@ -106,6 +106,7 @@ def open_store(
     `UnsupportedOperation` and `WrongEnvironment`.
     """
     address = store_address(store, settings)
+    refuse_unknown(settings.catalog_log, option="catalog_log")
     clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
     with ExitStack() as stack:
         if address.folder is not None:
