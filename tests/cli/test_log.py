@@ -105,6 +105,13 @@ def test_the_last_versions_are_shown_without_reading_those_long_before_them(
         assert min(starts) == lowest, options
 
 
+@pytest.mark.parametrize("number", [0, 10**20])
+def test_an_impossible_number_of_lines_is_refused(store: Path, number: int) -> None:
+    result = strandline("log", store, "--last", number)
+    assert result.exit_code == 2
+    assert f"{number} is not in the range" in result.stderr
+
+
 def test_an_empty_user_is_refused(store: Path) -> None:
     result = strandline("log", store, "--user", "")
     assert result.exit_code == 64

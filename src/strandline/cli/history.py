@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -190,7 +191,9 @@ def _before(verb: str, arguments: Arguments, name: str) -> str:
 @click.command()
 @STORE
 @OUTPUT
-@click.option("-n", "--last", type=click.IntRange(min=1), help="Show only the last N lines.")
+@click.option(
+    "-n", "--last", type=click.IntRange(1, sys.maxsize), help="Show only the last N lines."
+)
 @click.option("--since", metavar="POINT", help="Start at this version or time.")
 @click.option("--until", metavar="POINT", help="End at this version or time.")
 @click.option("--table", "table_name", metavar="NAME", help="Show only changes of schema.table.")
