@@ -18,7 +18,7 @@ def serve(say: Callable[[object], None], hear: Callable[[], Any], folder: str, s
             # The planted fault: answer for the present from memory, without a look at the log. The
             # applier would correct that sooner or later.
             node.catalogs.stop()
-            node.catalogs.present = node.catalogs.latest_catalog  # type: ignore[method-assign]
+            node.catalogs.present = node.catalogs.latest_catalog  # type: ignore[method-assign]  # the fault
         words: dict[str, Callable[..., Any]] = {
             "schemas": lambda: [
                 schema.name

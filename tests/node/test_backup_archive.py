@@ -142,7 +142,7 @@ def test_a_header_with_an_invalid_number_is_refused(
 
 
 def test_an_endless_chain_of_headers_is_refused(archive: Path, tmp_path: Path) -> None:
-    header = tarfile.TarInfo._create_pax_generic_header(  # type: ignore[attr-defined]
+    header = tarfile.TarInfo._create_pax_generic_header(  # type: ignore[attr-defined]  # private
         {"comment": "x"}, tarfile.XHDTYPE, "utf-8"
     )
     archive.write_bytes(header * 2000 + archive.read_bytes())

@@ -94,7 +94,7 @@ def test_the_first_to_commit_of_two_deletes_from_one_file_wins(tables: Tables) -
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3, 4).coalesce(1))
     tables.append("shop.t", numbers(tables, 11, 12).coalesce(1))
-    with pytest.raises(WriteConflict), tables.transaction() as second:  # noqa: SIM117
+    with pytest.raises(WriteConflict), tables.transaction() as second:  # noqa: SIM117 - the order matters
         with tables.transaction() as third:
             second.append("shop.t", numbers(tables, 99))
             assert second.delete("shop.t", "id = 1").rows == 1
@@ -294,7 +294,7 @@ def test_files_are_synced_before_they_are_staged(
         synced.add(os.fstat(descriptor).st_ino)
 
     def checked(*arguments: object, **options: object) -> int:
-        paths = [root, *(root / file.path for file in options["add"])]  # type: ignore[attr-defined]
+        paths = [root, *(root / file.path for file in options["add"])]  # type: ignore[attr-defined]  # a list of files
         paths += [path.parent for path in paths[1:]]
         missing.extend(str(path) for path in paths if path.stat().st_ino not in synced)
         return stage(*arguments, **options)  # type: ignore[arg-type]  # passed on

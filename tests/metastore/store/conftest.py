@@ -28,6 +28,6 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
 @pytest.fixture
 def in_folder(tmp_path: Path) -> Iterator[Lake]:
     ahead = [0]
-    wall = lambda: system_wall_clock() + ahead[0]  # noqa: E731
+    wall = lambda: system_wall_clock() + ahead[0]  # noqa: E731 - shorter than a function
     with Node.open(tmp_path / "lake", settings=SETTINGS, wall=wall) as node:
         yield Lake(node, ahead)

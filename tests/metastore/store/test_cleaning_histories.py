@@ -150,7 +150,7 @@ class History:
 
 def run_history(folder: Path, seed: int) -> None:
     ahead = [0]
-    wall = lambda: system_wall_clock() + ahead[0]  # noqa: E731
+    wall = lambda: system_wall_clock() + ahead[0]  # noqa: E731 - shorter than a function
     settings = replace(SETTINGS, notification_retention_ms=DAY)  # so transactions go as well
     with Node.open(folder, settings=settings, wall=wall) as node:
         History(Lake(node, ahead), seed).run()

@@ -65,7 +65,7 @@ def demo(
     """
     try:
         import pandas  # noqa: F401 - the step modules need both; say it before they fail
-        import pyspark  # noqa: F401
+        import pyspark  # noqa: F401 - as above
     except ImportError as error:
         raise UnsupportedOperation(
             f"the demo needs {error.name}; install it with: pip install 'strandline[demo]'"

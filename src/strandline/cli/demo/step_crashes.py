@@ -113,7 +113,7 @@ def _killed_between_files_and_store(
     restart.start()
     with (
         suppress(StrandlineError),
-        Tables(tables.spark, killing_session).transaction() as transaction,  # type: ignore[arg-type]
+        Tables(tables.spark, killing_session).transaction() as transaction,  # type: ignore[arg-type]  # the calls it makes
     ):
         transaction.append(PROBE, _one_row(tables, number))
     restart.join()
