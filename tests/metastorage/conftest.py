@@ -34,14 +34,15 @@ class Place:
         self,
         wall: ManualWall | None = None,
         *,
+        elapsed: ManualWall | None = None,
         port: int | None = None,
     ) -> Metastorage:
-        """Open the store as one more node, with that node's wall clock.
+        """Open the store as one more node, with that node's wall clock and the one that runs on.
 
         ``port`` is that of a proxy in front of the server.
         """
         kind = STORES[self.kind]
-        clock = HybridClock() if wall is None else HybridClock(wall)
+        clock = HybridClock() if wall is None else HybridClock(wall, elapsed=elapsed)
         address = self.address if port is None else kind.through(self.address, port)
         return self._open.enter_context(kind.open(address, clock))
 

@@ -98,6 +98,18 @@ def test_a_write_more_than_a_day_ahead_of_the_writers_clock_is_refused(place: Pl
     assert put(node, "a").time > written.time
 
 
+def test_a_write_by_a_clock_that_has_jumped_forward_is_refused(place: Place) -> None:
+    wall = ManualWall(1_000)
+    node = place.node(wall, elapsed=ManualWall(5))
+    put(node, "a")
+    wall.now += MAX_AHEAD_MS + 1
+    with pytest.raises(WrongClock, match="it jumped forward"):
+        put(node, "b")
+    assert node.get("b") is None
+    wall.now = 1_001
+    put(node, "b")
+
+
 def test_checks_and_writes_of_many_threads_have_one_order(place: Place, times: int) -> None:
     """A write that a check did not see must have a time after that of the check."""
     walls = [ManualWall(1_000), ManualWall(5_000), ManualWall(100)]
