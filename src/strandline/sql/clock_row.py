@@ -67,7 +67,8 @@ def take_time(
 def take_time_after_looks(connection: Connection, clock: HybridClock) -> Timestamp:
     """`take_time`, above the times of all looks that have ended.
 
-    An append holds the lock on the row of the looks, so no look is in progress. Raises `WrongClock`.
+    An append holds the lock on the row of the looks, so no look is in progress. Raises
+    `WrongClock`.
     """
     clock.check()
     new_time = Timestamp(value(connection, *time_after_looks_query(clock)))
