@@ -377,10 +377,10 @@ class Replica:
         """
         least, key = _answer_key(write_ids)
         answer = self.answers.get(kind, key)
-        if _serves(answer, by_partition):
+        if _serves(answer, by_partition=by_partition):
             return answer.rows
         answer = self._shown_by_another(kind, least)
-        if _serves(answer, by_partition):
+        if _serves(answer, by_partition=by_partition):
             self.answers.put(kind, key, answer)
             return answer.rows
         is_small = self.rows <= work.AT_ONCE  # the event loop reads these, and must not wait
@@ -493,7 +493,7 @@ def _map_of(values: Mapping[K, V]) -> Map[K, V]:
     return making.finish()
 
 
-def _serves(answer: Shown | None, by_partition: bool) -> TypeGuard[Shown]:
+def _serves(answer: Shown | None, *, by_partition: bool) -> TypeGuard[Shown]:
     return answer is not None and (answer.rows.is_partitioned or not by_partition)
 
 

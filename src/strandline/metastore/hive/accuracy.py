@@ -37,14 +37,14 @@ def with_accurate_counts(parameters: Properties) -> Properties:
     """Return the parameters after the rows and files were counted."""
     new_parameters = dict(parameters)
     _, columns = _read(new_parameters)
-    return properties(new_parameters | {ACCURATE: _text(True, columns)})
+    return properties(new_parameters | {ACCURATE: _text(columns, basic=True)})
 
 
 def with_accurate(parameters: Properties, columns: Iterable[str]) -> Properties:
     """Return the parameters after statistics of these columns were stored."""
     new_parameters = dict(parameters)
     basic, accurate = _read(new_parameters)
-    return properties(new_parameters | {ACCURATE: _text(basic, accurate | set(columns))})
+    return properties(new_parameters | {ACCURATE: _text(accurate | set(columns), basic=basic)})
 
 
 def without_accurate(parameters: Properties, columns: Collection[str]) -> Properties:
@@ -53,7 +53,7 @@ def without_accurate(parameters: Properties, columns: Collection[str]) -> Proper
     basic, accurate = _read(new_parameters)
     if accurate.isdisjoint(columns):
         return parameters
-    return properties(new_parameters | {ACCURATE: _text(basic, accurate - set(columns))})
+    return properties(new_parameters | {ACCURATE: _text(accurate - set(columns), basic=basic)})
 
 
 def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:
@@ -75,7 +75,7 @@ def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:
     )
 
 
-def _text(basic: bool, columns: Iterable[str]) -> str:
+def _text(columns: Iterable[str], *, basic: bool) -> str:
     value: dict[str, object] = {"BASIC_STATS": "true"} if basic else {}
     named = dict.fromkeys(sorted(columns), "true")
     return json.dumps(value | ({"COLUMN_STATS": named} if named else {}), separators=(",", ":"))
