@@ -32,6 +32,7 @@ from strandline.clock import (
 from strandline.durable import Frontier, MetastorageLog, SetBack, durable_state
 from strandline.errors import AlreadyExists, NotFresh, Unavailable, UnknownOutcome, VersionNotFound
 from strandline.metastorage import Head, SqlMetastorage
+from strandline.model.descriptors import ConfigEntry
 from strandline.sql import open_sqlite
 from tests.catalog.callers import wait_for
 from tests.conftest import ManualWall
@@ -655,6 +656,23 @@ def test_a_version_is_seen_although_the_log_has_lost_a_trim(
     reader.manager.sync()
     created(writer.manager, "other")
     assert reader.has("other")
+
+
+def test_a_node_that_slept_while_its_latest_version_was_trimmed_goes_on(new_node: Nodes) -> None:
+    """The log has no id of that version any more, because it was silent."""
+    sleeper, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    created(writer.manager, "kept")
+    state = durable_state(MetastorageLog(writer.store)).join(member="silent")
+    measuring = state.transaction(state.recovered[-1], author="system")
+    with measuring.entry("configure", {"name": "measured"}):
+        measuring.put(ConfigEntry("measured", "1"))
+    silent = state.commit_transaction(measuring)
+    sleeper.manager.sync()
+    assert sleeper.manager.latest_catalog().version == silent.version
+    assert state.compact(silent.version)
+    sleeper.passes(60_000)
+    created(writer.manager, "other")
+    assert sleeper.has("other")
 
 
 def test_changes_become_active_although_the_time_of_the_log_is_hours_ahead(

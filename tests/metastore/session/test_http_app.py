@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
@@ -312,11 +313,13 @@ def test_a_client_that_disconnects_within_its_body_does_not_affect_others(
 
 
 @contextmanager
-def half_sent(url: str, body: bytes, *, length: int) -> Iterator[socket.socket]:
-    """Yield a connection on which a part of a request was sent."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port))) as connection:
-        head = "POST /v1/begin HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+def sent(
+    url: str | httpx.URL, body: bytes, *, length: int | None = None, call: str = "begin"
+) -> Iterator[socket.socket]:
+    """Yield a connection on which a request, or with ``length`` a part of it, was sent."""
+    url, length = httpx.URL(url), len(body) if length is None else length
+    with socket.create_connection((url.host, url.port or 0), timeout=WAIT) as connection:
+        head = f"POST /v1/{call} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
         yield connection
 
@@ -328,13 +331,13 @@ def test_requests_whose_bodies_have_not_arrived_do_not_count_as_calls(node: Node
         ExitStack() as open_requests,
     ):
         for _ in range(20):
-            open_requests.enter_context(half_sent(url, b"{", length=2))
+            open_requests.enter_context(sent(url, b"{", length=2))
         assert client.post("begin", json={}).status_code == 200
 
 
 def test_a_request_whose_body_does_not_arrive_in_time_is_refused(node: Node) -> None:
     with serving(HttpApplication(node.metastore, body_seconds=0.05)) as url:
-        with half_sent(url, b"{", length=2) as connection:
+        with sent(url, b"{", length=2) as connection:
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"connection: close" in answer.lower()
@@ -349,7 +352,7 @@ def test_the_memory_of_incomplete_bodies_is_bounded_and_small_requests_are_serve
         serving(monitored(node, body_memory_bytes=pool)) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
     ):
-        with half_sent(url, b" " * 1_000_000, length=1_000_001):
+        with sent(url, b" " * 1_000_000, length=1_000_001):
             while client.get("statistics").json()["http"]["body_memory"] < pool / 2:
                 pass
             refused = client.post("begin", content=b" " * 1_000_000)
@@ -441,6 +444,12 @@ def test_requests_beyond_max_calls_are_refused(node: Node) -> None:
         assert client.get("statistics").json()["workers"]["refused"] == 2
 
 
+def test_a_full_node_refuses_a_call_before_its_body_arrives(node: Node) -> None:
+    application = HttpApplication(node.metastore, workers=Workers(max_calls=0), body_seconds=1)
+    with serving(application) as url, sent(url, b"{", length=2) as connection:
+        assert b'"overloaded"' in connection.recv(65536)
+
+
 def test_a_call_that_reads_begins_again_after_what_it_gave_way_to(
     node: Node, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,16 +479,21 @@ def test_a_call_that_reads_begins_again_after_what_it_gave_way_to(
 class SlowChildren:
     """Child processes that take until ``go`` for each task, and then answer with an empty object.
 
-    ``begun`` is released when a task begins.
+    ``begun`` is released when a task begins, and ``left`` has the tasks whose callers have left.
     """
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
         self.go = threading.Event()
+        self.left = SimpleQueue[str]()
 
     async def run(self, name: str, fields: Fields, data: Data, *, only_reads: bool) -> Reply:
         self.begun.release()
-        await asyncio.to_thread(self.go.wait, WAIT)
+        try:
+            await asyncio.to_thread(self.go.wait, WAIT)
+        except asyncio.CancelledError:
+            self.left.put(name)
+            raise
         return Reply({}, Content.of(b"{}"))
 
 
@@ -518,15 +532,36 @@ def test_a_client_that_leaves_makes_room_for_the_next_reader_of_the_whole_store(
     slow: tuple[SlowChildren, httpx.Client],
 ) -> None:
     children, client = slow
-    with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as leaving:
-        head = "POST /v1/verify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        leaving.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+    with sent(client.base_url, b"{}", call="verify"):
         assert children.begun.acquire(timeout=WAIT)
         assert client.post("dump", json={}).status_code == 503
     children.go.set()
     while (answer := client.post("dump", json={})).status_code == 503:
         pass
     assert answer.status_code == 200
+
+
+def test_a_long_write_is_not_given_up_when_its_client_leaves(
+    slow: tuple[SlowChildren, httpx.Client],
+) -> None:
+    children, client = slow
+    body = b"{}" + b" " * 33 * work.IN_THREAD
+
+    def body_memory() -> int:
+        held: int = client.get("statistics").json()["http"]["body_memory"]
+        return held
+
+    with ExitStack() as leaving:
+        for call in ("tables", "execute"):  # the last one leaves first
+            leaving.enter_context(sent(client.base_url, body, call=call))
+            assert children.begun.acquire(timeout=WAIT)
+        both = body_memory()
+    assert children.left.get(timeout=WAIT) == "tables"
+    assert 0 < body_memory() < both
+    children.go.set()
+    while body_memory():
+        pass
+    assert children.left.empty()
 
 
 def test_an_internal_failure_is_logged_and_its_details_are_not_sent(
