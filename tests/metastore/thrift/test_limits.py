@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -331,6 +332,52 @@ def test_a_connection_whose_message_stays_incomplete_is_closed(serve: Serve) -> 
         idle.sendall(request("get_all_databases"))
         assert len(read_messages(idle, 1)) == 1
     assert running.server.statistics().late_closed == 1
+
+
+def test_the_time_of_a_message_counts_from_its_first_byte(serve: Serve) -> None:
+    running, asked = serve(toy), request("get_all_databases")
+    with connect(running) as stream:
+        stream.sendall(asked)
+        read_messages(stream, 1)
+        (connection,) = running.server._connections
+        times = [running.on_loop(running.loop.time)]
+        for part in (asked[:9], asked[9:-1]):
+            before = running.on_loop(lambda: arrived(running))
+            stream.sendall(part)
+            while running.on_loop(lambda: arrived(running)) < before + len(part):
+                pass
+            times.append(running.on_loop(running.loop.time))
+        late = [running.on_loop(partial(connection.is_late, time)) for time in times]
+    assert late == [False, True, True]
+
+
+def test_a_handler_learns_that_its_client_has_left(serve: Serve) -> None:
+    asked, left = threading.Event(), threading.Event()
+
+    async def answer() -> list[str]:
+        asked.set()
+        await asyncio.to_thread(left.wait, 60)
+        return ["d1"]
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        connection.on_leave = left.set
+        return answer()
+
+    running = serve(handler)
+    with connect(running) as stream:
+        stream.sendall(request("get_all_databases"))
+        assert asked.wait(60)
+        reset(stream)
+        assert left.wait(60)
+
+
+def test_the_system_notices_clients_that_have_vanished(serve: Serve) -> None:
+    running = serve(toy)
+    with running.client() as client:
+        client.call("get_all_databases")
+        (connection,) = running.server._connections
+        handle = connection._transport.get_extra_info("socket")
+        assert handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 def test_a_connection_whose_client_stops_reading_is_closed(serve: Serve) -> None:
