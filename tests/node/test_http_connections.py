@@ -218,7 +218,18 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected() -> None:
         stream.recv(1)
         while not connections.counts.cut:
             clock.now += 30
-        assert connections.counts.late == 0
+        while connections.statistics().open:
+            pass
+        assert (connections.counts.late, connections.counts.cut) == (0, 1)
+
+
+def test_connections_that_have_ended_leave_room_for_others() -> None:
+    with watched(Clock(), max_connections=1) as (url, connections):
+        for _ in range(3):
+            assert httpx.get(f"{url}/3", trust_env=False).content == b"xxx"
+            while connections.statistics().open:
+                pass
+    assert connections.counts.refused == 0
 
 
 def test_a_new_connection_replaces_only_one_that_never_sent_a_whole_request() -> None:

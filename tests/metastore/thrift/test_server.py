@@ -435,11 +435,37 @@ def test_what_an_answered_request_took_is_freed_although_its_client_stays(serve:
 def test_a_client_that_has_closed_its_sending_side_is_still_answered(
     serve: Serve,
 ) -> None:
-    with connect(serve(toy)) as stream:
+    release = asyncio.Event()
+
+    async def wait() -> list[str]:
+        await release.wait()
+        return ["d1"]
+
+    running = serve(lambda *_: wait())
+    with connect(running) as stream:
         stream.sendall(request("get_all_databases", 1) + request("get_all_databases", 2))
         stream.shutdown(socket.SHUT_WR)
+        while not running.server.counters.requests:
+            pass
+        (connection,) = running.server._connections
+        while not running.on_loop(lambda: connection._ended):
+            pass
+        running.on_loop(release.set)
         assert len(read_messages(stream, 2)) == 2
         assert stream.recv(1) == b""
+
+
+def test_requests_that_wait_until_their_client_reads_are_answered_then(serve: Serve) -> None:
+    answer, count = Encoded(HIVE_CODEC.encode_result("get_database", {"name": "x" * 60_000})), 500
+    running = serve(lambda *_: answer)
+    with connect(running) as stream:
+        stream.sendall(request("get_database", name="d1") * count)
+        while not running.server.counters.requests:
+            pass
+        (connection,) = running.server._connections
+        while running.on_loop(lambda: connection._outgoing.writable):
+            pass
+        assert len(read_messages(stream, count)) == count
 
 
 def test_the_server_stops_reading_from_a_client_that_does_not_read(serve: Serve) -> None:
