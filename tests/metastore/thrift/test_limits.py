@@ -351,6 +351,46 @@ def test_the_time_of_a_message_counts_from_its_first_byte(serve: Serve) -> None:
     assert late == [False, True, True]
 
 
+def test_a_message_that_waits_for_a_running_request_is_not_late(serve: Serve) -> None:
+    release, asked = asyncio.Event(), request("get_all_databases")
+
+    async def wait() -> list[str]:
+        await release.wait()
+        return ["d1"]
+
+    running = serve(lambda *_: wait())
+    with connect(running) as stream:
+        stream.sendall(asked + asked[:-1])
+        while running.on_loop(lambda: arrived(running)) != len(asked) - 1:
+            pass
+        (connection,) = running.server._connections
+        before = running.on_loop(running.loop.time)
+        assert not running.on_loop(partial(connection.is_late, before))
+        running.on_loop(release.set)
+        assert len(read_messages(stream, 1)) == 1
+        after = running.on_loop(running.loop.time)
+        late = [running.on_loop(partial(connection.is_late, time)) for time in (before, after)]
+        assert late == [False, True]
+
+
+def test_a_client_that_reads_slowly_is_not_late(serve: Serve) -> None:
+    running = serve(toy)
+    with connect(running) as stream:
+        stream.sendall(request("get_all_databases"))
+        read_messages(stream, 1)
+        (connection,) = running.server._connections
+        transport = connection._transport
+        running.on_loop(lambda: transport.write(bytes(50_000_000)))
+        running.on_loop(partial(connection.is_late, 0))  # notes how much is unsent
+        before = running.on_loop(running.loop.time)
+        assert running.on_loop(partial(connection.is_late, before))
+        unsent = running.on_loop(transport.get_write_buffer_size)
+        while running.on_loop(transport.get_write_buffer_size) == unsent:
+            assert stream.recv(1024)
+        assert not running.on_loop(partial(connection.is_late, before))
+        reset(stream)
+
+
 def test_a_handler_learns_that_its_client_has_left(serve: Serve) -> None:
     asked, left = threading.Event(), threading.Event()
 
