@@ -139,11 +139,7 @@ class HttpConnections:
                 connection.transport.close()
 
     def _make_room(self) -> bool:
-        waiting = [
-            connection
-            for connection in self._open
-            if connection.awaits_client and not connection.has_asked
-        ]
+        waiting = (connection for connection in self._open if not connection.has_asked)
         longest = min(waiting, key=lambda connection: connection.waits_since, default=None)
         if longest is None or self.now() - longest.waits_since < self._displace_after:
             return False
@@ -310,11 +306,6 @@ class _HttpConnection(HttpToolsProtocol):
     def awaits_head(self) -> bool:
         """Whether the connection waits for the end of the next request's head."""
         return self.cycle is None or self.cycle.response_complete
-
-    @property
-    def awaits_client(self) -> bool:
-        """Whether the connection waits for the client to send something."""
-        return self.awaits_head or self.cycle.more_body
 
     def unread(self) -> bool:
         """Whether part of an answer is still unread by the client; notes when it last read."""
