@@ -269,7 +269,19 @@ def test_the_total_memory_of_partial_messages_is_bounded_and_small_requests_are_
     with connect(running) as third:
         third.sendall(large)
         assert len(read_messages(third, 1)) == 1
-    assert running.on_loop(running.server.statistics).request_memory == 0
+        assert running.on_loop(running.server.statistics).request_memory == 0
+
+
+def test_the_memory_of_a_message_includes_that_of_its_values(serve: Serve) -> None:
+    running = serve(toy, settings=ServerSettings(request_memory_bytes=ALLOWANCE))
+    message = empty_structs(30_000)
+    assert len(message) < ALLOWANCE / 2
+    with connect(running) as stream:
+        stream.sendall(message)
+        answer = read_messages(stream, 1)[0]
+        with pytest.raises(ThriftException, match=r"this node is full.*nothing was done"):
+            decode_result("get_all_databases", answer, at=decode_head(answer).body)
+    assert running.on_loop(running.server.statistics).full == 1
 
 
 def test_a_running_request_keeps_its_memory_after_its_client_disconnects(

@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
         try:
             self._server.memory.hold(self, total)
         except Unavailable as error:
-            self._refuse(error)
+            self._refuse(error, message)
             return False
         self._has_reserved = total >= ALLOWANCE
         return True
@@ -498,12 +498,15 @@ class Connection(asyncio.Protocol):
             self._answer(*request, _protocol_failure(error))
         self._close()
 
-    def _refuse(self, error: Unavailable) -> None:
-        """Tell the client that there is no memory for its request."""
+    def _refuse(self, error: Unavailable, message: bytes | None) -> None:
+        """Tell the client that there is no memory for its request, of which ``message`` is all."""
         if self._outgoing.in_work:  # an error cannot be sent in the middle of an answer
             self.abort()
             return
         request = self._scanner.broken()
+        if message is not None:
+            head = decode_head(message)
+            request = head.name, message[head.body - 4 : head.body]
         self._scanner, self._draining = Scanner(), True
         self._server.memory.release(self)
         _log.warning("refused a request from %s: %s", self.info.peer, error.message)
