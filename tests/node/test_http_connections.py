@@ -223,6 +223,53 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected() -> None:
         assert (connections.counts.late, connections.counts.cut) == (0, 1)
 
 
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+def test_an_answer_without_a_body_is_sent(more: bytes) -> None:
+    with watched(Clock()) as (url, _), connect(url) as stream:
+        stream.sendall(b"HEAD /5 HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n")
+        answer = stream.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+def test_a_client_that_waits_for_permission_to_send_its_body_gets_it() -> None:
+    with watched(Clock()) as (url, _), connect(url) as stream:
+        head = b"POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
+        stream.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        assert stream.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        stream.sendall(b"body")
+        assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_connection_is_not_idle_once_its_next_request_has_begun() -> None:
+    """Otherwise uvicorn would close it during that request."""
+    with watched(Clock()) as (url, connections), connect(url) as stream:
+        stream.sendall(get("1"))
+        while b"x" not in stream.recv(65536):
+            pass
+        (connection,) = connections._open
+        while connection.timeout_keep_alive_task is None:
+            pass
+        stream.sendall(b"GET /1")
+        while not connection._pending_bytes:
+            pass
+        assert connection.timeout_keep_alive_task is None
+
+
+def test_connections_are_watched_again_after_a_time_without_any() -> None:
+    clock = Clock()
+    with watched(clock) as (url, connections):
+        connect(url).close()
+        while not connections.counts.accepted or connections._watching is not None:
+            pass
+        with connect(url) as stream:
+            while connections.counts.accepted < 2:
+                pass
+            clock.now += 11.0
+            assert read_to_end(stream) == b""
+    assert connections.counts.late == 1
+
+
 def test_connections_that_have_ended_leave_room_for_others() -> None:
     with watched(Clock(), max_connections=1) as (url, connections):
         for _ in range(3):

@@ -336,6 +336,35 @@ def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_scanned
     assert called == []
 
 
+def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_decoded(
+    serve: Serve,
+) -> None:
+    called: list[str] = []
+    decodings: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        called.append(method)
+        return toy(connection, method, args)
+
+    def in_thread(connection: ConnectionInfo, decode: Callable[[], Any]) -> asyncio.Future[Any]:
+        decodings.append((asyncio.get_running_loop().create_future(), decode))
+        return decodings[-1][0]
+
+    running = serve(handler, in_thread=in_thread)
+    with connect(running) as stream:
+        names = ["x"] * 2_000
+        stream.sendall(request("get_partitions_by_names", db_name="d", tbl_name="t", names=names))
+        while not decodings:
+            pass
+        reset(stream)
+    while running.on_loop(lambda: running.server.statistics().connections):
+        pass
+    ((decoding, decode),) = decodings
+    running.on_loop(lambda: decoding.set_result(decode()))
+    running.on_loop(bool)
+    assert called == []
+
+
 def test_a_connection_whose_message_stays_incomplete_is_closed(serve: Serve) -> None:
     running = serve(toy, settings=ServerSettings(message_timeout=0.2))
     with connect(running) as slow, connect(running) as idle:

@@ -457,14 +457,16 @@ def test_a_client_that_has_closed_its_sending_side_is_still_answered(
 
 def test_requests_that_wait_until_their_client_reads_are_answered_then(serve: Serve) -> None:
     answer, count = Encoded(HIVE_CODEC.encode_result("get_database", {"name": "x" * 60_000})), 500
-    running = serve(lambda *_: answer)
+    running = serve(lambda *_: answer, settings=ServerSettings(max_pipelined_bytes=1_000))
     with connect(running) as stream:
-        stream.sendall(request("get_database", name="d1") * count)
+        asked = request("get_database", name="d1") * (count // 2)
+        stream.sendall(asked)
         while not running.server.counters.requests:
             pass
         (connection,) = running.server._connections
         while running.on_loop(lambda: connection._outgoing.writable):
             pass
+        stream.sendall(asked)
         for _ in range(count):
             running.on_loop(bool)
         assert running.server.counters.requests < count
