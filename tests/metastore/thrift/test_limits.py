@@ -267,8 +267,10 @@ def test_the_total_memory_of_partial_messages_is_bounded_and_small_requests_are_
     while running.on_loop(lambda: running.server.statistics().request_memory):
         pass
     with connect(running) as third:
-        third.sendall(large)
-        assert len(read_messages(third, 1)) == 1
+        third.sendall(request("get_database", 7, name="x" * (2 * ALLOWANCE)))
+        answer = read_messages(third, 1)[0]
+        with pytest.raises(ThriftException, match="does not exist"):
+            decode_result("get_database", answer, at=decode_head(answer).body)
         assert running.on_loop(running.server.statistics).request_memory == 0
 
 
