@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from sqlite3 import connect
 from typing import Any, cast
@@ -36,6 +37,7 @@ from strandline.node.address import DATABASE_FILE
 from strandline.node.http_connections import HttpConnections
 from strandline.node.server import _HttpServer, open_child
 from strandline.node.settings import REGISTRY
+from strandline.node.users import new_token
 from strandline.work.contents import Content
 from tests.log_lines import NEVER_SLOW_MS, log_lines
 from tests.metastore.session.served import listening_socket
@@ -263,6 +265,21 @@ def test_a_network_port_without_authentication_is_logged_as_a_warning(
     with log_lines() as lines:
         node_server._warn_of_open_ports(settings)
     assert [line["message"].partition(",")[0] for line in lines.of("node")] == warnings
+
+
+def test_a_node_has_the_hosts_and_the_users_of_its_settings(tmp_path: Path) -> None:
+    token = new_token(tmp_path / "users", "ann")
+    settings: dict[str, Any] = {
+        "users": (tmp_path / "users").read_text(),
+        "allowed_hosts": ("lake.example",),
+        "thrift_host": "127.0.0.2",
+    }
+    with closing(ServedNode(new_store("folder", tmp_path), **settings)) as node:
+        assert node.thrift_address.startswith("127.0.0.2:")
+        call = partial(httpx.post, f"{node.url}/v1/tables", json={"schema": "default"})
+        assert call().status_code == 401
+        for host, status in (("lake.example", 200), ("other.example", 403)):
+            assert call(auth=("ann", token), headers={"Host": host}).status_code == status
 
 
 def test_a_node_with_few_descriptors_refuses_connections_and_goes_on(tmp_path: Path) -> None:
