@@ -54,9 +54,11 @@ class Watched(LocalSession):
     def __init__(self, node: Node) -> None:
         super().__init__(node.metastore, user="ann")
         self.beaten = threading.Semaphore(0)
+        self.beaten_ids: list[int] = []
         self.before_beat: Callable[[], None] = lambda: None
 
     def heartbeat(self, txn_id: int) -> None:
+        self.beaten_ids.append(txn_id)
         try:
             self.before_beat()
             super().heartbeat(txn_id)
@@ -204,11 +206,12 @@ def test_a_transaction_that_is_kept_alive_outlives_its_timeout(
 def test_one_keep_alive_serves_many_transactions(quick_session: Watched) -> None:
     with KeepAlive(quick_session) as keep_alive:
         with (
-            transaction_scope(quick_session, keep_alive=keep_alive),
-            transaction_scope(quick_session, keep_alive=keep_alive),
+            transaction_scope(quick_session, keep_alive=keep_alive) as one,
+            transaction_scope(quick_session, keep_alive=keep_alive) as other,
         ):
             assert keep_alive.statistics().watched == 2
             quick_session.wait_for_beats(4)
+        assert set(quick_session.beaten_ids) == {one.txn_id, other.txn_id}
         assert keep_alive.statistics().watched == 0
     assert keep_alive.statistics().beats >= 4
 
@@ -258,6 +261,60 @@ def test_a_transaction_survives_a_missed_heartbeat(quick: Node, quick_session: W
         with transaction_scope(quick_session, keep_alive=keep_alive):
             quick_session.wait_for_beats(6)
         assert (keep_alive.statistics().missed, keep_alive.statistics().lost) == (1, 0)
+
+
+def test_heartbeats_come_thrice_in_a_timeout_and_sooner_after_a_failed_one(
+    quick_session: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("strandline.metastore.session.keep_alive.time", clock)
+    period = TIMEOUT_MS / 1000 / 3
+    keep_alive = KeepAlive(quick_session)
+    keep_alive.stop()  # the test beats itself
+    transaction = quick_session.begin()
+    keep_alive.watch(transaction)
+    watched = keep_alive._watched[transaction.txn_id]
+    assert watched.due == 100.0 + period
+
+    def takes_a_second() -> None:
+        now[0] += 1.0
+
+    quick_session.before_beat = takes_a_second
+    keep_alive._beat(watched)
+    assert (watched.heard, watched.due) == (100.0, 100.0 + period)
+
+    def away() -> None:
+        raise Unavailable("the node is away")
+
+    quick_session.before_beat = away
+    for silence_ms, is_lost in ((TIMEOUT_MS - 1, False), (TIMEOUT_MS + 1, True)):
+        now[0] = 100.0 + silence_ms / 1000
+        keep_alive._beat(watched)
+        assert watched.due == now[0] + period / 4
+        assert (watched.failure is not None) == is_lost
+
+
+def test_a_transaction_that_begins_after_all_others_have_ended_is_kept_alive(
+    quick_session: Watched,
+) -> None:
+    idle = threading.Event()
+
+    class Changed(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is None:
+                idle.set()
+            return super().wait(timeout)
+
+    with KeepAlive(quick_session) as keep_alive:
+        keep_alive._changed = Changed()
+        with transaction_scope(quick_session, keep_alive=keep_alive):
+            quick_session.wait_for_beats(1)
+        assert idle.wait(WAIT)
+        while quick_session.beaten.acquire(blocking=False):
+            pass
+        with transaction_scope(quick_session, keep_alive=keep_alive):
+            quick_session.wait_for_beats(1)
 
 
 def test_a_refused_stage_leaves_the_transaction_usable(
