@@ -256,6 +256,21 @@ def test_a_connection_is_not_idle_once_its_next_request_has_begun() -> None:
         assert connection.timeout_keep_alive_task is None
 
 
+def test_the_time_for_a_head_begins_at_the_last_answer() -> None:
+    clock = Clock()
+    with watched(clock) as (url, connections), connect(url) as stream:
+        for _ in range(3):
+            stream.sendall(get("1"))
+            while b"x" not in stream.recv(65536):
+                pass
+            clock.now += 9.0
+            for _ in range(2):
+                watching = connections._watching
+                while connections._watching is watching:
+                    pass
+    assert connections.counts.late == 0
+
+
 def test_connections_are_watched_again_after_a_time_without_any() -> None:
     clock = Clock()
     with watched(clock) as (url, connections):

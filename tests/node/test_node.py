@@ -33,6 +33,7 @@ from strandline.metastore.cache import log_applier
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
+from strandline.node.chores import ChoreStatistics
 from strandline.sql import SqliteDatabase
 from strandline.work.following import FollowingThread
 from tests.metastore.dml import parameters
@@ -385,7 +386,26 @@ def test_a_node_cleans_aborted_transactions_of_its_own_and_of_earlier_processes(
         assert node.clean_aborted() == 1
         assert node.clean_aborted() == 0
         abort(node, table_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(node.aborted_rows, "clean", lambda **_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                node.clean_aborted()
         assert node.clean_aborted() == 1
+
+
+def test_a_node_repeats_its_background_work(tmp_path: Path) -> None:
+    with Node.open(tmp_path / "s", keeps_cache=True) as node:
+        chores = node.parts["chores"].statistics()
+    assert isinstance(chores, ChoreStatistics)
+    assert chores.failures.keys() == {
+        "looking for timed-out transactions",
+        "removing aborted rows",
+        "comparing the fences",
+        "finishing moves of partitions",
+        "cleaning",
+        "measuring the storage",
+        "writing the cache file",
+    }
 
 
 def test_a_failed_cleaning_is_logged_and_retried(

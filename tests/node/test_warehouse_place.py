@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from strandline.errors import InvalidInput, StoreMoved, WrongEnvironment
+from strandline.errors import CorruptData, InvalidInput, StoreMoved, WrongEnvironment
 from strandline.node.warehouse_place import MARKER, WarehousePlace, recorded_warehouse
 from strandline.sql import Database
 from strandline.sql.sqlite_database import open_url
@@ -76,3 +77,17 @@ def test_a_new_warehouse_inside_another_is_refused(tmp_path: Path, database: Dat
     with pytest.raises(InvalidInput, match=rf"inside {outer}, which is a folder of another store"):
         inner.refuse_foreign(is_new=lambda: True)
     inner.refuse_foreign(is_new=lambda: False)
+
+
+def test_a_folder_that_got_the_tables_of_another_store_is_refused(
+    tmp_path: Path, database: Database
+) -> None:
+    place = WarehousePlace(tmp_path, database)
+    place.claim(ENVIRONMENT, mode=MODE)
+    (tmp_path / MARKER).unlink()
+    with pytest.raises(CorruptData, match="is not the one of the store"):
+        place.check(ENVIRONMENT)
+    place.mark("another", mode=MODE)
+    for refused in (place.check, partial(place.claim, mode=MODE)):
+        with pytest.raises(WrongEnvironment, match="belongs to the store 'another'"):
+            refused(ENVIRONMENT)

@@ -13,6 +13,8 @@ from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTa
 from strandline.config import Settings
 from strandline.errors import (
     ObjectNotFound,
+    ProtocolError,
+    StrandlineError,
     TransactionFinished,
     Unavailable,
     UnknownOutcome,
@@ -315,6 +317,33 @@ def test_a_transaction_that_begins_after_all_others_have_ended_is_kept_alive(
             pass
         with transaction_scope(quick_session, keep_alive=keep_alive):
             quick_session.wait_for_beats(1)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        KeyboardInterrupt(),
+        ProtocolError("the answer cannot be read"),
+        StrandlineError("the node failed"),
+        UnknownOutcome("the answer was lost"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_transaction_with_a_stage_that_may_have_happened_can_only_be_aborted(
+    session: Watched, table_id: int, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    def fail(*_: object, **named: object) -> NoReturn:
+        raise failure
+
+    with (
+        pytest.raises(Unavailable, match="can only be aborted"),
+        transaction_scope(session) as transaction,
+    ):
+        with monkeypatch.context() as patch, pytest.raises(type(failure)):
+            patch.setattr(session, "stage", fail)
+            transaction.stage(table_id, add=[data("a")])
+        transaction.commit()
+    assert session.transaction(transaction.txn_id).state is TransactionState.ABORTED
 
 
 def test_a_refused_stage_leaves_the_transaction_usable(

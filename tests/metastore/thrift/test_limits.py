@@ -25,8 +25,12 @@ from strandline.metastore.thrift import (
     ConnectionInfo,
     ServerSettings,
     ThriftException,
+    ThriftServer,
 )
 from strandline.metastore.thrift.messages import CALL, decode_head, encode_message
+from strandline.metastore.thrift.serving import Outgoing
+from strandline.work.contents import Content
+from tests.metastore.thrift.conftest import dispatcher_of
 from tests.metastore.thrift.test_server import connect, read_messages, read_to_end, request, toy
 from tests.servers.thrift_client import decode_application_exception, decode_result
 
@@ -114,8 +118,8 @@ def test_the_total_memory_of_unread_answers_is_bounded(serve: Serve) -> None:
         assert refusal.value.name == "MetaException"
         assert small.call("get_all_databases") == ["d1"]
         assert len(read_messages(first, 1)[0]) > 20_000_000
-        second.sendall(asked)
-        assert len(read_messages(second, 1)[0]) > 20_000_000
+        second.sendall(asked + request("get_all_databases"))
+        assert len(read_messages(second, 2)[0]) > 20_000_000
     assert running.on_loop(running.server.statistics).answer_memory == 0
 
 
@@ -135,6 +139,41 @@ def test_the_answer_of_a_call_that_may_write_is_never_withheld(serve: Serve) -> 
         assert len(read_messages(first, 1)[0]) > 20_000_000
     statistics = running.on_loop(running.server.statistics)
     assert (statistics.answer_memory, statistics.full) == (0, 0)
+
+
+@pytest.mark.parametrize("client", ["reads", "has left", "is refused"])
+def test_a_long_answer_of_a_child_is_closed_however_it_ends(client: str) -> None:
+    written: list[bytes | memoryview] = []
+    sent: list[bool] = []
+
+    async def send() -> None:
+        settings = ServerSettings(answer_memory_bytes=1)
+        server = ThriftServer(dispatcher_of(toy), settings=settings)
+        server.loop = asyncio.get_running_loop()
+        outgoing = Outgoing(
+            server,
+            "client",
+            write=written.append,
+            sent=lambda: sent.append(True),
+            is_closed=lambda: client == "has left",
+        )
+        if client == "is refused":
+            server.answers.hold_answer("another", bytes(ALLOWANCE + 1), only_reads=True)
+            with pytest.raises(Overloaded):
+                outgoing.hold("get_all_tables", content)
+        else:
+            outgoing.hold("get_all_tables", content)
+            outgoing.send(b"head", content)
+        while outgoing.in_work:
+            await asyncio.sleep(0)
+        server.answers.release("another")
+        assert server.answers.taken == 0
+
+    content = Content.of(b"x" * (ALLOWANCE + 1))
+    asyncio.run(send())
+    assert content.fileno() == -1
+    answer = b"head" + b"x" * (ALLOWANCE + 1)
+    assert (b"".join(written), sent) == ((answer, [True]) if client == "reads" else (b"", []))
 
 
 def test_the_memory_of_an_answer_is_released_when_its_client_disconnects(
@@ -261,7 +300,9 @@ def test_the_total_memory_of_partial_messages_is_bounded_and_small_requests_are_
         ) as refused:
             decode_result("get_database", answer, at=head.body)
         assert refused.value.name == "MetaException"
+        second.sendall(half(large))  # the rest of its message is ignored
         assert small.call("get_all_databases") == ["d1"]
+        assert running.server.statistics().protocol_errors == 0
         assert running.server.statistics().full == 1
         assert running.server.statistics().request_memory <= settings.request_memory_bytes
     while running.on_loop(lambda: running.server.statistics().request_memory):
@@ -274,7 +315,10 @@ def test_the_total_memory_of_partial_messages_is_bounded_and_small_requests_are_
         assert running.on_loop(running.server.statistics).request_memory == 0
 
 
-def test_the_memory_of_a_message_includes_that_of_its_values(serve: Serve) -> None:
+def test_the_memory_of_a_message_includes_that_of_its_values(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.metastore.thrift.connection._DRAIN_SECONDS", 0.01)
     running = serve(toy, settings=ServerSettings(request_memory_bytes=ALLOWANCE))
     message = empty_structs(30_000)
     assert len(message) < ALLOWANCE / 2
@@ -283,6 +327,7 @@ def test_the_memory_of_a_message_includes_that_of_its_values(serve: Serve) -> No
         answer = read_messages(stream, 1)[0]
         with pytest.raises(ThriftException, match=r"this node is full.*nothing was done"):
             decode_result("get_all_databases", answer, at=decode_head(answer).body)
+        assert read_to_end(stream) == b""
     assert running.on_loop(running.server.statistics).full == 1
 
 
