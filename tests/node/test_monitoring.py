@@ -58,6 +58,11 @@ def test_health_is_checked_at_each_request_and_gives_reasons(
             status, body = health(url)
             assert (status, body["status"]) == (503, "failing")
             assert body["problems"] == [{"check": "store", "reason": "the store is away"}]
+            broken.setitem(node.health._checks, "store", lambda: 1 / 0)
+            status, body = health(url)
+            assert status == 503
+            reason = "the check failed with an internal error: ZeroDivisionError"
+            assert body["problems"] == [{"check": "store", "reason": reason}]
         assert health(url)[0] == 200
 
 

@@ -196,8 +196,14 @@ def test_a_retention_longer_than_all_timestamps_keeps_everything(node: Node) -> 
 
 
 @on_every_log
-def test_a_node_removes_records_older_than_its_retention_setting(store: stores.EmptyStore) -> None:
-    settings = replace(store.settings, storage_usage_interval_ms=0, storage_usage_retention_ms=1)
+@pytest.mark.parametrize(("retention_ms", "kept"), [(1, [3]), (0, [1, 2, 3])])
+def test_a_node_removes_records_older_than_its_retention_setting(
+    store: stores.EmptyStore, retention_ms: int, kept: list[int]
+) -> None:
+    """A retention of 0 keeps all."""
+    settings = replace(
+        store.settings, storage_usage_interval_ms=0, storage_usage_retention_ms=retention_ms
+    )
     with Node.open(store.address, settings=settings) as node:
         node.session(user="ann").execute([CreateSchema(name="s"), table("a")])
         for size in (1, 2):
@@ -206,7 +212,8 @@ def test_a_node_removes_records_older_than_its_retention_setting(store: stores.E
             wait_until(node, add_milliseconds(node.catalogs.present().time, 2))
         write(node, "s.a", "1", 3)
         node.storage.measure()
-        assert [usage.size_bytes for usage in node.session(user="ann").storage_usage("s.a")] == [3]
+        usages = node.session(user="ann").storage_usage("s.a")
+        assert [usage.size_bytes for usage in usages] == kept
 
 
 def test_a_leap_of_the_clock_does_not_age_the_records(tmp_path: Path) -> None:
