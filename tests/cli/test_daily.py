@@ -180,6 +180,7 @@ def test_trim_takes_a_version_or_a_time_and_prints_the_earliest_version(store: P
 def test_roles_are_created_altered_listed_and_dropped(store: Path) -> None:
     made = strandline("role", "create", store, "analysts", "--user", "root")
     assert made.stdout.splitlines() == ["version 9", "  create role analysts"]
+    assert lines("log", store)[-1]["author"] == "root"
     assert strandline("role", "create", store, "bob", "--superuser").exit_code == 0
     assert strandline("role", "grant", store, "analysts", "bob").exit_code == 0
     assert strandline("role", "grant", store, "analysts", "bob").stdout == (
@@ -191,6 +192,8 @@ def test_roles_are_created_altered_listed_and_dropped(store: Path) -> None:
     ]
     assert strandline("role", "alter", store, "bob", "--no-superuser").exit_code == 0
     assert "bob       no         yes       analysts" in strandline("role", "list", store).stdout
+    assert strandline("role", "alter", store, "bob", "--no-inherit").exit_code == 0
+    assert "bob       no         no        analysts" in strandline("role", "list", store).stdout
     assert strandline("role", "revoke", store, "analysts", "bob").exit_code == 0
     assert strandline("role", "drop", store, "bob").exit_code == 0
     assert strandline("role", "drop", store, "bob").exit_code == 66
