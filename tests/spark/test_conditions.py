@@ -1,0 +1,86 @@
+"""The bounds that a condition implies, as Spark analyzes it. No job runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from strandline.metastore.interface import ColumnBounds
+from strandline.spark.conditions import implied_bounds
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = {
+    "id": "BIGINT", "n": "INT", "s": "STRING", "c": "DECIMAL(5, 2)", "b": "BOOLEAN", "d": "DATE",
+    "t": "TIMESTAMP", "l": "TIMESTAMP_NTZ", "f": "DOUBLE", "g": "FLOAT", "x": "BINARY",
+}  # fmt: skip
+IDS = {name: number for number, name in enumerate(COLUMNS, start=1)}
+
+
+def bounds(column: str, lower: str | None = None, upper: str | None = None, **of: Any) -> Any:
+    return ColumnBounds(IDS[column], lower, upper, **of)
+
+
+IMPLIED: dict[str, list[ColumnBounds]] = {
+    "id > 5": [bounds("id", "6")],
+    "id <= 5": [bounds("id", None, "5")],
+    "5 < id": [bounds("id", "6")],
+    "5 > id": [bounds("id", None, "4")],
+    "5 >= id": [bounds("id", None, "5")],
+    "5 = ID": [bounds("id", "5", "5")],
+    "id <=> 5": [bounds("id", "5", "5")],
+    "CAST(id AS BIGINT) = 1": [bounds("id", "1", "1")],
+    "CAST(f AS INT) = 1": [],
+    "id > n": [],
+    "id = rand()": [],
+    "n = CAST('x' AS INT)": [],
+    "id > 1 AND s = 'a'": [bounds("id", "2"), bounds("s", "a", "a")],
+    "id > 1 OR s = 'a'": [],
+    "NOT id > 1": [],
+    "id BETWEEN 2 AND 4": [bounds("id", "2"), bounds("id", None, "4")],
+    "id + 1 BETWEEN 2 AND 4": [],
+    "id IN (7, 3, 15)": [bounds("id", "3", "15", values=("7", "3", "15"))],
+    "s IN ('b', 'a', 'B')": [bounds("s", "B", "b", values=("b", "a", "B"))],
+    "id IN (3, NULL)": [],
+    "id IN (3, n)": [],
+    "id NOT IN (3, 1)": [bounds("id", without=("3", "1"))],
+    "id NOT IN (3, NULL)": [],
+    "5 <> id": [bounds("id", without=("5",))],
+    "id <> n": [],
+    "s IS NULL": [bounds("s", null=True)],
+    "s IS NOT NULL": [bounds("s")],
+    "s <=> NULL": [bounds("s", null=True)],
+    "s LIKE 'ab%c'": [bounds("s", "ab", "ac")],
+    "s LIKE 'a_b'": [bounds("s", "a", "b")],
+    "s LIKE 'a!%b%' ESCAPE '!'": [bounds("s", "a", "b")],
+    "startswith(s, 'ab')": [bounds("s", "ab", "ac")],
+    "startswith('abc', s)": [],
+    "s NOT LIKE 'a%'": [],
+    "s > CAST(X'FF' AS STRING)": [],
+    "c > 1.25BD": [bounds("c", "1.25")],
+    "c = 1.5BD": [bounds("c", "1.50", "1.50")],
+    "b = true": [bounds("b", "true", "true")],
+    "d > DATE'2013-01-01'": [bounds("d", "2013-01-02")],
+    "d >= DATE'9999-12-31'": [bounds("d", "9999-12-31")],
+    "d > DATE'9999-12-31'": [],
+    "d <= DATE'0001-01-01'": [bounds("d", None, "0001-01-01")],
+    "d < DATE'0001-01-01'": [],
+    "d = current_date()": [],
+    "t > TIMESTAMP'2013-01-01 00:00:00Z'": [bounds("t", "2013-01-01T00:00:00.000001Z")],
+    "t > TIMESTAMP'+10000-01-01 00:00:00Z'": [],
+    "l < TIMESTAMP_NTZ'2013-01-01 00:00:00'": [bounds("l", None, "2012-12-31T23:59:59.999999")],
+    "f > 1.5D": [bounds("f", "1.5")],
+    "f = CAST('NaN' AS DOUBLE)": [],
+    "g <= 0.1F": [bounds("g", None, "0.10000000149011612")],
+    "x = X'01'": [],
+}  # fmt: skip
+
+
+def test_a_condition_implies_bounds_of_the_columns_that_it_compares_with_constants(
+    spark: SparkSession,
+) -> None:
+    rows = spark.createDataFrame([], ", ".join(f"{name} {of}" for name, of in COLUMNS.items()))
+    implied = {condition: list(implied_bounds(rows, condition, IDS)) for condition in IMPLIED}
+    assert implied == IMPLIED
