@@ -154,6 +154,13 @@ BAD_STAGINGS: dict[str, Callable[[], bytes]] = {
     "an id in its place that is none": lambda: WHOLE.replace(b"%020d" % 1, b"%20d" % 1),
     "an id in its place beyond 64 bits": lambda: WHOLE.replace(b"%020d" % 2, b"9" * 20),
     "compressed": lambda: staging(*FILE, [[]], [1], compression="zstd"),
+    "an id of thousands of digits": lambda: staging(txn_id="1" * 5_000),
+    "columns of another type": lambda: (
+        stream(DATA_FILES.set(2, pa.field("rows", pa.int32(), nullable=False)), metadata=IDS)
+        + rest()
+    ),
+    "a path that is not UTF-8": lambda: staging([1], ["name"], [1], [1], [""], [[]], [1]).replace(b"name", b"\xff" * 4),
+    "a partition that is none": lambda: staging([1], ["p"], [1], [1], [b"\xff"], [[]], [1]),
     "a path that is null": lambda: staging([1], [None], [1], [1], [""], [[]], [1]),
     "statistics that are null": lambda: staging(*FILE, [None], [1]),
     "a statistic that is null": lambda: staging(*FILE, [[None]], [1]),
@@ -228,7 +235,8 @@ def test_an_invalid_list_of_files_is_refused() -> None:
     with pa.ipc.new_stream(sink, pa.schema([("row_id", pa.int64())])):
         pass
     other = bytes(sink.getvalue())
-    for body in (b"", b"{}", b"\xff" * 100, whole[: len(whole) // 2], whole[:-20], other):
+    cut = whole[: len(whole) // 2], whole[:-20]
+    for body in (b"", b"{}", b"\xff" * 100, *cut, whole + b"x", other):
         with pytest.raises(InvalidInput, match="list of files"):
             read_files(body)
     swapped = pa.BufferOutputStream()
