@@ -159,7 +159,9 @@ BAD_STAGINGS: dict[str, Callable[[], bytes]] = {
         stream(DATA_FILES.set(2, pa.field("rows", pa.int32(), nullable=False)), metadata=IDS)
         + rest()
     ),
-    "a path that is not UTF-8": lambda: staging([1], ["name"], [1], [1], [""], [[]], [1]).replace(b"name", b"\xff" * 4),
+    "a path that is not UTF-8": lambda: staging([1], ["name"], [1], [1], [""], [[]], [1]).replace(
+        b"name", b"\xff" * 4
+    ),
     "a partition that is none": lambda: staging([1], ["p"], [1], [1], [b"\xff"], [[]], [1]),
     "a path that is null": lambda: staging([1], [None], [1], [1], [""], [[]], [1]),
     "statistics that are null": lambda: staging(*FILE, [None], [1]),
