@@ -6,8 +6,10 @@ import pytest
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.commands import (
+    AlterDefaultPrivileges,
     CommentOn,
     CreateIndex,
+    CreateRole,
     CreateSchema,
     DropSchema,
     DropTable,
@@ -17,7 +19,7 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.undo.reading import read_undrop
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
-from strandline.model.privileges import ObjectKind
+from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import create_table, create_view, table_of
 from tests.catalog.taking_back import run, undrop, visible
 from tests.catalog.test_undo import prepared
@@ -60,6 +62,23 @@ def test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version(
     assert table_of(after, "s.t") == table_of(before, "s.t")
     assert [index.name for index in after.indexes(table_of(after, "s.t").id)] == ["t_pk"]
     assert after.relation_names("s") == ["t", "v"]
+
+
+def test_a_restored_table_gets_no_default_privileges_although_its_batch_creates_another(
+    manager: CatalogManager,
+) -> None:
+    run(manager, CreateRole(name="bob"), create_table("s.t"))
+    before = table_of(manager.present(), "s.t")
+    run(manager, DropTable(schema="s", table="t"))
+    run(
+        manager,
+        AlterDefaultPrivileges(
+            kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="bob", schema="s"
+        ),
+    )
+    run(manager, create_table("s.u"), read_undrop(manager, "table", "s.t"))
+    assert table_of(manager.present(), "s.t") == before
+    assert table_of(manager.present(), "s.u").privileges
 
 
 def test_undrop_accepts_the_old_and_the_new_name_of_a_renamed_schema(

@@ -285,16 +285,23 @@ def test_cleaning_does_not_follow_links_out_of_the_table_folder(
 
 
 @pytest.mark.parametrize(
-    ("place", "is_own"), [("real.db/t", True), ("linked.db/t", False), ("real.db/t/part", False)]
+    ("place", "is_own"),
+    [
+        (Place.below("real.db/t"), True),
+        (Place.below("linked.db/t"), False),
+        (Place.below("real.db/t/part"), False),
+        (Place("/elsewhere/t"), False),
+        (Place("s3://bucket/t"), False),
+    ],
 )
 def test_only_folders_that_the_store_chose_and_no_link_leads_to_are_cleaned(
-    tmp_path: Path, place: str, is_own: bool
+    tmp_path: Path, place: Place, is_own: bool
 ) -> None:
     warehouse = tmp_path / "warehouse"
     (warehouse / "real.db" / "t" / "part").mkdir(parents=True)
     (warehouse / "linked.db").symlink_to(warehouse / "real.db")
     files = cleaned_files.CleanedFiles(StoreFolders(tmp_path))
-    with files.own_folder(Place.below(place)) as folder:
+    with files.own_folder(place) as folder:
         assert (folder is not None) == is_own
 
 

@@ -69,7 +69,7 @@ class CleanedFiles:
         """The descriptor of a table's folder, or None if it is not an own place or is missing."""
         with ExitStack() as stack:
             root = None
-            if place is not None and self._folders.reaches(place):
+            if place is not None:
                 try:
                     self._folders.verify(place)
                     root = open_folder(self._folders.path(place))
