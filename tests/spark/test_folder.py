@@ -61,6 +61,18 @@ def test_a_file_is_placed_in_the_moved_folder_if_the_folder_moves_meanwhile(
     assert not place.exists()
 
 
+def test_the_folder_of_a_table_stays_after_a_job_that_wrote_nothing(folder: TableFolder) -> None:
+    folder.discard_staging(folder.new_staging(4))
+    assert folder.path.is_dir()
+
+
+def test_a_closed_folder_closes_no_descriptor_of_others(folder: TableFolder, place: Path) -> None:
+    folder.close()
+    other = os.open(place, os.O_RDONLY)  # has the number of the one that was closed
+    folder.close()
+    os.close(other)
+
+
 @pytest.mark.parametrize("written_at", ["old place", "new place", "both"])
 def test_files_that_a_job_wrote_while_the_folder_moved_are_refused(
     folder: TableFolder, place: Path, written_at: str

@@ -37,7 +37,9 @@ def footer(schema: pa.Schema, *columns: list[Any] | pa.Array, **options: Any) ->
     return pq.read_metadata(buffer)
 
 
-def bounds(data_type: pa.DataType, values: list[Any], **options: Any) -> ColumnStatistics:
+def bounds(
+    data_type: pa.DataType, values: list[Any] | pa.Array, **options: Any
+) -> ColumnStatistics:
     (statistics,) = column_statistics(
         footer(pa.schema([field("a", data_type, 7)]), values, **options)
     )
@@ -82,8 +84,11 @@ def test_bounds_have_a_canonical_text_for_each_type(
     assert (statistics.lower, statistics.upper, statistics.nulls) == (lower, upper, 1)
 
 
-def test_statistics_of_row_groups_are_combined() -> None:
-    statistics = bounds(pa.int64(), [5, 6, None, None, 1, None], row_group_size=2)
+@pytest.mark.parametrize(
+    "values", [[5, 6, None, None, 1, None], [1, None, None, None, 6, 5]], ids=["falling", "rising"]
+)
+def test_statistics_of_row_groups_are_combined(values: list[int | None]) -> None:
+    statistics = bounds(pa.int64(), values, row_group_size=2)
     assert (statistics.lower, statistics.upper, statistics.nulls) == ("1", "6", 3)
 
 
@@ -103,7 +108,8 @@ def test_a_footer_without_statistics_gives_no_bounds_and_no_null_count() -> None
 
 
 def test_a_date_that_python_cannot_hold_has_no_bounds() -> None:
-    statistics = bounds(pa.date32(), [pa.scalar(4_000_000, pa.int32()).cast(pa.date32())])
+    days = pa.array([1, 4_000_000], pa.int32()).cast(pa.date32())
+    statistics = bounds(pa.date32(), days, row_group_size=1)
     assert (statistics.lower, statistics.upper, statistics.nulls) == (None, None, 0)
 
 
@@ -124,8 +130,9 @@ def test_nested_fields_have_statistics_but_values_in_lists_and_maps_have_none() 
     )
 
 
-def test_columns_without_ids_have_no_statistics() -> None:
-    metadata = footer(pa.schema([pa.field("a", pa.int32())]), [1])
+@pytest.mark.parametrize("column", [pa.field("a", pa.int32()), field("a", pa.int32(), -1)])
+def test_columns_without_ids_have_no_statistics(column: pa.Field) -> None:
+    metadata = footer(pa.schema([column]), [1])
     assert file_ids(metadata) == set()
     assert column_statistics(metadata) == ()
 

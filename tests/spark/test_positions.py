@@ -138,6 +138,17 @@ def test_a_truncated_delete_file_raises_an_error(folder: TableFolder) -> None:
         read_bitmaps(folder.path, [replace(row, bytes=0)], {1: 10})
 
 
+def test_a_flipped_bit_in_a_delete_file_raises_a_checksum_error(folder: TableFolder) -> None:
+    row = write_delete_file(folder, bitmaps_of(table([(1, 1)])), txn_id=1)
+    path = folder.path / row.path
+    column = pq.read_metadata(path).row_group(0).column(1)
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptData, match="CRC checksum"):
+        read_bitmaps(folder.path, [row], {1: 10})
+
+
 def test_a_delete_file_that_was_replaced_by_one_of_as_many_rows_raises_an_error(
     folder: TableFolder,
 ) -> None:
