@@ -61,8 +61,10 @@ def test_a_file_is_placed_in_the_moved_folder_if_the_folder_moves_meanwhile(
     assert not place.exists()
 
 
-def test_the_folder_of_a_table_stays_after_a_job_that_wrote_nothing(folder: TableFolder) -> None:
-    folder.discard_staging(folder.new_staging(4))
+def test_the_folder_of_a_table_stays_after_its_first_job_failed(folder: TableFolder) -> None:
+    staging = folder.new_staging(4)
+    write(folder.path / staging)
+    folder.discard_staging(staging)
     assert folder.path.is_dir()
 
 

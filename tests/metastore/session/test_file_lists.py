@@ -151,6 +151,10 @@ BAD_STAGINGS: dict[str, Callable[[], bytes]] = {
     "no ids": lambda: stream(DATA_FILES) + rest(),
     "an id that is none": lambda: staging(txn_id="1.5"),
     "an id beyond 64 bits": lambda: staging(table_id=str(2**63)),
+    "another key of an id": lambda: WHOLE.replace(b"table_id", b"table_no"),
+    "rows without a schema": lambda: staging(*FILE, [[]], [1])[
+        len(stream(DATA_FILES, metadata=IDS)) - 8 :
+    ],
     "an id in its place that is none": lambda: WHOLE.replace(b"%020d" % 1, b"%20d" % 1),
     "an id in its place beyond 64 bits": lambda: WHOLE.replace(b"%020d" % 2, b"9" * 20),
     "compressed": lambda: staging(*FILE, [[]], [1], compression="zstd"),
@@ -198,7 +202,7 @@ def test_a_staging_written_by_another_arrow_writer_is_read() -> None:
     }
 
 
-@pytest.mark.parametrize("txn_id", [2**63, -(2**63) - 1, "1", None])
+@pytest.mark.parametrize("txn_id", [2**63, -(2**63) - 1, "1", None, True])
 def test_the_ids_of_a_staging_are_whole_numbers_within_64_bits(txn_id: object) -> None:
     with pytest.raises(InvalidInput, match=r"txn_id is .*; give a whole number within 64 bits"):
         write_staging({"txn_id": txn_id, "table_id": 2, "add": (), "remove": (), "touch": ()})

@@ -12,9 +12,11 @@ import pytest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError, WriteConflict
 from strandline.metastore.session import HttpSession, LocalSession
+from strandline.metastore.session.staged_files import check_path, check_staging
 from strandline.metastore.store.rows import FILE_NUMBER_BITS as BITS
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
-from strandline.model.partitioning import PartitionValue
+from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
+from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 from strandline.model.types import BIGINT
 from strandline.node import Node
 
@@ -106,6 +108,10 @@ def test_a_path_through_a_symbolic_link_is_refused(session: LocalSession, tmp_pa
     (folder / "link").symlink_to(tmp_path / "f")
     for path in ("out/f", "out/sub/f", "out", "link"):
         refused(session, data(path, file_id=1), name="linked", match="symbolic link")
+    (folder / "in").mkdir()
+    (folder / "in" / "a").symlink_to(tmp_path)
+    both = data("a/f", file_id=1), data("in/a/f", file_id=2)
+    refused(session, *both, name="linked", match="symbolic link")
     (folder / "_data").mkdir()
     txn = session.begin().txn_id
     session.stage(txn, table_id(session, "linked"), add=[data("_data/_file=1/f", file_id=1)])
@@ -220,6 +226,26 @@ def in_partition(value: Any) -> DataFile:
     return replace(data(file_id=1), partition=(PartitionValue(1000, value),))
 
 
+@pytest.mark.parametrize("value", [None, True, "x" * MAX_VALUE_BYTES, b"x" * MAX_VALUE_BYTES])
+def test_a_value_of_a_partition_may_have_as_many_bytes_as_the_limit(value: Any) -> None:
+    check_staging([in_partition(value)], remove=(), touch=())
+
+
+@pytest.mark.parametrize(
+    "path", ["_x=1", "a/_x=_", "a" * MAX_PART_BYTES, ("a/" * MAX_PATH_BYTES)[:MAX_PATH_BYTES]]
+)
+def test_a_path_that_spark_reads_is_accepted_up_to_the_limits_of_a_file_system(path: str) -> None:
+    check_path(path)
+
+
+def test_staging_nothing_announces_no_write(session: LocalSession, node: Node) -> None:
+    txn = session.begin().txn_id
+    before = node.notifications.head()
+    session.stage(txn, table_id(session))
+    assert node.notifications.head() == before
+    session.abort(txn)
+
+
 WRONG_NUMBER: Any = "5"
 NO_TEXT: Any = 5
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -234,6 +260,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"add": [in_partition("x" * 65_537)]}, "a value of 65537 bytes in the field 1000"),
     ({"add": [in_partition("é" * 32_769)]}, "a value of 65538 bytes in the field 1000"),
     ({"add": [in_partition(1 << 600_000)]}, "a value of 75000 bytes"),
+    ({"add": [replace(data(file_id=1), partition=(PartitionValue(-1, 1),))]}, "in the field -1"),
     ({"add": [replace(data(file_id=1), partition=NO_TEXT)]}, "give a PartitionValue for each"),
     ({"add": [replace(data(file_id=1), partition=(NO_TEXT,))]}, "give a PartitionValue for each"),
     ({"add": ["f"]}, "is not a file; give a DataFile or a DeleteFile"),
