@@ -692,6 +692,28 @@ def test_changes_become_active_although_the_time_of_the_log_is_hours_ahead(
     assert lead <= 7_200_000 + 3 * (DELAY + SKEW), "the time of the log runs away"
 
 
+def test_a_change_counts_as_active_only_when_no_earlier_look_is_valid_any_more(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader looks right before the time of the log is moved."""
+    fast, slow, reader = new_node(), new_node(), new_node()
+    fast.wall.now += 7_200_000
+    carried_out(fast, "a")
+    looks = iter([reader.manager.look])
+
+    def pass_instead(seconds: float) -> bool:
+        for node in (slow, reader):
+            node.passes(round(1000 * seconds))
+        for look in looks:
+            look()
+        return False
+
+    monkeypatch.setattr(slow.manager._stop, "wait", pass_instead)
+    slow.manager.execute(CreateSchema(name="b"), author="ann", timeout=60)
+    reader.passes(1)
+    assert reader.has("b")
+
+
 def test_a_change_counts_as_active_only_when_the_time_of_the_log_was_moved(
     new_node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
