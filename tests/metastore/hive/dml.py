@@ -72,20 +72,28 @@ def append(
 
 
 def delete(
-    session: Session, name: str, file_id: int, positions: Iterable[int], *, folder: str = ""
+    session: Session,
+    name: str,
+    file_id: int,
+    positions: Iterable[int],
+    *,
+    folder: str = "",
+    also: Mapping[int, Iterable[int]] | None = None,
+    sized: bool = True,
 ) -> None:
-    """Delete the rows at these positions of a data file; the delete file may go to a ``folder``."""
+    """Delete the rows at these positions of a data file, and ``also`` of others by their ids.
+
+    The delete file may go to a ``folder``. Unless ``sized``, its size is not recorded.
+    """
     snapshot = session.open([name])
     table = snapshot.table(name)
-    (file,) = (
-        file
-        for file in session.files(table.descriptor.id, snapshot.write_ids_of(name)).data_files
-        if file.file_id == file_id
-    )
+    wanted = {file_id: positions, **(also or {})}
+    files = session.files(table.descriptor.id, snapshot.write_ids_of(name)).data_files
+    touched = [file.path for file in files if file.file_id in wanted]
     transaction = session.begin()
     opened = TableFolder(table.location, table=name)
-    wanted = list(positions)
-    chosen = pa.table({"file_id": [file_id] * len(wanted), "position": wanted}, schema=POSITIONS)
+    pairs = [(number, position) for number in wanted for position in wanted[number]]
+    chosen = pa.table(dict(zip(POSITIONS.names, zip(*pairs, strict=True), strict=True)), POSITIONS)
     deleted = write_delete_file(opened, bitmaps_of(chosen), txn_id=transaction.txn_id)
     opened.close()
     if folder:
@@ -93,7 +101,9 @@ def delete(
         (root / folder).mkdir()
         (root / deleted.path).rename(root / own)
         deleted = replace(deleted, path=own)
-    session.stage(transaction.txn_id, table.descriptor.id, add=[deleted], touch=[file.path])
+    if not sized:
+        deleted = replace(deleted, bytes=0)
+    session.stage(transaction.txn_id, table.descriptor.id, add=[deleted], touch=touched)
     session.commit(transaction.txn_id)
 
 

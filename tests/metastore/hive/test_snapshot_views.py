@@ -25,6 +25,7 @@ from strandline.errors import VersionNotFound
 from strandline.metastore import snapshot_holds
 from strandline.metastore.hive import snapshot_parts
 from strandline.metastore.interface import Session
+from strandline.metastore.store.file_scans import READER_OPTIONS
 from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, INT
 from strandline.spark.folder import folder_path
@@ -116,6 +117,7 @@ def test_only_the_files_of_the_snapshot_are_read(session: Session, stub: Any) ->
     assert [name.partition("-")[0] for name in names(hidden_table)] == [str(i) for i in sorted(ids)]
     assert hidden_table.parameters["spark.sql.sources.provider"] == "parquet"
     assert hidden_table.parameters["spark.sql.statistics.numRows"] == "3"
+    assert hidden_table.sd.serdeInfo.parameters.items() >= READER_OPTIONS.items()
     session.abort(open_id)
 
 
@@ -359,6 +361,23 @@ def test_deleted_rows_are_removed_by_an_anti_join_of_only_the_files_that_have_so
     ]
 
 
+def test_a_delete_file_counts_although_another_of_its_data_files_has_no_rows_left(
+    session: Session, stub: Any
+) -> None:
+    many = [{"id": n, "item": "x"} for n in range(3)]
+    kept, emptied = (dml.append(session, "d1.orders", *many) for _ in range(2))
+    dml.delete(session, "d1.orders", kept, [1], also={emptied: range(3)})
+    data, deletes = hidden(stub)
+    assert [name.partition("-")[0] for name in names(data)] == [str(kept)]
+    assert len(names(deletes)) == 1
+
+
+def test_a_delete_file_whose_size_was_not_recorded_is_read(session: Session, stub: Any) -> None:
+    file_id = dml.append(session, "d1.orders", *({"id": n, "item": "x"} for n in range(3)))
+    dml.delete(session, "d1.orders", file_id, [1], sized=False)
+    assert len(names(hidden(stub)[1])) == 1
+
+
 def test_all_files_are_joined_if_half_of_the_rows_are_in_files_with_deleted_rows(
     session: Session, stub: Any
 ) -> None:
@@ -543,6 +562,7 @@ def test_a_changed_delete_file_is_an_error(session: Session, stub: Any) -> None:
 FORGED: dict[str, Callable[[str], str]] = {
     "a time to come": lambda name: re.sub(r"_[0-9a-f]+_", "_fffffffffffffff_", name, count=1),
     "a part that is not there": lambda name: f"{name}7",
+    "the part after the last": lambda name: re.sub("0$", "1", name),
     "another table": lambda name: re.sub(r"_(\d+)_([0-9a-f]{8})_", r"_999_\2_", name),
     "a table that is not transactional": lambda name: re.sub(
         r"_(\d+)_([0-9a-f]{8})_", lambda m: f"_{int(m[1]) + 1}_{m[2]}_", name
@@ -556,8 +576,9 @@ def test_a_forged_hidden_name_finds_nothing(
 ) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     (name,) = HIDDEN.findall(text(stub))
-    kind, _ = refusal(lambda: stub.get_table("d1", FORGED[what](name)))
+    kind, said = refusal(lambda: stub.get_table("d1", FORGED[what](name)))
     assert kind in ("NoSuchObjectException", "MetaException")
+    assert "part" not in what or "does not have this part; read the table again" in said
     kind, _ = refusal(lambda: stub.get_table("default", name))
     assert kind == "NoSuchObjectException"
 
@@ -581,6 +602,24 @@ def test_the_fields_of_nested_values_are_matched_by_their_ids(hive: HiveNode, st
         " transform(t.`s`.`b`, x0 -> IF(x0 IS NULL, NULL, named_struct('c', x0.`c`, 'd',"
         " CAST(NULL AS STRING)))))) AS `s`" in text(stub, "nested")
     )
+
+
+def test_fields_that_changed_places_are_matched_by_their_ids(hive: HiveNode, stub: Any) -> None:
+    hive.create_transactional("d1", "nested", s="struct<a:int,b:int>")
+    session = hive.node.session(user="ann")
+    dml.append(session, "d1.nested", {"s": {"a": 1, "b": 2}})
+    swapped = parse_type("struct<b:int,a:int>")
+    session.execute(AlterColumn(schema="d1", table="nested", column="s", type=swapped))
+    assert "named_struct('b', t.`s`.`b`, 'a', t.`s`.`a`)" in text(stub, "nested")
+
+
+def test_a_char_is_shown_as_a_string_and_spark_casts_the_other_types(
+    hive: HiveNode, stub: Any
+) -> None:
+    hive.create_transactional("d1", "texts", c="char(3)", v="varchar(5)")
+    view = stub.get_table("d1", "texts")
+    assert [(c.name, c.type) for c in view.sd.cols] == [("c", "string"), ("v", "varchar(5)")]
+    assert view.parameters["view.schemaMode"] == "COMPENSATION"
 
 
 def test_delete_files_in_several_folders_are_all_read(session: Session, stub: Any) -> None:

@@ -305,6 +305,34 @@ def test_only_folders_that_the_store_chose_and_no_link_leads_to_are_cleaned(
         assert (folder is not None) == is_own
 
 
+def test_what_another_node_has_deleted_is_not_counted_as_a_failure(tmp_path: Path) -> None:
+    place = Place.below("real.db/t")
+    (tmp_path / "warehouse" / place.path).mkdir(parents=True)
+    files, cleaned = (
+        cleaned_files.CleanedFiles(StoreFolders(tmp_path)),
+        cleaned_files.Cleaned("leftovers", "t"),
+    )
+    with files.own_folder(place) as folder:
+        assert folder is not None
+        files.take(cleaned, folder, "_files/gone", delete=True)
+    assert (cleaned.files, files.failures) == (0, 0)
+
+
+def test_a_folder_that_a_link_leads_to_is_not_deleted(tmp_path: Path) -> None:
+    warehouse, outside = tmp_path / "warehouse", tmp_path / "outside"
+    (outside / "7").mkdir(parents=True)
+    warehouse.mkdir()
+    (warehouse / ".dropped").symlink_to(outside)
+    files, cleaned = (
+        cleaned_files.CleanedFiles(StoreFolders(tmp_path)),
+        cleaned_files.Cleaned("dropped", "t"),
+    )
+    ((path, _, place),) = files.set_aside()
+    files.take_folder(cleaned, place, path, delete=True)
+    assert (outside / "7").is_dir()
+    assert (cleaned.names, files.failures) == ([], 1)
+
+
 def test_files_of_external_tables_are_never_touched(in_folder: Lake, tmp_path: Path) -> None:
     lake = in_folder
     place = tmp_path / "mine"
