@@ -11,6 +11,7 @@ from strandline.catalog.commands import (
     AlterDefaultPrivileges,
     AlterRole,
     AlterSchema,
+    AlterTable,
     CommentOn,
     CreateCluster,
     CreateClusterReplica,
@@ -117,6 +118,7 @@ JOIN_ANN = GrantRole(role="ann", member="bob")
 JOIN_CLEO = GrantRole(role="cleo", member="bob")
 PROPERTIES = SetTableProperties(schema="s", table="t", set=(("k", "v"),))
 CONTENT = SetTableProperties(schema="s", table="t", set=(("metadata_location", "x"),))
+COMMENTED = create_table("s.t", owner="ann", comment="c", properties=CONTENT.set)
 ZONED = create_table("s.n", owner="bob")
 assert isinstance(ZONED, CreateTable)
 ZONED = replace(ZONED, definition=replace(ZONED.definition, zone="fast"))
@@ -177,6 +179,22 @@ CHANGES = [
                 grant(ObjectKind.TABLE, "s.t", Privilege.INSERT | Privilege.UPDATE),
             ),
             ("lacks DELETE on table s.t", grant(ObjectKind.TABLE, "s.t", Privilege.DELETE)),
+        ],
+    ),
+    Needs(
+        "commit to an Iceberg table and comment on it",
+        AlterTable(schema="s", table="t", definition=COMMENTED.definition),
+        [
+            ("lacks USAGE on schema s", USAGE_S),
+            (
+                "does not own table s.t",
+                grant(
+                    ObjectKind.TABLE,
+                    "s.t",
+                    Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE,
+                ),
+            ),
+            ("does not own table s.t", JOIN_ANN),
         ],
     ),
     Needs(

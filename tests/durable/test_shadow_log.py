@@ -186,6 +186,33 @@ def test_a_silent_version_that_only_one_log_remembers_after_a_trim_is_not_a_diff
     assert log.time_of(silent) == (None if first_decides else silent.time)
 
 
+@pytest.mark.parametrize(("silent", "is_trimmed"), [(False, True), (True, False)])
+def test_two_times_of_a_version_are_a_difference_unless_it_is_silent_and_was_trimmed(
+    first: MetastorageLog, second: StashLog, *, silent: bool, is_trimmed: bool
+) -> None:
+    log = shadow(first, second)
+    begin(log, 2)
+    (appended,) = log.append(3, TOKEN, [measured(3) if silent else update(3)])
+    assert appended.silent == silent
+    if is_trimmed:
+        assert log.compact(3, TOKEN)
+    other = shadow(first, wrapped(second, time_of=lambda update: None))
+    with pytest.raises(CorruptData, match="differ in the time of version 3"):
+        other.time_of(appended)
+
+
+def test_a_version_that_only_the_first_log_has_yet_is_not_scanned(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    log = shadow(first, second)
+    begin(log, 2)
+    log.append(3, TOKEN, [measured(3)])
+    expected = list(log.scan(STORAGE_USAGE_EVENT, 1, 4))
+    events = log.scan(STORAGE_USAGE_EVENT, 1, 9)
+    first.append(4, TOKEN, [measured(4)])
+    assert list(events) == expected
+
+
 @pytest.mark.parametrize("place", ["before the first", "between the two", "in the middle"])
 def test_storage_usage_pruned_during_the_comparison_is_not_a_difference(
     first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch, place: str

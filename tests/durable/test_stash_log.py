@@ -6,7 +6,9 @@ What every log promises is in ``test_log_contract.py``.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -176,6 +178,31 @@ def test_a_closed_stash_raises_stopping(opening: Open) -> None:
     log.close()
     with pytest.raises(Stopping):
         log.frontier()
+
+
+def test_a_thread_that_listens_to_a_stash_ends_when_it_is_closed(
+    opening: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = opening()
+    log = StashLog(database, HybridClock())
+    wait_for_commit, waits = database.wait_for_commit, threading.Event()
+
+    def noted(after: int, *, timeout: float) -> int:
+        waits.set()
+        return wait_for_commit(after, timeout=timeout)
+
+    monkeypatch.setattr(database, "wait_for_commit", noted)
+    with ThreadPoolExecutor(1) as threads:
+        listening = threads.submit(log.listen, log.frontier(), timeout=20)
+        assert waits.wait(60)
+        for _ in range(10):  # the thread may not have begun to wait
+            log.close()
+            finished, _ = wait([listening], timeout=1)
+            if finished:
+                break
+        assert finished
+        with pytest.raises(Stopping):
+            listening.result()
 
 
 # -- one transaction with others -------------------------------------------------------------------
