@@ -10,6 +10,7 @@ import pytest
 from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline.catalog import Applied, Catalog, Command
+from strandline.catalog.commands import AlterColumn
 from strandline.metastore.hive.registry import Call
 from strandline.model.types import DecimalType
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal, storage, table
@@ -94,7 +95,7 @@ def test_the_parameters_the_comment_and_the_name_can_be_altered(
     hive: HiveNode, stub: Any, flights: str
 ) -> None:
     def change(past: Any) -> None:
-        past.parameters.update(k="v", comment="by air")
+        past.parameters.update(k="v", comment="by air", transient_lastDdlTime="1")
         past.tableName = "trips"
 
     assert altered(stub, change) is None
@@ -103,6 +104,18 @@ def test_the_parameters_the_comment_and_the_name_can_be_altered(
     assert dict(trips.properties) == {"k": "v"}
     session = hive.node.session(user="ann")
     assert session.table("d1.trips").location.endswith("/warehouse/d1.db/trips")
+
+
+def test_an_alter_keeps_what_a_hive_client_does_not_see_of_a_column(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
+    session = hive.node.session(user="ann")
+    default = AlterColumn(schema="d1", table="flights", column="id", default="7")
+    session.execute(default)
+    before = session.table("d1.flights").descriptor.columns
+    assert before[0].default == "7"
+    assert altered(stub, lambda t: t.parameters.update(k="v")) is None
+    assert session.table("d1.flights").descriptor.columns == before
 
 
 def test_a_column_can_be_added_at_the_end(hive: HiveNode, stub: Any, flights: str) -> None:
