@@ -185,13 +185,9 @@ def _changed_fact(request: Mapping[str, Any], *, shown: Mapping[str, str]) -> st
 
 
 def _as_defined(column: ColumnDescriptor) -> ColumnDefinition:
+    """The column as a client would define it, without its default, which an alter keeps anyway."""
     return ColumnDefinition(
-        column.name,
-        column.type,
-        column.nullable,
-        column.comment,
-        default=column.default,
-        metadata=column.metadata,
+        column.name, column.type, column.nullable, column.comment, metadata=column.metadata
     )
 
 
