@@ -9,7 +9,7 @@ from strandline.catalog.commands import table_definition
 from strandline.metastore.hive.parameters import take_schema
 from strandline.model.identifiers import check_name
 from strandline.model.type_text import ddl_text
-from tests.metastore.hive.hive_node import HiveNode, storage, table
+from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 
 SPARK_SCHEMA = (
     '{"type":"struct","fields":[{"name":"Id","type":{"type":"struct","fields":[{"name":"x","type":'
@@ -62,6 +62,22 @@ def test_a_table_without_a_schema_of_spark_has_a_view_without_one(
     _, view = past(hive, stub, sd=storage(columns=columns))
     assert "spark.sql.sources.schema" not in view.parameters
     assert [(c.name, c.type) for c in view.sd.cols] == [("a", "struct<B:decimal>")]
+
+
+def test_a_table_that_only_claims_to_be_an_iceberg_table_is_shown_as_a_view(
+    hive: HiveNode, stub: Any
+) -> None:
+    _, view = past(hive, stub, parameters={"table_type": "ICEBERG"})
+    assert view.tableType == "VIRTUAL_VIEW"
+
+
+def test_no_hidden_name_leads_to_the_files_of_a_transactional_table(
+    hive: HiveNode, stub: Any
+) -> None:
+    hive.create_transactional("d1", "own", id="bigint")
+    version = hive.node.metastore.catalogs.present().version
+    kind, _ = refusal(lambda: stub.get_table(f"d1@{version}", f"own@files_{version}_00000000"))
+    assert kind == "NoSuchObjectException"
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,43 @@ def test_another_node_sees_statistics_and_they_are_not_loaded_into_memory(
     assert hive.node.store.statistics().rows == rows + 1  # the partition with new parameters
 
 
+def test_columns_are_answered_in_the_order_of_the_request_each_once(client: ThriftClient) -> None:
+    store(client, numbers(), texts())
+    assert of_table(client, "b", "A", "a") == [texts(), numbers()]
+    store(client, numbers(), part="p=1")
+    request = {"dbName": "d1", "tblName": "parted", "colNames": ["a", "A"], "partNames": ["p=1"]}
+    assert client.call("get_aggr_stats_for", request=request)["partsFound"] == 1
+
+
+def test_statistics_in_two_forms_are_not_combined(client: ThriftClient) -> None:
+    client.call("create_table", tbl=table("d1", "days", "g date", keys="p int"))
+    parts = [partition("d1", "days", value) for value in "12"]
+    client.call("add_partitions", new_parts=parts)
+    days = {"lowValue": {"daysSinceEpoch": 1}, "highValue": {"daysSinceEpoch": 2}}
+    forms = [
+        of("g", "date", "dateStats", **days, numNulls=0, numDVs=2),
+        of("g", "date", "longStats", lowValue=1, highValue=2, numNulls=0, numDVs=2),
+    ]
+    for number, form in enumerate(forms, 1):
+        sent = statistics("d1", "days", form, part=f"p={number}")
+        client.call("update_partition_column_statistics", stats_obj=sent)
+    request = {"dbName": "d1", "tblName": "days", "colNames": ["g"], "partNames": ["p=1", "p=2"]}
+    assert client.call("get_aggr_stats_for", request=request)["colStats"] == forms
+
+
+def test_statistics_of_one_partition_sent_twice_are_merged_with_each_other(
+    client: ThriftClient,
+) -> None:
+    store(client, numbers(), part="p=1")
+    parts = [statistics("d1", "parted", numbers(numNulls=n), part="p=1") for n in (10, 100)]
+    request = {"colStats": parts, "needMerge": True}
+    nulls = numbers()["statsData"]["longStats"]["numNulls"] + 110
+    client.call("set_aggr_stats_for", request=request)
+    asked = {"dbName": "d1", "tblName": "parted", "colNames": ["a"], "partNames": ["p=1"]}
+    (merged,) = client.call("get_partitions_statistics_req", request=asked)["partStats"]["p=1"]
+    assert merged["statsData"]["longStats"]["numNulls"] == nulls
+
+
 # -- engines, and Hive 4
 
 
