@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from strandline import work
+from strandline.errors import InvalidInput
 from strandline.metastore.hive import accuracy, statistics_changes
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.hive.statistics_values import read_summary
 from strandline.metastore.off_loop import finish
 from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.rows import RowKind
+from strandline.model.descriptors import ColumnDescriptor
+from strandline.model.types import DecimalType
 from tests.metastore.hive.differential.scenario import partition, table
 from tests.metastore.hive.differential.statistics import numbers, of, statistics, texts
 from tests.metastore.hive.hive_node import HiveNode, refusal
@@ -149,6 +153,10 @@ def test_statistics_in_two_forms_are_not_combined(client: ThriftClient) -> None:
         client.call("update_partition_column_statistics", stats_obj=sent)
     request = {"dbName": "d1", "tblName": "days", "colNames": ["g"], "partNames": ["p=1", "p=2"]}
     assert client.call("get_aggr_stats_for", request=request)["colStats"] == forms
+    other = [statistics("d1", "days", forms[1], part="p=1")]
+    client.call("set_aggr_stats_for", request={"colStats": other, "needMerge": True})
+    answer = client.call("get_partitions_statistics_req", request=request)
+    assert answer["partStats"]["p=1"] == [forms[1]]
 
 
 def test_statistics_of_one_partition_sent_twice_are_merged_with_each_other(
@@ -267,6 +275,14 @@ def test_invalid_statistics_are_refused_and_nothing_is_stored(
     assert said in message
     assert of_table(client, "a", "b") == []
     assert accurate(client) is None
+
+
+@pytest.mark.parametrize("scale", [-1, 39])
+def test_a_bound_with_a_scale_that_no_decimal_has_is_refused(scale: int) -> None:
+    bound = {"unscaled": b"\x01", "scale": scale}
+    sent = of("c", "decimal(5,2)", "decimalStats", lowValue=bound, numNulls=0, numDVs=1)
+    with pytest.raises(InvalidInput, match=f"has the scale {scale}; send one from 0 to 38"):
+        read_summary(sent, ColumnDescriptor(1, "c", DecimalType(5, 2)))
 
 
 def test_the_total_size_of_the_statistics_of_all_columns_is_bounded(

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import FieldSchema, Partition, TruncateTableRequest
+from hive_metastore.ttypes import (
+    ColumnStatistics,
+    ColumnStatisticsData,
+    ColumnStatisticsDesc,
+    ColumnStatisticsObj,
+    FieldSchema,
+    LongColumnStatsData,
+    Partition,
+    TruncateTableRequest,
+)
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.errors import Unavailable, UnknownOutcome
@@ -82,6 +91,42 @@ def test_a_link_is_deleted_and_not_followed(hive: HiveNode, stub: Any, tmp_path:
     stub.truncate_table("d1", "t", [])
     assert list(place(hive, "t").iterdir()) == []
     assert (tmp_path / "outside" / "a").exists()
+
+
+@pytest.mark.parametrize("linked", ["t", ".dropped"])
+def test_a_table_keeps_its_files_if_its_folder_or_that_for_old_files_is_a_link(
+    hive: HiveNode, stub: Any, tmp_path: Path, linked: str
+) -> None:
+    stub.create_table(table("t"))
+    put(place(hive, "t"), "a")
+    link, outside = place(hive, linked), tmp_path / "outside"
+    link.rename(outside) if link.exists() else outside.mkdir()
+    link.symlink_to(outside)
+    kind, message = refusal(lambda: stub.truncate_table("d1", "t", None))
+    link.unlink()
+    outside.rename(link)
+    assert (kind, f"{link} leads to {outside}" in message) == ("MetaException", True)
+    assert (place(hive, "t") / "a").exists()
+
+
+def test_the_statistics_of_columns_go_with_the_rows(stub: Any, parted: Any) -> None:
+    stub.create_table(table("t"))
+    values = ColumnStatisticsData(longStats=LongColumnStatsData(1, 9, 1, 3))
+    for name, part in (("t", None), ("parted", "p=1")):
+        described = ColumnStatisticsDesc(part is None, "d1", name, partName=part)
+        sent = ColumnStatistics(described, [ColumnStatisticsObj("a", "int", values)])
+        store = "update_partition_column_statistics" if part else "update_table_column_statistics"
+        getattr(stub, store)(sent)
+    since = stub.get_current_notificationEventId().eventId
+    stub.truncate_table("d1", "t", None)
+    stub.truncate_table("d1", "parted", ["p=1"])
+    altered = [kind for kind in kinds(events(stub, since)) if kind != "COMMIT_TXN"]
+    assert altered == ["ALTER_TABLE", "ALTER_PARTITION"]
+    for read in (
+        lambda: stub.get_table_column_statistics("d1", "t", "a"),
+        lambda: stub.get_partition_column_statistics("d1", "parted", "p=1", "a"),
+    ):
+        assert refusal(read)[0] == "NoSuchObjectException"
 
 
 def test_only_the_named_partitions_lose_their_files(hive: HiveNode, parted: Any) -> None:
