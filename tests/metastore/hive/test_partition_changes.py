@@ -16,7 +16,7 @@ from strandline.config import Settings
 from strandline.errors import IllegalChange, Unavailable, UnknownOutcome, WriteConflict
 from strandline.metastore.cache import log_applier
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.hive import HiveMetastoreService, partition_alters
+from strandline.metastore.hive import HiveMetastoreService, partition_alters, partition_values
 from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
@@ -149,6 +149,22 @@ def test_one_missing_partition_leaves_all_partitions_unchanged(call: Caller) -> 
     with pytest.raises(Exception, match="alter is not possible"):
         alter(call, "few", partition("few", 1, written="2"), partition("few", FEW + 1))
     assert "written" not in shown(call, "few")["1"]["parameters"]
+
+
+def test_a_renamed_partition_keeps_its_creation_time_and_has_a_folder(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = ({**partition("few", number), "sd": SD} for number in (900, 901))
+    call("add_partitions", new_parts=[old])
+    before = shown(call, "few")["900"]
+    warehouse.Warehouse().path(before["sd"]["location"]).rmdir()
+    later = 1000 * (before["createTime"] + 60)
+    monkeypatch.setattr(partition_values, "system_wall_clock", lambda: later)
+    names = {"db_name": "default", "tbl_name": "few"}
+    call("rename_partition", **names, part_vals=["900"], new_part=new)
+    after = shown(call, "few")["901"]
+    assert after["createTime"] == before["createTime"]
+    assert warehouse.Warehouse().path(after["sd"]["location"]).is_dir()
 
 
 def test_adding_many_partitions_syncs_the_folder_of_the_table_once(

@@ -304,7 +304,17 @@ def test_statistics_of_several_partitions_are_refused_if_one_does_not_exist(
     other = [parts[0], statistics("d1", "t", numbers(), part="p=1")]
     kind, message = refusal(lambda: client.call("set_aggr_stats_for", request={"colStats": other}))
     assert (kind, "send those of one table" in message) == ("InvalidObjectException", True)
+    engines = [{**parts[0], "engine": engine} for engine in ("hive", "impala")]
+    kind, said = refusal(lambda: client.call("set_aggr_stats_for", request={"colStats": engines}))
+    assert (kind, "send those of one engine" in said) == ("InvalidObjectException", True)
     assert of_parts(client, "p=1", "p=9") == {}
+
+
+def test_deleting_all_statistics_succeeds_if_there_are_none(client: ThriftClient) -> None:
+    names = {"db_name": "d1", "tbl_name": "t"}
+    assert client.call("delete_table_column_statistics", **names) is True
+    kind, _ = refusal(lambda: client.call("delete_table_column_statistics", **names, col_name="a"))
+    assert kind == "NoSuchObjectException"
 
 
 def test_the_statistics_of_transactional_and_past_tables_cannot_be_changed(
