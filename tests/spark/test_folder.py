@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from strandline.errors import Unavailable, UnsupportedOperation, WriteConflict
 from strandline.spark.folder import TableFolder, spark_path
+from strandline.spark.transaction import _OpenedTable
 from tests.spark.data import files
 
 
@@ -73,6 +76,23 @@ def test_a_closed_folder_closes_no_descriptor_of_others(folder: TableFolder, pla
     other = os.open(place, os.O_RDONLY)  # has the number of the one that was closed
     folder.close()
     os.close(other)
+
+
+def test_a_table_that_is_renamed_while_its_folder_is_opened_is_opened_at_its_new_place(
+    place: Path,
+) -> None:
+    """Another table has got the old folder."""
+    renamed = place.with_name("renamed")
+    renamed.mkdir()
+    before = len(os.listdir("/dev/fd"))
+    locations = iter([f"file:{place}", *(f"file:{renamed}" for _ in range(3))])
+    table: Any = SimpleNamespace(name="shop.orders")
+    write_ids: Any = None
+    opened = _OpenedTable(table, write_ids, locate=lambda: next(locations))
+    assert opened.folder.path == renamed
+    assert opened.folder is opened.folder
+    opened.close()
+    assert len(os.listdir("/dev/fd")) == before
 
 
 @pytest.mark.parametrize("written_at", ["old place", "new place", "both"])

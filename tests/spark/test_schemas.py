@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import ColumnDefinition
 from strandline.catalog.commands.column_definition import new_columns
-from strandline.errors import InvalidType
+from strandline.errors import InvalidType, StrandlineError
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableDescriptor, TableKind
 from strandline.model.type_parser import parse_fields
 from strandline.model.types import ArrayType, DataType, StructField, StructType
@@ -22,6 +25,7 @@ from strandline.spark.schemas import (
     metadata_for_users,
     scan_columns,
 )
+from strandline.spark.writing import _check_ids, _Written
 
 ID = "parquet.field.id"
 
@@ -130,6 +134,23 @@ def test_nested_fields_are_read_under_other_names_if_a_name_was_reused() -> None
     assert first.shown.dataType.simpleString() == "struct<y:int,s:struct<x:int>,X:string>"
     assert first.renamed_inside
     assert not second.renamed_inside
+
+
+@pytest.mark.parametrize("ddl", ["a INT", "a INT, b INT", "a INT, s STRUCT<x: INT>"])
+def test_a_written_file_without_all_ids_of_the_table_is_refused(ddl: str) -> None:
+    ids = field_ids(columns(ddl))
+    fields = [pa.field("f", pa.int32(), metadata={"PARQUET:field_id": str(i)}) for i in ids]
+    written = []
+    for kept in (fields, fields[1:]):
+        buffer = io.BytesIO()
+        schema = pa.schema([field.with_name(f"f{n}") for n, field in enumerate(kept)])
+        pq.write_table(schema.empty_table(), buffer)
+        written.append(_Written("part-0", 1, pq.read_metadata(buffer)))
+    version = SchemaVersion(1, columns(ddl))
+    descriptor = replace(described("a INT"), schema_versions=(version,))
+    _check_ids(written[:1], descriptor)
+    with pytest.raises(StrandlineError, match="nothing was appended"):
+        _check_ids(written, descriptor)
 
 
 def test_field_ids_in_a_given_schema_are_ignored() -> None:
