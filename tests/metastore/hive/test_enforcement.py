@@ -16,9 +16,14 @@ from hive_metastore.ttypes import (
     AddUniqueConstraintRequest,
     AllocateTableWriteIdsRequest,
     CheckLockRequest,
+    ColumnStatistics,
+    ColumnStatisticsData,
+    ColumnStatisticsDesc,
+    ColumnStatisticsObj,
     CommitTxnRequest,
     Database,
     DropConstraintRequest,
+    DropPartitionsRequest,
     FieldSchema,
     FireEventRequest,
     FireEventRequestData,
@@ -33,12 +38,15 @@ from hive_metastore.ttypes import (
     LockLevel,
     LockRequest,
     LockType,
+    LongColumnStatsData,
     NotificationEventRequest,
     NotificationEventsCountRequest,
     OpenTxnRequest,
     Partition,
     PartitionListComposingSpec,
     PartitionSpec,
+    RequestPartsSpec,
+    SetPartitionsStatsRequest,
     ShowLocksRequest,
     SQLForeignKey,
     SQLPrimaryKey,
@@ -65,6 +73,7 @@ from strandline.transactions import Transactions, TransactionState
 from strandline.transactions.locks import Locks
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
 
+DROP_ONE = DropPartitionsRequest("sales", "orders", RequestPartsSpec(names=["day=1"]))
 SPECS = GetPartitionsRequest(dbName="sales", tblName="orders")
 READ_ONLY_METHODS = [
     ("get_table", lambda c: c.get_table("sales", "orders")),
@@ -217,8 +226,16 @@ def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: Hi
         (Privilege.DELETE, lambda c: c.truncate_table("sales", "orders", ["day=1"])),
         (Privilege.DELETE, lambda c: c.drop_partition("sales", "orders", ["1"], False)),
         (Privilege.DELETE, lambda c: c.drop_partition_by_name("sales", "orders", "day=1", False)),
+        (Privilege.DELETE, lambda c: c.drop_partitions_req(DROP_ONE)),
+        (
+            Privilege.UPDATE,
+            lambda c: c.rename_partition("sales", "orders", ["1"], partition("2")),
+        ),
     ],
-    ids=["add", "append", "add a spec", "alter", "truncate", "drop", "drop by name"],
+    ids=[
+        *("add", "append", "add a spec", "alter", "truncate", "drop", "drop by name"),
+        *("drop several", "rename"),
+    ],
 )
 def test_writing_partitions_needs_the_matching_privilege(
     guarded: HiveNode, needed: Privilege, call: Any
@@ -237,6 +254,33 @@ def test_writing_partitions_needs_the_matching_privilege(
         for name in alice.get_partition_names("sales", "orders", -1):
             alice.drop_partition_by_name("sales", "orders", name, False)
         alice.add_partition(partition("1"))
+
+
+def statistics(part: str | None = None) -> ColumnStatistics:
+    described = ColumnStatisticsDesc(part is None, "sales", "orders", partName=part)
+    values = ColumnStatisticsData(longStats=LongColumnStatsData(1, 9, 1, 3))
+    return ColumnStatistics(described, [ColumnStatisticsObj("a", "int", values)])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.update_table_column_statistics(statistics()),
+        lambda c: c.update_partition_column_statistics(statistics("day=1")),
+        lambda c: c.set_aggr_stats_for(SetPartitionsStatsRequest([statistics("day=1")])),
+        lambda c: c.delete_table_column_statistics("sales", "orders", None, "hive"),
+        lambda c: c.delete_partition_column_statistics("sales", "orders", "day=1", None, "hive"),
+    ],
+    ids=["of the table", "of a partition", "set", "delete", "delete of a partition"],
+)
+def test_changing_statistics_of_columns_needs_a_privilege_to_write(
+    guarded: HiveNode, call: Any
+) -> None:
+    with as_user(guarded, "bob") as bob:
+        with granted(guarded, USAGE, on_table(Privilege.SELECT)):
+            assert "lacks INSERT or UPDATE or DELETE on table" in refusal(lambda: call(bob))[1]
+        with granted(guarded, USAGE, on_table(Privilege.INSERT)):
+            assert not isinstance(outcome(lambda: call(bob)), tuple)
 
 
 def test_ddl_needs_ownership_of_the_table_or_create_on_the_schema(guarded: HiveNode) -> None:
