@@ -15,6 +15,7 @@ from hive_metastore.ttypes import (
     AddPrimaryKeyRequest,
     AddUniqueConstraintRequest,
     AllocateTableWriteIdsRequest,
+    AlterPartitionsRequest,
     CheckLockRequest,
     ColumnStatistics,
     ColumnStatisticsData,
@@ -45,6 +46,7 @@ from hive_metastore.ttypes import (
     Partition,
     PartitionListComposingSpec,
     PartitionSpec,
+    RenamePartitionRequest,
     RequestPartsSpec,
     SetPartitionsStatsRequest,
     ShowLocksRequest,
@@ -231,10 +233,26 @@ def test_lists_show_only_schemas_and_tables_that_the_user_may_access(guarded: Hi
             Privilege.UPDATE,
             lambda c: c.rename_partition("sales", "orders", ["1"], partition("2")),
         ),
+        (
+            Privilege.UPDATE,
+            lambda c: c.rename_partition_req(
+                RenamePartitionRequest(
+                    dbName="sales", tableName="orders", partVals=["1"], newPart=partition("2")
+                )
+            ),
+        ),
+        (
+            Privilege.UPDATE,
+            lambda c: c.alter_partitions_req(
+                AlterPartitionsRequest(
+                    dbName="sales", tableName="orders", partitions=[partition("1", k="v")]
+                )
+            ),
+        ),
     ],
     ids=[
         *("add", "append", "add a spec", "alter", "truncate", "drop", "drop by name"),
-        *("drop several", "rename"),
+        *("drop several", "rename", "rename in a request", "alter several"),
     ],
 )
 def test_writing_partitions_needs_the_matching_privilege(
@@ -316,8 +334,15 @@ def test_changing_counted_parameters_needs_a_privilege_to_write(guarded: HiveNod
             refused = refusal(lambda: bob.alter_table("sales", "orders", counted))
             assert "lacks INSERT or UPDATE or DELETE on table" in refused[1]
             counted_partition = partition("1", numRows="17")
-            refused = refusal(lambda: bob.alter_partition("sales", "orders", counted_partition))
-            assert "lacks INSERT or UPDATE or DELETE on table" in refused[1]
+            several = AlterPartitionsRequest(
+                dbName="sales", tableName="orders", partitions=[counted_partition]
+            )
+            for alter in (
+                lambda: bob.alter_partition("sales", "orders", counted_partition),
+                lambda: bob.alter_partitions("sales", "orders", [counted_partition]),
+                lambda: bob.alter_partitions_req(several),
+            ):
+                assert "lacks INSERT or UPDATE or DELETE on table" in refusal(alter)[1]
         with granted(guarded, USAGE, on_table(Privilege.SELECT | Privilege.INSERT)):
             bob.alter_table("sales", "orders", counted)
             # Hive's client does so after an INSERT into a partition that exists.
