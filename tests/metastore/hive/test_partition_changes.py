@@ -151,6 +151,15 @@ def test_one_missing_partition_leaves_all_partitions_unchanged(call: Caller) -> 
     assert "written" not in shown(call, "few")["1"]["parameters"]
 
 
+def test_many_partitions_are_answered_each_with_its_own_columns(call: Caller) -> None:
+    own = partition("many", 900)
+    own["sd"]["cols"] = [{"name": "own", "type": "string"}]
+    call("add_partitions", new_parts=[own])
+    answered = shown(call, "many")
+    assert [column["name"] for column in answered["900"]["sd"]["cols"]] == ["own"]
+    assert [column["name"] for column in answered["1"]["sd"]["cols"]] == ["a"]
+
+
 def test_a_renamed_partition_keeps_its_creation_time_and_has_a_folder(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
