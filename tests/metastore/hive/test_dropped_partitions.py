@@ -6,11 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import Database, FieldSchema, Partition
+from hive_metastore.ttypes import (
+    Database,
+    DropPartitionsRequest,
+    FieldSchema,
+    Partition,
+    RequestPartsSpec,
+)
 
 from strandline.config import Settings
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.interface import AsOf
+from strandline.metastore.partition_places import finish_partition_moves
+from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
+from strandline.metastore.store.partition_moves import PartitionMove
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 from tests.metastore.hive.parted import FIRST, PURGE, add, capitals, folder, moment, parted, texts
 
@@ -246,11 +255,17 @@ def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) ->
         undrop("d1.t2")
 
 
+@pytest.mark.parametrize("in_a_request", [False, True])
 def test_a_purged_partition_is_deleted_and_its_location_in_the_past_says_so(
-    hive: HiveNode, stub: Any
+    hive: HiveNode, stub: Any, *, in_a_request: bool
 ) -> None:
     before = moment(hive)
-    stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, PURGE)
+    if in_a_request:
+        parts = RequestPartsSpec(names=["p=b"])
+        request = DropPartitionsRequest("d1", "t1", parts, True, environmentContext=PURGE)
+        stub.drop_partitions_req(request)
+    else:
+        stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, PURGE)
     assert not (folder(hive) / "p=b").exists()
     table_id = hive.node.session(user="ann").table("d1.t1").descriptor.id
     assert not (folder(hive).parent / ".dropped" / f"{table_id}.partitions").exists()
@@ -258,6 +273,21 @@ def test_a_purged_partition_is_deleted_and_its_location_in_the_past_says_so(
     assert place.startswith("the-files-of-this-partition-were-deleted:/")
     with pytest.raises(ObjectNotFound, match="PURGE"):
         hive.node.session(user="ann").undrop_partitions("d1.t1")
+
+
+def test_the_folder_of_two_dropped_partitions_belongs_to_the_last_of_them(
+    hive: HiveNode, stub: Any
+) -> None:
+    """The processes that dropped them died before they moved it."""
+    stub.drop_partition("d1", "t1", ["b"], False)
+    metastore, dropped_from = hive.node.metastore, hive.node.session(user="ann").table("d1.t1")
+    table_id, folders = dropped_from.descriptor.id, metastore.folders
+    beside = f"{folders.place(dropped_from.location).aside(table_id).text}{PARTITIONS_SUFFIX}"
+    moves = [PartitionMove("p=b", row_id, f"{beside}/{row_id}") for row_id in (10**6, 10**6 + 1)]
+    metastore.store.sql_store.begin_moves(table_id, moves)
+    finish_partition_moves(metastore)
+    first, second = (folders.exists(folders.shown(move.target)) for move in moves)
+    assert (first, second) == (False, True)
 
 
 @pytest.mark.parametrize("external", [True, False])
