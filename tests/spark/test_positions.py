@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptData
+from strandline.metastore.interface import TableFiles
 from strandline.metastore.store.file_scans import deleted_counts
-from strandline.metastore.store.rows import DeleteFile
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
     POSITIONS,
@@ -27,6 +28,7 @@ from strandline.spark.positions import (
     write_delete_file,
 )
 from strandline.spark.schemas import BITMAP, BITMAP_FILE
+from strandline.spark.transaction import _emptied
 
 
 @pytest.fixture
@@ -101,6 +103,12 @@ def test_position_files_of_older_releases_are_read_together_with_bitmap_files(
     positions = DeleteFile(path="_deletes/old.parquet", file_ids=(1,), counts=(2,))
     read_back = read_bitmaps(folder.path, [positions, bitmaps], {1: 71, 2: 4})
     assert {i: set_bits(bitmap) for i, bitmap in read_back.items()} == {1: {2, 65, 70}, 2: {3}}
+
+
+def test_a_file_is_emptied_by_all_its_deletes_together() -> None:
+    data = [DataFile(file_id=n, path=f"{n}", rows=10, bytes=1) for n in (1, 2)]
+    deletes = [DeleteFile(path="d", file_ids=(1, 2), counts=(3, 3))]
+    assert _emptied(TableFiles(data, deletes), {1: 7, 2: 6}) == {1}
 
 
 def test_the_last_bit_of_a_word_is_its_sign(folder: TableFolder) -> None:
