@@ -352,6 +352,10 @@ def test_deleted_rows_are_removed_by_an_anti_join_of_only_the_files_that_have_so
     assert "JOIN" not in plain
     assert "/*+ BROADCAST(d0) */" in joined
     assert "LEFT ANTI JOIN" in joined
+    assert (
+        " ON t._strandline_file = d0._strandline_file AND getbit(get(d0.bitmap, CAST(shiftright("
+        "_strandline_position, 6) AS INT)), CAST(_strandline_position & 63 AS INT)) = 1" in joined
+    )
     _, files, deletes = hidden(stub)
     assert [name.partition("-")[0] for name in names(files)] == [str(touched)]
     assert deletes.sd.location.endswith("/_deletes")

@@ -15,7 +15,7 @@ from strandline.errors import InvalidInput
 from strandline.metastore.hive import accuracy, statistics_changes
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.registry import METHODS, Call
-from strandline.metastore.hive.statistics_values import read_summary
+from strandline.metastore.hive.statistics_values import capped, combined, read_summary
 from strandline.metastore.off_loop import finish
 from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.rows import RowKind
@@ -275,6 +275,26 @@ def test_invalid_statistics_are_refused_and_nothing_is_stored(
     assert said in message
     assert of_table(client, "a", "b") == []
     assert accurate(client) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ({"numNulls": 3}, {"numNulls": -1}, {"numNulls": -1}),
+        ({"lowValue": 1.0}, {"lowValue": float("nan")}, {"lowValue": 1.0}),
+        ({"highValue": 1.0}, {"highValue": float("nan")}, {"highValue": 1.0}),
+    ],
+)
+def test_an_unknown_count_stays_unknown_and_nan_is_no_bound(
+    first: dict[str, float], second: dict[str, float], both: dict[str, float]
+) -> None:
+    for left, right in ((first, second), (second, first)):
+        parts = (of("f", "double", "doubleStats", **values) for values in (left, right))
+        assert combined(*parts) == of("f", "double", "doubleStats", **both)
+
+
+def test_bounds_in_the_wrong_order_have_no_values_between_them() -> None:
+    assert capped("longStats", {"lowValue": 9, "highValue": 1, "numDVs": 3})["numDVs"] == 0
 
 
 @pytest.mark.parametrize("scale", [-1, 39])
