@@ -12,7 +12,8 @@ import pytest
 
 from strandline.errors import Unavailable, UnsupportedOperation, WriteConflict
 from strandline.spark.folder import TableFolder, spark_path
-from strandline.spark.transaction import _OpenedTable
+from strandline.spark.transaction import TablesTransaction, _OpenedTable
+from strandline.transactions import TransactionState
 from tests.spark.data import files
 
 
@@ -93,6 +94,38 @@ def test_a_table_that_is_renamed_while_its_folder_is_opened_is_opened_at_its_new
     assert opened.folder is opened.folder
     opened.close()
     assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("outcome", "removed"),
+    [
+        (TransactionState.ABORTED, True),
+        (TransactionState.COMMITTED, False),
+        (TransactionState.OPEN, False),
+        (None, False),  # the store does not answer
+    ],
+)
+def test_files_are_removed_only_if_their_transaction_is_certainly_aborted(
+    place: Path, outcome: TransactionState | None, *, removed: bool
+) -> None:
+    """The answer to the commit was lost."""
+
+    def looked_up(txn_id: int) -> SimpleNamespace:
+        if outcome is None:
+            raise Unavailable("the node does not answer")
+        return SimpleNamespace(state=outcome)
+
+    session: Any = SimpleNamespace(transaction=looked_up)
+    begun: Any = SimpleNamespace(txn_id=4, state=TransactionState.OPEN)
+    nothing: Any = None
+    table: Any = SimpleNamespace(name="shop.orders")
+    opened = _OpenedTable(table, nothing, locate=lambda: f"file:{place}")
+    (place / "written").touch()
+    opened.placed.append("written")
+    transaction = TablesTransaction(nothing, session, begun)
+    transaction._opened["shop.orders"] = opened
+    transaction._end()
+    assert (place / "written").exists() != removed
 
 
 @pytest.mark.parametrize("written_at", ["old place", "new place", "both"])
