@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from strandline.errors import InvalidInput, WriteConflict
-from strandline.metastore.interface import ResolvedTable
+from strandline.errors import InvalidInput, Unavailable, VersionNotFound, WriteConflict
+from strandline.metastore.interface import AsOf, ResolvedTable
 from strandline.spark import Tables, TablesTransaction, tables
 from strandline.spark.transaction import Counts
 from strandline.spark.writing import conform
@@ -102,3 +103,22 @@ def test_a_pandas_dataframe_is_refused_with_how_to_convert_it() -> None:
     rows: Any = pd.DataFrame({"a": [1]})
     with pytest.raises(InvalidInput, match=r"not a pandas DataFrame; make one with spark\.create"):
         conform(rows, table)
+
+
+def test_a_hold_is_released_if_its_snapshot_cannot_be_opened() -> None:
+    released: list[int] = []
+
+    def opened(names: object, *, at: AsOf) -> SimpleNamespace:
+        if at.time is not None:
+            raise Unavailable("the node does not answer")
+        return SimpleNamespace(time=5)
+
+    def held(*_: str, at: int | None, ttl_ms: int) -> SimpleNamespace:
+        if at is not None:
+            raise VersionNotFound("the store keeps no history")
+        return SimpleNamespace(hold_id=7, at=6)
+
+    session: Any = SimpleNamespace(open=opened, hold=held, release_hold=released.append)
+    with pytest.raises(Unavailable):
+        Tables(NOTHING, session).snapshot("shop.t", hold_ms=1_000)
+    assert released == [7]
