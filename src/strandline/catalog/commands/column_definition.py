@@ -39,8 +39,8 @@ from strandline.model.types import (
 
 MAX_COLUMNS = 10_000
 _NOT_COMPARED = (VARIANT, CALENDAR_INTERVAL, VOID)
-_NOT_IN_PARQUET = (TimeType, GeometryType, GeographyType)
-_ATOMS_NOT_IN_PARQUET = (CALENDAR_INTERVAL.name, VOID.name)
+_NOT_STORED = (TimeType, GeometryType, GeographyType)
+_ATOMS_NOT_STORED = (CALENDAR_INTERVAL.name, VOID.name)
 FIRST_COLUMN_ID = 1
 """Column ids are Parquet field ids. Readers differ on whether 0 is a valid one, so it is unused."""
 
@@ -128,25 +128,25 @@ def with_checked_default(
 
 
 def check_storable(column: ColumnDefinition | ColumnDescriptor) -> None:
-    """Refuse a type that Spark cannot write to the files of a transactional table."""
+    """Refuse a type that a transactional table cannot have."""
     for inner in walk(column.type):
         if not _is_storable(inner):
             raise UnsupportedOperation(
-                f"column {column.name!r} has the type {simple_string(inner)}, which Spark cannot "
-                "write to Parquet files; choose another one"
+                f"column {column.name!r} has the type {simple_string(inner)}, which a "
+                "transactional table cannot have; choose another one"
             )
 
 
 def _is_plainly_storable(data_type: DataType) -> bool:
-    """Whether the type is a scalar that Spark can write, as nearly all types are."""
+    """Whether the type is a scalar that a transactional table can have, as nearly all are."""
     return not depth_of(data_type) and _is_storable(data_type)
 
 
 def _is_storable(data_type: DataType) -> bool:
-    """Whether Spark can write the type to Parquet files, without regard to nested types."""
+    """Whether a transactional table can have the type, without regard to nested types."""
     if type(data_type) is AtomicType:
-        return data_type.name not in _ATOMS_NOT_IN_PARQUET
-    return not isinstance(data_type, _NOT_IN_PARQUET)
+        return data_type.name not in _ATOMS_NOT_STORED
+    return not isinstance(data_type, _NOT_STORED)
 
 
 def check_keyable(column: ColumnDefinition | ColumnDescriptor, *, what: str) -> None:
