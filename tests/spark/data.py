@@ -1,14 +1,15 @@
-"""DataFrames from rows, rows from DataFrames, and the files in a table's folder."""
+"""DataFrames from rows, rows from DataFrames, files in a table's folder, changed settings."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from strandline.metastore.interface import AsOf
 from strandline.spark import Tables
@@ -51,3 +52,14 @@ def files(path: Path) -> list[str]:
 def suffixes(names: Iterable[str]) -> Counter[str]:
     """Return the number of files of each kind: the first part of the path, up to a ``=``."""
     return Counter(name.split("/")[0].split("=")[0] for name in names)
+
+
+@contextmanager
+def changed(spark: SparkSession, setting: str, value: str = "false") -> Iterator[None]:
+    """Change a setting of the session in a block."""
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(setting, str(before))

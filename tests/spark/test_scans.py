@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from strandline.catalog.commands import (
     AddColumns,
@@ -22,14 +23,24 @@ from strandline.catalog.commands import (
     DropColumns,
     RenameColumn,
 )
-from strandline.errors import CorruptData, InvalidInput, Unavailable
+from strandline.errors import CorruptData, IllegalChange, InvalidInput, Unavailable
 from strandline.metastore.interface import TableFiles
+from strandline.model.type_changes import check_change
+from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, STRING, StructField, StructType
 from strandline.spark import Tables
 from strandline.spark.scans import bounds_of
-from tests.spark.data import files, folder, ids, numbers, rows
+from tests.spark.data import changed, files, folder, ids, numbers, rows
 
 pytestmark = pytest.mark.spark
+
+
+def may_become(before: str, after: str) -> bool:
+    try:
+        check_change(parse_type(before), parse_type(after))
+    except IllegalChange:
+        return False
+    return True
 
 
 def plan(tables: Tables, name: str) -> str:
@@ -129,6 +140,70 @@ def test_columns_are_read_by_id_after_renames_drops_and_type_changes(tables: Tab
     assert frame.filter("price > 10 AND s.y > 5 AND v = 'w'").count() == 1
     past = tables.read("shop.t", version=created.catalog_version)
     assert rows(past) == {(1, 10, "old", (("x", 5),)): 1}
+
+
+# A lowest and a highest value of each type, in SQL.
+ENDS = {
+    "tinyint": ("-128", "127"),
+    "smallint": ("-32768", "32767"),
+    "int": ("-2147483648", "2147483647"),
+    "bigint": ("-9223372036854775808", "9223372036854775807"),
+    "float": ("-3.4028235e38", "double('Infinity')"),
+    "double": ("-1.7976931348623157e308", "double('Infinity')"),
+    "decimal(5,2)": ("-999.99", "999.99"),
+    "decimal(10,0)": ("-9999999999", "9999999999"),
+    "decimal(18,4)": ("-99999999999999.9999", "99999999999999.9999"),
+    "decimal(20,0)": ("-99999999999999999999", "99999999999999999999"),
+    "decimal(38,10)": ("-9999999999999999999999999999.0", "9999999999999999999999999999.0"),
+    "date": ("date'0001-01-01'", "date'9999-12-31'"),
+    "timestamp_ntz": ("timestamp_ntz'1969-12-31 23:59:59.9'", "timestamp_ntz'2026-01-01'"),
+}
+WIDENED = [pair for pair in permutations(ENDS, 2) if may_become(*pair)]
+
+
+@pytest.fixture
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Spark compiles no code, which takes longer than to run it once over a few rows."""
+    with (
+        changed(spark, "spark.sql.codegen.wholeStage"),
+        changed(spark, "spark.sql.codegen.factoryMode", "NO_CODEGEN"),
+    ):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
+def test_spark_reads_each_value_as_each_type_that_its_column_may_get(tables: Tables) -> None:
+    pairs = {f"c{number}": pair for number, pair in enumerate(WIDENED)}
+    old = ", ".join(f"{name} {before}" for name, (before, _) in pairs.items())
+    kept = ", ".join(f"kept_{name} {before}" for name, (before, _) in pairs.items())
+    tables.create("shop.t", f"{old}, {kept}, s STRUCT<{old}>")
+    lowest, highest = (
+        {name: f"CAST({ENDS[before][end]} AS {before})" for name, (before, _) in pairs.items()}
+        for end in (0, 1)
+    )
+    selects = []
+    for row in (lowest, highest):
+        columns = ", ".join(f"{v} AS {name}, {v} AS kept_{name}" for name, v in row.items())
+        fields = ", ".join(f"{v} AS {name}" for name, v in row.items())
+        selects.append(f"SELECT {columns}, struct({fields}) AS s")
+    tables.append("shop.t", tables.spark.sql(" UNION ALL ".join(selects)).coalesce(1))
+    wider = {name: after for name, (_, after) in pairs.items()}
+    struct = ", ".join(f"{name} {after}" for name, after in wider.items())
+    tables.alter("shop.t", types={**wider, "s": f"STRUCT<{struct}>"})
+
+    equal = [
+        f"{place}{name} <=> CAST(kept_{name} AS {after})"
+        for name, after in wider.items()
+        for place in ("", "s.")
+    ]
+    for vectorized, row in (("true", lowest), ("false", highest)):
+        with changed(tables.spark, "spark.sql.parquet.enableVectorizedReader", vectorized):
+            answer = tables.read("shop.t").selectExpr(*equal).collect()
+            assert len(answer) == 2
+            assert [text for text, *same in zip(equal, *answer, strict=True) if not all(same)] == []
+            where = " AND ".join(f"{name} = {value}" for name, value in row.items())
+            assert tables.read("shop.t", where=where).count() == 1  # pushed into the scan
 
 
 def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,19 +18,9 @@ from strandline.spark.schemas import (
     WRITE_IDS,
     WRITTEN_CALENDAR,
 )
-from tests.spark.data import files, folder, ids, numbers
+from tests.spark.data import changed, files, folder, ids, numbers
 
 pytestmark = pytest.mark.spark
-
-
-@contextmanager
-def changed(spark: SparkSession, setting: str, value: str = "false") -> Iterator[None]:
-    before = spark.conf.get(setting)
-    spark.conf.set(setting, value)
-    try:
-        yield
-    finally:
-        spark.conf.set(setting, str(before))
 
 
 def test_configure_sets_the_required_settings_and_keeps_the_time_zone(spark: SparkSession) -> None:
