@@ -203,7 +203,7 @@ def test_spark_reads_each_value_as_each_type_that_its_column_may_get(tables: Tab
             assert len(answer) == 2
             assert [text for text, *same in zip(equal, *answer, strict=True) if not all(same)] == []
             where = " AND ".join(f"{name} = {value}" for name, value in row.items())
-            assert tables.read("shop.t", where=where).count() == 1  # pushed into the scan
+            assert tables.read("shop.t", where=where).count() == 1
 
 
 def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:
