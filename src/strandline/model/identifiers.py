@@ -30,7 +30,8 @@ _PART = re.compile(r"`((?:[^`]|``)*+)`|([^`.\s]+)")
 _VERSION = re.compile(r"[0-9]{1,18}")
 _VERSION_MARK = "@"
 SCAN_PREFIX = "_strandline_"
-_SCAN_NAMES = ("_file", "_metadata")
+# In place of a column with the last name, Spark returns the position of the row in its file.
+_SCAN_NAMES = ("_file", "_metadata", "_tmp_metadata_row_index")
 
 
 def normalize(name: str) -> str:

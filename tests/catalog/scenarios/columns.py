@@ -295,7 +295,7 @@ SCENARIOS = [
             run=run,
             expect=Refused(UnsupportedOperation, f"cannot be named '{name}'"),
         )
-        for name in ("_FILE", "_metadata", "_Strandline_9")
+        for name in ("_FILE", "_metadata", "_tmp_metadata_row_index", "_Strandline_9")
         for how, run in (
             ("new table", create_table("s.u", "a int", f"{name} int")),
             ("new column", add(f"{name} int")),
