@@ -206,6 +206,20 @@ def test_spark_reads_each_value_as_each_type_that_its_column_may_get(tables: Tab
             assert tables.read("shop.t", where=where).count() == 1
 
 
+def rows_scanned(frame: DataFrame) -> int:
+    frame.collect()
+    scan = frame._jdf.queryExecution().executedPlan().collectLeaves().apply(0)
+    return int(scan.metrics().apply("numOutputRows").value())
+
+
+def test_a_scan_skips_parts_of_a_file_in_which_its_condition_is_false(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, s STRUCT<x: BIGINT>")
+    many = tables.spark.range(0, 100_000, 1, 1).selectExpr("id", "struct(id AS x) AS s")
+    tables.append("shop.t", many)
+    for condition in ("id = 5", "s.x = 5"):  # a page has at most 20,000 rows
+        assert rows_scanned(tables.read("shop.t", where=condition)) <= 20_000
+
+
 def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))

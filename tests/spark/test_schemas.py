@@ -114,11 +114,18 @@ def numbered(column: ColumnDescriptor) -> ColumnDescriptor:
     return replace(column, type=inside(column.type))
 
 
-def test_columns_are_read_under_names_that_no_file_contains() -> None:
-    price, box = scan_columns(described("price INT, box STRUCT<`x#5`: INT>"))
-    assert (price.read.name, price.shown.name) == ("_strandline_1", "price")
+def test_columns_are_read_under_names_that_no_file_contains_if_a_name_was_reused() -> None:
+    table = described("price INT, box STRUCT<`x#5`: INT>", "BOX INT, price STRUCT<`x#5`: INT>")
+    price, box = scan_columns(table)
+    assert (price.read.name, price.shown.name) == ("_strandline_1", "BOX")
+    assert (box.read.name, box.shown.name) == ("_strandline_2", "price")
     assert box.read.dataType.simpleString() == "struct<x:int>"
     assert not box.renamed_inside
+
+
+def test_columns_keep_their_names_if_no_name_meant_two_of_them() -> None:
+    columns = scan_columns(described("price INT, box INT", "PRICE INT, note INT"))
+    assert [column.read.name for column in columns] == ["PRICE", "note"]
 
 
 def test_nested_fields_are_read_under_other_names_if_a_name_was_reused() -> None:

@@ -40,6 +40,7 @@ from strandline.metastore.store.file_scans import (
 )
 from strandline.metastore.store.rows import DataFile
 from strandline.model.identifiers import normalize
+from strandline.model.type_text import quoted
 from strandline.spark.conditions import implied_bounds
 from strandline.spark.folder import folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps
@@ -239,7 +240,7 @@ def _file_id(place: IdPlace, metadata: Column) -> Column:
 
 
 def _shown(column: ScanColumn) -> Column:
-    value = sql.col(column.read.name)
+    value = sql.col(quoted(column.read.name))
     if column.renamed_inside:
         value = value.cast(column.shown.dataType)
     return value.alias(column.shown.name, metadata=metadata_for_users(column.shown))

@@ -4,9 +4,10 @@ Files are written and read with a schema that has the ids of columns and nested 
 everything is nullable, as in all files that Spark reads, and char and varchar are strings. What the
 table declares beyond that (NOT NULL, lengths) is checked when rows are appended.
 
-Files are read under names that nothing else uses (`scan_columns`). Spark finds a column by its id,
-but then looks up the wanted type by the name that the column has in the file. If a column was
-renamed and another one got its old name, that would be the type of the wrong column.
+If a name meant two columns in the table's history, all columns are read under names that nothing
+else uses (`scan_columns`). Spark finds a column by its id, but then looks up the wanted type, and
+the statistics for a condition, by the name that the column has in the file: those of another
+column. Otherwise columns keep their names, so that Spark skips parts of files.
 
 A DataFrame that is returned to users keeps comments. Its top-level columns lose their ids, which
 have no meaning in what the user derives from it. Nested fields keep their ids, because removing
@@ -89,14 +90,15 @@ def file_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
 def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
     """How the columns of ``table`` are read from files of any age.
 
-    Nested fields keep their names, because renaming them makes Spark copy each value. They get
-    other names only in a struct in which one name meant two fields in the table's history.
+    Columns and nested fields get other names only where one name meant two of them in the table's
+    history. Other names of nested fields make Spark copy each value.
     """
-    reused = _structs_with_reused_names(table)
+    reused = _places_with_reused_names(table)
     columns = []
     for column, shown in zip(table.columns, file_schema(table.columns), strict=True):
+        name = f"{SCAN_PREFIX}{column.id}" if () in reused else column.name
         inner = _renamed(column.type, (column.id,), reused)
-        (read,) = file_schema([replace(column, name=f"{SCAN_PREFIX}{column.id}", type=inner)])
+        (read,) = file_schema([replace(column, name=name, type=inner)])
         columns.append(ScanColumn(read, shown, inner != column.type))
     return tuple(columns)
 
@@ -213,13 +215,17 @@ def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:
 
 
 _Place = tuple[int | str, ...]
-"""The path to a struct: the id of its column, then ids of fields and steps into lists and maps."""
+"""The path to a struct: the id of its column, then ids of fields and steps into lists and maps.
+
+It is empty for the columns themselves.
+"""
 
 
-def _structs_with_reused_names(table: TableDescriptor) -> frozenset[_Place]:
+def _places_with_reused_names(table: TableDescriptor) -> frozenset[_Place]:
     meanings: dict[tuple[_Place, str], set[int | None]] = {}
     for version in table.schema_versions:
         for column in version.columns:
+            meanings.setdefault(((), normalize(column.name)), set()).add(column.id)
             for place, field in _nested_fields(column.type, (column.id,)):
                 meanings.setdefault((place, normalize(field.name)), set()).add(field.field_id)
     return frozenset(place for (place, _), ids in meanings.items() if len(ids) > 1)
