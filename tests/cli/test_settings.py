@@ -269,6 +269,18 @@ def test_each_command_has_help_and_is_listed_with_its_summary(name: str) -> None
     assert COMMANDS[name].summary in strandline("--help").output
 
 
+def test_a_served_node_logs_variables_that_are_no_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_USER_FILE", "users")  # the setting is users_file
+    monkeypatch.setattr(server, "serve", lambda *arguments, **settings: None)
+    served = strandline("serve", tmp_path, "--log-format", "json")
+    assert served.exit_code == 0
+    (line,) = map(json.loads, served.stderr.splitlines())
+    assert line["level"] == "warning"
+    assert line["message"].startswith("STRANDLINE_USER_FILE is set, but it is not a setting")
+
+
 def test_an_unknown_command_is_refused_with_the_closest_match() -> None:
     shown = strandline("undorp")
     assert shown.exit_code == 2

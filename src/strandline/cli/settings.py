@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -25,6 +26,10 @@ from strandline.cli.signals import ending_at_signals
 from strandline.config import Settings, SettingValue
 from strandline.errors import InvalidInput
 from strandline.node.settings import FILE_NAME, REGISTRY, Setting, load, shown_settings
+
+logger = logging.getLogger(__name__)
+
+_NO_SETTING = "is set, but it is not a setting of a node"
 
 
 class _Kind(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -122,6 +127,8 @@ def serve(store: Store, *, config: Path | None, **options: object) -> None:
     settings = loaded.settings
     allow_group(settings)
     logs.configure(level=settings.log_level, form=settings.log_format)
+    for variable in loaded.unknown_variables:
+        logger.warning("%s %s", variable, _NO_SETTING)
 
     def ready(line: str) -> None:
         try:
@@ -172,4 +179,4 @@ def config(store: Store | None, *, config: Path | None, output: str, **options: 
         return
     print_settings(settings)
     for variable in loaded.unknown_variables:
-        click.echo(f"strandline: {variable} is set, but it is not a setting of a node", err=True)
+        click.echo(f"strandline: {variable} {_NO_SETTING}", err=True)
