@@ -16,11 +16,13 @@ from strandline.catalog.commands import (
     CreateTable,
     DropColumns,
     DropTable,
+    GrantPrivileges,
     SetOwner,
     TableDefinition,
 )
 from strandline.errors import InvalidInput, StrandlineError
 from strandline.metastore.session import HttpSession, LocalSession
+from strandline.model.privileges import ObjectKind
 from strandline.model.types import BIGINT, ArrayType, AtomicType, DataType, StructField, StructType
 from strandline.node import Node
 from tests.catalog.sample_commands import COMMANDS, sample_fields
@@ -75,7 +77,10 @@ def one_column(type_: Any) -> AddColumns:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (DropTable(schema="s", table=untyped(5)), "DropTable.table must be a text, not 5"),
+        (
+            DropTable(schema="s", table=untyped(5)),
+            "DropTable.table must be a text of whole characters, not 5",
+        ),
         (
             DropTable(schema="s", table="t", purge=untyped("no")),
             "DropTable.purge must be True or False, not 'no'",
@@ -90,7 +95,15 @@ def one_column(type_: Any) -> AddColumns:
         ),
         (
             SetOwner(kind=untyped("TABLE"), name="s.t", owner="bob"),
-            "SetOwner.kind must be of the class ObjectKind, not 'TABLE'",
+            "SetOwner.kind must be like ObjectKind.SYSTEM of strandline.model.privileges, not"
+            " 'TABLE'",
+        ),
+        (
+            GrantPrivileges(
+                kind=ObjectKind.TABLE, name="s.t", privileges=untyped("all"), grantee="public"
+            ),
+            "GrantPrivileges.privileges must be like Privilege.SELECT of"
+            " strandline.model.privileges, not 'all'",
         ),
         (
             one_column("bigint"),

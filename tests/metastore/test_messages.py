@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import Command
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CommentOn,
-    CreateTable,
-    GrantPrivileges,
-    SetOwner,
-    TableDefinition,
-)
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import InvalidInput, WriteConflict
 from strandline.metastore.interface import AsOf
 from strandline.metastore.session import http_session, http_transport
 from strandline.metastore.store.rows import DataFile, DeleteFile
-from strandline.model.privileges import ObjectKind, Privilege, require_kind
 from strandline.model.types import INT
 from strandline.node import Node
 
@@ -67,47 +58,6 @@ def test_a_conflict_names_the_table_the_file_and_what_the_other_transaction_did(
 def test_a_negative_version_is_refused() -> None:
     with pytest.raises(InvalidInput, match="version -1 does not exist: versions start at 0"):
         AsOf(version=-1)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        GrantPrivileges(kind=WRONG, name="a.b", privileges=Privilege.SELECT, grantee="public"),
-        CommentOn(kind=WRONG, name="a.b", text="x"),
-        SetOwner(kind=WRONG, name="b", schema="a", owner="x"),
-    ],
-)
-def test_a_text_given_as_a_kind_is_refused_with_what_to_write(
-    tmp_path: Path, command: Command
-) -> None:
-    with Node.open(tmp_path) as node, pytest.raises(InvalidInput) as raised:
-        node.session(user="ann").execute(command)
-    assert raised.value.message == (
-        "kind is 'table'; give an ObjectKind, like ObjectKind.TABLE, from "
-        "strandline.model.privileges"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "named"), [("cluster replica", "CLUSTER_REPLICA"), ("x", "TABLE")]
-)
-def test_only_kinds_that_exist_are_suggested(text: str, named: str) -> None:
-    with pytest.raises(InvalidInput, match=rf"ObjectKind\.{named},"):
-        require_kind(text)
-
-
-def test_a_text_given_as_a_table_kind_is_refused_with_what_to_write(tmp_path: Path) -> None:
-    definition = TableDefinition(name="t", columns=COLUMNS, kind=WRONG)
-    with Node.open(tmp_path) as node, pytest.raises(InvalidInput, match=r"TableKind\.MANAGED"):
-        node.session(user="ann").execute(CreateTable(schema="default", definition=definition))
-
-
-def test_a_text_given_as_privileges_is_refused_with_what_to_write(tmp_path: Path) -> None:
-    command = GrantPrivileges(
-        kind=ObjectKind.SCHEMA, name="default", privileges=WRONG, grantee="public"
-    )
-    with Node.open(tmp_path) as node, pytest.raises(InvalidInput, match=r"Privilege\.SELECT"):
-        node.session(user="ann").execute(command)
 
 
 def test_an_unknown_outcome_names_how_long_the_session_waited() -> None:

@@ -22,7 +22,7 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
-from strandline.errors import InvalidInput, InvalidName, UnsupportedOperation
+from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.session import LocalSession
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
@@ -309,5 +309,5 @@ def test_a_new_table_never_shows_the_files_of_a_table_whose_folder_stayed(
 
 def test_a_name_with_a_lone_surrogate_is_refused(session: LocalSession) -> None:
     for command in (CreateSchema(name="\ud800"), create("\ud800")):
-        with pytest.raises(InvalidName, match="control characters"):
+        with pytest.raises(InvalidInput, match="a text of whole characters"):
             session.execute(command)

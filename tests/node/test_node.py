@@ -423,7 +423,7 @@ def test_a_failed_cleaning_is_logged_and_retried(
     with Node.open(tmp_path / "s", settings=Settings(clean_interval_ms=1)):
         assert finished.wait(60)
     messages = [record.message for record in caplog.records if "cleaning" in record.message]
-    assert messages == [
+    assert messages[:2] == [  # after which it may log that cleaning works again
         "cleaning failed: the disk is away; it will be tried again later",
         "cleaning failed; it will be tried again later",
     ]

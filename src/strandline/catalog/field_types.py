@@ -20,6 +20,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -100,7 +101,7 @@ def _is_whole(value: object) -> bool:
 
 _A_TYPE = "a data type of strandline.model.types"
 _SCALARS: dict[Any, tuple[Callable[[object], bool], str]] = {
-    str: (_is_text, "a text"),
+    str: (_is_text, "a text of whole characters"),
     int: (_is_whole, "a whole number of 64 bits"),
     float: (lambda value: isinstance(value, float) or _is_whole(value), "a number"),
     bool: (lambda value: isinstance(value, bool), "True or False"),
@@ -110,6 +111,8 @@ _SCALARS: dict[Any, tuple[Callable[[object], bool], str]] = {
 
 
 def _noun(of: type) -> str:
+    if issubclass(of, Enum):
+        return f"like {of.__name__}.{next(iter(of)).name} of {of.__module__}"
     return _A_TYPE if of in typing.get_args(DataType) else f"of the class {of.__name__}"
 
 

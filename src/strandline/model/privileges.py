@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, IntFlag
 
-from strandline.errors import InvalidInput
-
 
 class Privilege(IntFlag):
     """The privileges. Their numbers are on disk, so a number never changes its meaning."""
@@ -90,18 +88,6 @@ class Membership:
     group: int
     grantor: int
     granted: int = 0
-
-
-def require_kind(kind: object) -> ObjectKind:
-    """Return ``kind``. Raises `InvalidInput` with a suggestion if it is not an `ObjectKind`."""
-    if isinstance(kind, ObjectKind):
-        return kind
-    name = str(kind).strip().upper().replace(" ", "_")
-    suggested = name if name in ObjectKind.__members__ else "TABLE"
-    raise InvalidInput(
-        f"kind is {kind!r}; give an ObjectKind, like ObjectKind.{suggested}, from "
-        "strandline.model.privileges"
-    )
 
 
 def privilege_names(privileges: Privilege) -> list[str]:

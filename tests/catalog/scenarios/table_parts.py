@@ -233,7 +233,6 @@ SCENARIOS = [
         )
         for what, more, error, says in (
             ("no columns", {"columns": ()}, InvalidInput, "needs at least one column"),
-            ("a text as its kind", {"kind": "external"}, InvalidInput, "give TableKind.MANAGED"),
             (
                 "columns that partition it as they do plain ones",
                 {"partition_columns": ("b",)},

@@ -27,7 +27,6 @@ from strandline.model.privileges import (
     default_privilege_name,
     grants,
     privilege_names,
-    require_kind,
     system_privilege_name,
 )
 
@@ -62,12 +61,7 @@ def find_object(catalog: Catalog, kind: ObjectKind, name: str) -> Any:  # Any: a
 
 
 def _check_applicable(kind: ObjectKind, privileges: Privilege) -> None:
-    what = spoken(require_kind(kind).name)
-    if not isinstance(privileges, Privilege):
-        raise InvalidInput(
-            f"privileges are {privileges!r}; give them like Privilege.SELECT | Privilege.INSERT, "
-            "from strandline.model.privileges"
-        )
+    what = spoken(kind.name)
     applicable = grantable().get(kind, _NONE)
     if not applicable:
         known = ", ".join(sorted(spoken(known_kind.name) for known_kind in grantable()))

@@ -29,7 +29,7 @@ from strandline.model.descriptors import (
     comment_name,
 )
 from strandline.model.identifiers import check_name
-from strandline.model.privileges import ObjectKind, require_kind
+from strandline.model.privileges import ObjectKind
 
 MAX_COMMENT_LENGTH = 65_536
 """In characters."""
@@ -52,7 +52,7 @@ class CommentOn:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`, `InvalidName`."""
-        kind = kind_of_object(require_kind(self.kind))
+        kind = kind_of_object(self.kind)
         if kind is None:
             raise InvalidInput("the system cannot have a comment; name an object")
         if self.column is not None and self.kind not in _WITH_COLUMNS:
@@ -113,7 +113,7 @@ class SetOwner:
         """Raises `ObjectNotFound`, `InvalidInput`, `UnsupportedOperation`."""
         declared = (kind for kind in declared_kinds() if kind.after_owner is not None)
         owned = {kind.object_kind: kind for kind in declared}
-        kind = owned.get(require_kind(self.kind))
+        kind = owned.get(self.kind)
         if kind is None or kind.after_owner is None:
             raise UnsupportedOperation(
                 f"an owner cannot be set for the kind {self.kind.name.lower()}; kinds that can "

@@ -114,11 +114,6 @@ def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns 
     """
     name = definition.name
     check_versioned_name(name, "table")
-    if not isinstance(definition.kind, TableKind):
-        raise InvalidInput(
-            f"the kind of table {name!r} is {definition.kind!r}; give TableKind.MANAGED or "
-            "TableKind.EXTERNAL, from strandline.model.descriptors"
-        )
     if definition.transactional and not definition.columns:
         raise InvalidInput(f"transactional table {name!r} needs at least one column")
     _check_kind_of_partitions(definition)
