@@ -137,8 +137,12 @@ def test_callers_get_an_error_if_the_commit_thread_ends_and_the_next_one_starts_
 def test_a_caller_for_which_no_thread_can_be_started_leaves_and_the_next_one_tries_again(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: threading.Thread) -> NoReturn:
-        raise RuntimeError("can't start new thread")
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "catalog-committer":  # others belong to earlier tests
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
