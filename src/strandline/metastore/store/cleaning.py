@@ -78,7 +78,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED, Place
-from strandline.sql import Database, change, run
+from strandline.sql import Database, change, in_lists, run
 from strandline.transactions import Transactions, TransactionState
 from strandline.transactions.holds import is_backed_up
 
@@ -181,9 +181,7 @@ class Cleaner:
         self._on_rows_gone = on_rows_gone
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
-        self._old_transactions = OldTransactions(
-            database, guard=guard, in_no_version=self._in_no_version
-        )
+        self._old_transactions = OldTransactions(database, guard=guard)
         self._settled: dict[int, Times] = {}
         self._runs = self._rows = self._file_count = self._bytes = 0
 
@@ -443,6 +441,7 @@ class Cleaner:
                 return
             places = all_places(connection)
             tables = run(connection, "SELECT DISTINCT table_id FROM store_row")
+            written = {t for (t,) in run(connection, "SELECT table_id FROM next_write_id")}
         # A dropped table whose files are kept, or could not be moved, keeps its place: a table that
         # got the same place would show those files.
         aside = {
@@ -452,7 +451,7 @@ class Cleaner:
         }
         with_rows = {*aside, *(table_id for (table_id,) in tables)}
         with_folders = {int(name["table"]) for _, name, _ in self._files.set_aside()}
-        unneeded_ids = self._in_no_version(with_rows | with_folders)
+        unneeded_ids = self._in_no_version(with_rows | with_folders | written)
         for table_id in sorted(unneeded_ids & with_rows):
             if this_pass.stopped():
                 return
@@ -468,6 +467,9 @@ class Cleaner:
                     path = self._folders.path(Place(f"{place.text}{suffix}"))
                     self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
             yield cleaned
+        if not this_pass.dry_run:
+            for in_list, table_ids in in_lists(sorted(unneeded_ids & written)):
+                self._change(f"DELETE FROM next_write_id WHERE table_id IN {in_list}", table_ids)
         yield from self._folders_without_rows(unneeded_ids - places.keys(), this_pass)
 
     def _in_no_version(self, table_ids: set[int]) -> set[int]:

@@ -3,7 +3,7 @@
 Each transaction leaves a row, and each of its writes a pair of a table and a write id. If they
 stayed, there would be as many as statements that ever ran. A transaction goes when it ended before
 a limit and none of its pairs is needed. A pair is needed while a row or a removal names it, and for
-the reasons below. The numbers of tables that no kept version of the catalog has are removed too.
+the reasons below; those of tables that no kept version of the catalog has are not.
 
 From then on, the write id counts as committed in every list. This changes no answer, because no row
 has it; `aborted_rows` does the same. A client that asks for the outcome of the transaction learns
@@ -57,29 +57,17 @@ _OLD = (
     " AND txn_id < (SELECT max(txn_id) FROM txn) AND NOT EXISTS (SELECT 1 FROM txn_write_id AS own"
     f" WHERE own.txn_id = txn.txn_id AND ({_IS_UNNEEDED}) IS NOT TRUE)"
 )
-_NUMBERS_OF_NO_ROWS = (
-    "SELECT table_id FROM next_write_id WHERE NOT EXISTS"
-    " (SELECT 1 FROM store_row WHERE store_row.table_id = next_write_id.table_id)"
-)
 
 
 class OldTransactions:
     """See the module. Safe for threads, and for several processes on one store.
 
     ``guard`` is called in every write transaction and raises if this process may no longer write.
-    ``in_no_version`` returns those of the table ids that no kept version of the catalog has.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        guard: Callable[[Connection], None],
-        in_no_version: Callable[[set[int]], set[int]],
-    ) -> None:
+    def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:
         self._database = database
         self._guard = guard
-        self._in_no_version = in_no_version
 
     def clean(
         self,
@@ -92,8 +80,6 @@ class OldTransactions:
 
         A ``dry_run`` counts them, except those that wrote only tables that are in no kept version.
         """
-        if not dry_run:
-            self._forget_numbers()
         count = 0
         for txn_ids in self._old(limit):
             if stopped():
@@ -126,17 +112,6 @@ class OldTransactions:
                 if old:
                     for name in ("txn_write_id", "txn"):
                         change(connection, f"DELETE FROM {name} WHERE txn_id IN {marks(old)}", old)
-
-    def _forget_numbers(self) -> None:
-        """Forget the next write ids of tables that no kept version has, and that have no rows."""
-        with self._database.read() as connection:
-            table_ids = {table_id for (table_id,) in run(connection, _NUMBERS_OF_NO_ROWS)}
-        for in_list, some_ids in in_lists(self._in_no_version(table_ids)):
-            with self._database.write() as connection:
-                self._guard(connection)
-                change(
-                    connection, f"DELETE FROM next_write_id WHERE table_id IN {in_list}", some_ids
-                )
 
 
 def _parameters(limit: Timestamp) -> tuple[int, ...]:
