@@ -220,6 +220,18 @@ def test_a_scan_skips_parts_of_a_file_in_which_its_condition_is_false(tables: Ta
         assert rows_scanned(tables.read("shop.t", where=condition)) <= 20_000
 
 
+def test_a_condition_finds_rows_of_files_with_decimals_of_fewer_digits(tables: Tables) -> None:
+    tables.create("shop.t", "d DECIMAL(9, 2), e DECIMAL(20, 2), s STRUCT<d: DECIMAL(9, 2)>")
+    written = "SELECT 1000.00 AS d, 1000.00 AS e, struct(CAST(1000 AS DECIMAL(9, 2)) AS d) AS s"
+    tables.append("shop.t", tables.spark.sql(written))
+    struct = "STRUCT<d: DECIMAL(20, 2)>"
+    tables.alter("shop.t", types={"d": "DECIMAL(20, 2)", "e": "DECIMAL(38, 2)", "s": struct})
+    # In the 4 bytes of a decimal in the file, the first constant is 0.05.
+    below = f"d < 42949673.01 AND s.d < 42949673.01 AND e < 1{'0' * 30}"
+    assert tables.read("shop.t", where=below).count() == 1
+    assert tables.delete("shop.t", below).rows == 1
+
+
 def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))

@@ -124,8 +124,18 @@ def test_columns_are_read_under_names_that_no_file_contains_if_a_name_was_reused
 
 
 def test_columns_keep_their_names_if_no_name_meant_two_of_them() -> None:
-    columns = scan_columns(described("price INT, box INT", "PRICE INT, note INT"))
+    columns = scan_columns(described("price INT, box INT", "PRICE BIGINT, note INT"))
     assert [column.read.name for column in columns] == ["PRICE", "note"]
+
+
+def test_columns_are_read_under_other_names_if_a_decimal_got_more_digits() -> None:
+    table = described(
+        "d DECIMAL(9, 2), s STRUCT<`x#5`: DECIMAL(9, 2)>",
+        "d DECIMAL(20, 2), s STRUCT<`x#5`: DECIMAL(20, 2)>",
+    )
+    d, s = scan_columns(table)
+    assert (d.read.name, s.read.name) == ("_strandline_1", "_strandline_2")
+    assert s.read.dataType.simpleString() == "struct<_strandline_5:decimal(20,2)>"
 
 
 def test_nested_fields_are_read_under_other_names_if_a_name_was_reused() -> None:

@@ -7,7 +7,9 @@ table declares beyond that (NOT NULL, lengths) is checked when rows are appended
 If a name meant two columns in the table's history, all columns are read under names that nothing
 else uses (`scan_columns`). Spark finds a column by its id, but then looks up the wanted type, and
 the statistics for a condition, by the name that the column has in the file: those of another
-column. Otherwise columns keep their names, so that Spark skips parts of files.
+column. The same holds if a decimal got more digits, because Spark cuts the constant of a condition
+to the size of the decimals in the file. Otherwise columns keep their names, so that Spark skips
+parts of files.
 
 A DataFrame that is returned to users keeps comments. Its top-level columns lose their ids, which
 have no meaning in what the user derives from it. Nested fields keep their ids, because removing
@@ -44,6 +46,7 @@ from strandline.model.types import (
     TIMESTAMP,
     ArrayType,
     DataType,
+    DecimalType,
     MapType,
     StructField,
     StructType,
@@ -90,8 +93,8 @@ def file_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
 def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
     """How the columns of ``table`` are read from files of any age.
 
-    Columns and nested fields get other names only where one name meant two of them in the table's
-    history. Other names of nested fields make Spark copy each value.
+    Columns and nested fields get other names only where one name meant two of them, or two types of
+    decimals, in the table's history. Other names of nested fields make Spark copy each value.
     """
     reused = _places_with_reused_names(table)
     columns = []
@@ -222,13 +225,18 @@ It is empty for the columns themselves.
 
 
 def _places_with_reused_names(table: TableDescriptor) -> frozenset[_Place]:
-    meanings: dict[tuple[_Place, str], set[int | None]] = {}
+    meanings: dict[tuple[_Place, str], set[tuple[int | None, DataType | None]]] = {}
+
+    def add(place: _Place, name: str, field_id: int | None, data_type: DataType) -> None:
+        decimal = data_type if isinstance(data_type, DecimalType) else None
+        meanings.setdefault((place, normalize(name)), set()).add((field_id, decimal))
+
     for version in table.schema_versions:
         for column in version.columns:
-            meanings.setdefault(((), normalize(column.name)), set()).add(column.id)
+            add((), column.name, column.id, column.type)
             for place, field in _nested_fields(column.type, (column.id,)):
-                meanings.setdefault((place, normalize(field.name)), set()).add(field.field_id)
-    return frozenset(place for (place, _), ids in meanings.items() if len(ids) > 1)
+                add(place, field.name, field.field_id, field.type)
+    return frozenset(place for (place, _), found in meanings.items() if len(found) > 1)
 
 
 def _nested_fields(data_type: DataType, place: _Place) -> Iterator[tuple[_Place, StructField]]:
