@@ -232,6 +232,14 @@ def test_a_condition_finds_rows_of_files_with_decimals_of_fewer_digits(tables: T
     assert tables.delete("shop.t", below).rows == 1
 
 
+def test_a_condition_on_zero_finds_negative_zeros(tables: Tables) -> None:
+    tables.create("shop.t", "d DOUBLE, f FLOAT")
+    zeros = ", ".join(["(DOUBLE('-0.0'), FLOAT('-0.0'))"] * 9)  # so many share a dictionary
+    tables.append("shop.t", tables.spark.sql(f"VALUES {zeros} AS t(d, f)").coalesce(1))
+    for condition in ("d = 0D", "d >= 0D", "f IN (0F, 7F)"):
+        assert tables.read("shop.t", where=condition).count() == 9
+
+
 def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))
