@@ -240,6 +240,18 @@ def test_a_condition_on_zero_finds_negative_zeros(tables: Tables) -> None:
         assert tables.read("shop.t", where=condition).count() == 9
 
 
+def test_a_condition_on_zero_finds_a_negative_zero_in_files_with_bloom_filters(
+    tables: Tables,
+) -> None:
+    tables.create("shop.t", "d DOUBLE")
+    tables.spark.conf.set("parquet.bloom.filter.enabled", "true")
+    try:
+        tables.append("shop.t", tables.spark.sql("SELECT DOUBLE('-0.0') AS d"))
+    finally:
+        tables.spark.conf.unset("parquet.bloom.filter.enabled")
+    assert tables.read("shop.t", where="d = 0D").count() == 1
+
+
 def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))

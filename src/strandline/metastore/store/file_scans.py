@@ -44,8 +44,9 @@ READER_OPTIONS = {
     "ignoreCorruptFiles": "false",
     # Spark writes a checksum for each page, but does not verify it by default.
     "parquet.page.verify-checksum.enabled": "true",
-    # It distinguishes 0.0 and -0.0, which are equal in a condition, and so loses rows.
+    # They distinguish 0.0 and -0.0, which are equal in a condition, and so lose rows.
     "parquet.filter.dictionary.enabled": "false",
+    "parquet.filter.bloom.enabled": "false",
 }
 
 
