@@ -9,6 +9,7 @@ asked for, and every node is read once more.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -56,8 +57,10 @@ class Cluster:
         self.nodes = [self._new_node() for _ in range(count)]
 
     def _new_node(self) -> ServedNode:
-        warehouse = self.store.settings.warehouse
-        cache_folder = str(Path(warehouse).parent) if warehouse else ""
+        warehouse, cache_folder = self.store.settings.warehouse, ""
+        if warehouse:
+            cache_folder = str(Path(warehouse).parent)
+            os.makedirs(cache_folder, exist_ok=True)
         return ServedNode(self.store, cache_folder=cache_folder, **SETTINGS)
 
     def strike(self, rng: random.Random, wait: Callable[[], None]) -> None:
