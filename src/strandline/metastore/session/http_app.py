@@ -113,7 +113,9 @@ class HttpStatistics:
 
 def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fields, Content]:
     """Execute, in a child process, a call that is too long for the process of the node."""
-    session = LocalSession(metastore, user=fields["user"], host=fields["host"])
+    session = LocalSession(
+        metastore, user=fields["user"], host=fields["host"], has_typed_commands=True
+    )
     pieces = CALLS[fields["name"]].answer(session, body, still_wanted=bool)
     return {}, Content.of_pieces(pieces)
 
@@ -258,7 +260,9 @@ class HttpApplication:
         children = self._children
         kind = call.kind(len(body) if isinstance(body, bytes) else body.size)
         if isinstance(body, bytes):
-            session = LocalSession(self._metastore, user=asking.user, host=host)
+            session = LocalSession(
+                self._metastore, user=asking.user, host=host, has_typed_commands=True
+            )
             is_bounded = children is not None and call.only_reads
 
             def answer(still_wanted: Callable[[], None]) -> bytes:

@@ -35,7 +35,6 @@ from typing import Any, TypeVar
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.configuration import ParameterValue
 from strandline.catalog.differences import Difference
-from strandline.catalog.field_types import checked_batch
 from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
 from strandline.config import SettingValue
@@ -61,6 +60,7 @@ from strandline.metastore.interface import (
     TableFiles,
     distinct_names,
 )
+from strandline.metastore.session.field_types import checked_batch
 from strandline.metastore.session.http_transport import HttpTransport, Lost
 from strandline.metastore.session.staged_files import check_staging
 from strandline.metastore.store.cleaning import Cleanable
@@ -109,7 +109,8 @@ class HttpSession(Session):
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
-        return self._change(Session.execute, timeout, commands=checked_batch(commands))
+        batch = commands if isinstance(commands, Sequence) else [commands]
+        return self._change(Session.execute, timeout, commands=checked_batch(batch))
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
         return self._repeat(Session.table, name=name, at=at)

@@ -18,7 +18,6 @@ from strandline import work
 from strandline.catalog import Applied, Command, VersionInfo
 from strandline.catalog.configuration import ParameterValue, parameter_values
 from strandline.catalog.differences import Difference, differences
-from strandline.catalog.field_types import checked_batch
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.storage_usage import StorageUsage, latest_storage_usage, storage_usage_of
 from strandline.catalog.undo.command import Undo
@@ -55,6 +54,7 @@ from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import finish
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
+from strandline.metastore.session.field_types import checked_batch
 from strandline.metastore.session.partition_pruning import partition_filter
 from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.session.staged_files import (
@@ -89,18 +89,26 @@ T = TypeVar("T")
 
 
 class LocalSession(Session):
-    """A user's session with a `Metastore` of this process. Keeps no resources open."""
+    """A user's session with a `Metastore` of this process. Keeps no resources open.
 
-    def __init__(self, metastore: Metastore, *, user: str, host: str = "") -> None:
+    ``has_typed_commands`` says that its commands were read from JSON, which has checked the types.
+    """
+
+    def __init__(
+        self, metastore: Metastore, *, user: str, host: str = "", has_typed_commands: bool = False
+    ) -> None:
         self._metastore = metastore
         self._user = user
         self._host = host
+        self._has_typed_commands = has_typed_commands
 
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
         user = self._user
-        batch = checked_batch(commands)
+        batch = commands if isinstance(commands, Sequence) else [commands]
+        if not self._has_typed_commands:
+            batch = checked_batch(batch)
         refuse_reserved(batch, self._metastore.catalogs.latest_catalog())
         return _executed(
             self._metastore.execute(batch, author=user, identity=user, timeout=timeout)

@@ -7,8 +7,8 @@ belongs, it would not fail, and do something else.
 The model: a hint is compiled once to a function that returns a value of this type, or raises
 `_Misfit` with the path of what does not fit. The result is the value itself, so a command costs a
 few function calls for each of its fields; only lists become tuples. The values of HTTP requests are
-read by the same hints (`strandline.metastore.session.json_forms`). As there, a number has at most
-64 bits, and a text has only whole characters.
+read by the same hints (`json_forms`), so a node does not check them again. As there, a number has
+at most 64 bits, and a text has only whole characters.
 
 Rejected: checks in the constructors, because the values that a node reads from its log need none.
 """
@@ -27,42 +27,38 @@ from typing import Any
 from strandline.catalog import commands
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput
+from strandline.metastore.session.json_values import Misfit, cut
 from strandline.model.types import ATOMIC_TYPES, AtomicType, DataType
 
-_SHOWN = 80
-"""The number of characters of a value that an error shows."""
 _BITS = 63
 _Fit = Callable[[Any], Any]
 
 
-class _Misfit(Exception):
+class _Misfit(Misfit):
+    """A value of a wrong type, and what was expected."""
+
     def __init__(self, value: object, expected: str) -> None:
-        self.path, self.value, self.expected = "", value, expected
-
-    def within(self, step: str) -> _Misfit:
-        self.path = step + self.path
-        return self
+        super().__init__(f"must be {expected}, not {cut(repr(value))}")
+        self.expected = expected
 
 
-def checked_batch(batch: Command | Sequence[Command]) -> list[Command]:
-    """The commands as a list. Raises `InvalidInput` if a value does not fit its field."""
-    return [_checked(command) for command in (batch if isinstance(batch, Sequence) else [batch])]
+def checked_batch(batch: Sequence[Command]) -> list[Command]:
+    """The commands. Raises `InvalidInput` if a value does not fit its field."""
+    return [_checked(command) for command in batch]
 
 
 def _checked(command: Command) -> Command:
     of = type(command)
     if not hasattr(of, "plan"):
         raise InvalidInput(
-            f"{_shown(command)} is not a command; give commands of strandline.catalog.commands"
+            f"{cut(repr(command))} is not a command; give commands of strandline.catalog.commands"
         )
     if getattr(commands, of.__name__, None) is not of:
         return command
     try:
         checked: Command = _fit(of)(command)
     except _Misfit as misfit:
-        raise InvalidInput(
-            f"{of.__name__}{misfit.path} must be {misfit.expected}, not {_shown(misfit.value)}"
-        ) from None
+        raise InvalidInput(f"{of.__name__}{misfit.path} {misfit.message}") from None
     return checked
 
 
@@ -90,9 +86,10 @@ def _scalar(fits: Callable[[object], bool], expected: str) -> _Fit:
 
 
 def _is_text(value: object) -> bool:
-    if not isinstance(value, str):
+    try:
+        return isinstance(value, str) and (value.isascii() or bool(value.encode()))
+    except UnicodeEncodeError:
         return False
-    return value.isascii() or not any("\ud800" <= character < "\ue000" for character in value)
 
 
 def _is_whole(value: object) -> bool:
@@ -177,8 +174,3 @@ def _tuple(members: Sequence[Any]) -> _Fit:
         return value if is_unchanged else tuple(fitting)
 
     return fit
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
