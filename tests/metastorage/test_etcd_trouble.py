@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import select
 import socket
 import threading
 from base64 import b64encode
@@ -13,7 +14,11 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpcore
 import pytest
+from httpcore import _utils
+from httpcore._backends.sync import SyncStream
+from httpcore._sync.http11 import HTTP11Connection
 
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Stopping, Unavailable, UnknownOutcome
@@ -22,9 +27,9 @@ from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.access import parse_etcd_url
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome
-from strandline.metastorage.etcd.operations import Page, TxnAnswer
+from strandline.metastorage.etcd.operations import Page, TxnAnswer, put_operation
 from strandline.metastorage.etcd.store import EtcdMetastorage
-from tests.metastorage.conftest import put
+from tests.metastorage.conftest import LONG, put
 from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.loopback import Cut, Proxy, ReservedPort
 
@@ -351,3 +356,58 @@ def test_closing_ends_a_call_whose_tls_handshake_the_server_does_not_answer(
             waiting.close()
             with pytest.raises(Stopping):
                 call.result(60)
+
+
+def test_no_call_closes_the_connection_of_a_call_in_another_thread(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool of httpx closes a connection that is idle and has bytes to read, in two steps.
+
+    Another thread may begin a call on it in between.
+    """
+    of_first: list[socket.socket] = []
+    begins, looked, ended = threading.Event(), threading.Event(), threading.Event()
+    first, handle, read, is_readable = (
+        threading.current_thread(),
+        HTTP11Connection.handle_request,
+        SyncStream.read,
+        _utils.is_socket_readable,
+    )
+
+    def write(key: bytes) -> None:
+        place.gateway.txn([], [put_operation(key, b"value")], repeatable=False)
+
+    def write_meanwhile() -> None:
+        begins.wait(LONG)
+        try:
+            write(b"/strandline/second")
+        finally:
+            looked.set()
+            ended.set()
+
+    def begin_after_the_look(self: HTTP11Connection, request: httpcore.Request) -> object:
+        if threading.current_thread() is first:
+            of_first.append(self._network_stream.get_extra_info("socket"))
+            begins.set()
+            looked.wait(LONG)
+        return handle(self, request)
+
+    def look_in_two_steps(connection: socket.socket) -> bool:
+        if connection in of_first and threading.current_thread() is not first:
+            looked.set()
+            select.select([connection], [], [], LONG)
+        return is_readable(connection)
+
+    def read_at_last(self: SyncStream, *arguments: Any, **named: Any) -> bytes:
+        if threading.current_thread() is first:
+            ended.wait(LONG)
+        return read(self, *arguments, **named)
+
+    write(b"/strandline/before")  # leaves an idle connection
+    monkeypatch.setattr(HTTP11Connection, "handle_request", begin_after_the_look)
+    monkeypatch.setattr(SyncStream, "read", read_at_last)
+    monkeypatch.setattr("httpcore._backends.sync.is_socket_readable", look_in_two_steps)
+    with ThreadPoolExecutor(1) as threads:
+        second = threads.submit(write_meanwhile)
+        write(b"/strandline/first")
+        second.result()

@@ -14,6 +14,10 @@ at once. If no member has one, they are probably electing it, so a call asks the
 shuts the socket down. So the gateway keeps the socket of each connection, which httpx reports
 through its ``trace`` extension. Rejected: an asynchronous client on its own event loop (it can be
 cancelled, but each call takes twice as long).
+
+Calls that run at the same time have a client each. The pool of one client for all threads can close
+a connection as idle that another thread has just begun to use (encode/httpcore#1110), which would
+make the outcome of a write unknown.
 """
 
 from __future__ import annotations
@@ -64,6 +68,7 @@ ELECTION_SECONDS = 1.5
 _ELECTION_PAUSE_SECONDS = 0.1
 _IDLE_WATCH_SECONDS = 10.0
 _CLOSING_SECONDS = 5.0
+_IDLE_CLIENTS = 32
 # For a gateway without TLS: httpx would otherwise load all certificate authorities.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -144,12 +149,7 @@ class EtcdGateway:
         self._process = os.getpid()
         self.open_outcomes = 0
         self._preferred = 0
-        self._client = httpx.Client(
-            headers={"Grpc-Metadata-hasleader": "true", "Content-Type": "application/json"},
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-            trust_env=False,
-            verify=self._tls.context if self._tls else _NO_TLS,
-        )
+        self._idle_clients: list[httpx.Client] = []
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._handshaking: dict[int, socket.socket] = {}
         """Copies of the sockets that are in a TLS handshake, by thread."""
@@ -224,14 +224,17 @@ class EtcdGateway:
             token = self._token()
             endpoint = self.endpoints[self._preferred]  # the login may have changed it
             try:
-                with self._client.stream(
-                    "POST",
-                    f"{self._scheme}://{endpoint}/v3/watch",
-                    content=json.dumps(request),
-                    headers=_authorization(token),
-                    timeout=limits,
-                    extensions={"trace": self._trace},
-                ) as response:
+                with (
+                    self._client() as client,
+                    client.stream(
+                        "POST",
+                        f"{self._scheme}://{endpoint}/v3/watch",
+                        content=json.dumps(request),
+                        headers=_authorization(token),
+                        timeout=limits,
+                        extensions={"trace": self._trace},
+                    ) as response,
+                ):
                     yield (_watch_message(line, endpoint) for line in response.iter_lines())
             except httpx.TransportError as error:
                 self._refuse_when_closed()
@@ -267,7 +270,8 @@ class EtcdGateway:
         self._end_calls()
         with self._lock:
             self._lock.wait_for(lambda: self._calls == 0, timeout=_CLOSING_SECONDS)
-        self._client.close()
+        while self._idle_clients:
+            self._idle_clients.pop().close()
 
     def _call(self, path: str, body: Json, *, repeatable: bool, needs_token: bool = True) -> Json:
         content = json.dumps(body)
@@ -347,13 +351,14 @@ class EtcdGateway:
         answer: float,
     ) -> Json:
         try:
-            response = self._client.post(
-                f"{self._scheme}://{endpoint}/v3/{path}",
-                content=content,
-                headers=_authorization(token),
-                timeout=httpx.Timeout(answer, connect=connect),
-                extensions={"trace": self._trace},
-            )
+            with self._client() as client:
+                response = client.post(
+                    f"{self._scheme}://{endpoint}/v3/{path}",
+                    content=content,
+                    headers=_authorization(token),
+                    timeout=httpx.Timeout(answer, connect=connect),
+                    extensions={"trace": self._trace},
+                )
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
             if not repeatable and not isinstance(error, _NOT_SENT):
@@ -380,6 +385,25 @@ class EtcdGateway:
         if not succeeded:
             raise _refusal(endpoint, answer_body, self._address, repeatable=repeatable)
         return answer_body
+
+    @contextmanager
+    def _client(self) -> Iterator[httpx.Client]:
+        """A client that no other call uses meanwhile."""
+        try:
+            client = self._idle_clients.pop()
+        except IndexError:
+            client = httpx.Client(
+                headers={"Grpc-Metadata-hasleader": "true", "Content-Type": "application/json"},
+                trust_env=False,
+                verify=self._tls.context if self._tls else _NO_TLS,
+            )
+        try:
+            yield client
+        finally:
+            if self._closed or len(self._idle_clients) >= _IDLE_CLIENTS:
+                client.close()
+            else:
+                self._idle_clients.append(client)
 
     @contextmanager
     def _call_under_way(self) -> Iterator[None]:
