@@ -32,16 +32,23 @@ class LogLines:
 
 
 @contextmanager
-def log_lines(*, level: str = "info") -> Iterator[LogLines]:
-    """Collects the log, and restores the handlers of this process afterwards."""
+def logging_restored() -> Iterator[None]:
+    """What the block configures of the log of this process ends with it."""
     root, ours = logging.getLogger(), logging.getLogger("strandline")
     handlers, levels = list(root.handlers), (root.level, ours.level)
-    stream = io.StringIO()
-    configure(level=level, form="json", stream=stream)
     try:
-        yield LogLines(stream)
+        yield
     finally:
         logging.captureWarnings(False)
         root.handlers[:] = handlers
         root.setLevel(levels[0])
         ours.setLevel(levels[1])
+
+
+@contextmanager
+def log_lines(*, level: str = "info") -> Iterator[LogLines]:
+    """Collects the log, and restores the handlers of this process afterwards."""
+    stream = io.StringIO()
+    with logging_restored():
+        configure(level=level, form="json", stream=stream)
+        yield LogLines(stream)

@@ -14,6 +14,7 @@ import pytest
 
 from strandline import logs
 from strandline.logs import BURST, CLIENT, WINDOW_SECONDS, Flood, configure, fields, kept
+from tests.log_lines import logging_restored
 
 LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) +[\w.]+: ")
 logger = logging.getLogger("strandline.somewhere")
@@ -21,14 +22,8 @@ logger = logging.getLogger("strandline.somewhere")
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """The handlers of this process are restored afterwards."""
-    root, ours = logging.getLogger(), logging.getLogger("strandline")
-    handlers, levels = list(root.handlers), (root.level, ours.level)
-    yield
-    logging.captureWarnings(False)
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    with logging_restored():
+        yield
 
 
 def stream(form: str = "text", level: str = "info") -> io.StringIO:
