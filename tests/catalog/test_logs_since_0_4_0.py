@@ -1,4 +1,4 @@
-"""A log that release 0.4.0, 0.5.0 or 0.6.0 wrote is read and continued, for each kind of log.
+"""A log that a release since 0.4.0 wrote is read and continued, for each kind of log.
 
 ``tests/golden/log_0_4_0_*.json`` and so on contain the statements that recreate the SQLite database
 of the log, its blobs, and the objects and time of each version as that release showed them. Each
@@ -34,7 +34,7 @@ KINDS = {
     "shadow": "shadow in sqlite",
 }
 OF_0_4_0 = ("0_4_0_stash", "0_4_0_persist")
-SINCE_0_5_0 = [f"{release}_{kind}" for release in ("0_5_0", "0_6_0") for kind in KINDS]
+SINCE_0_5_0 = [f"{release}_{kind}" for release in ("0_5_0", "0_6_0", "0_7_0") for kind in KINDS]
 
 
 class Golden:
