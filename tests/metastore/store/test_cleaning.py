@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from uuid import uuid4
 
@@ -367,6 +368,26 @@ def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> N
     assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
 
 
+def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: Lake) -> None:
+    dropped, kept = lake.create(), lake.create("u")
+    with Node.open(lake.address, settings=SETTINGS) as other:
+        nodes = (lake.node, other)
+        for node, table in product(nodes, (dropped, kept)):
+            node.store.rows(table, RowKind.DATA_FILE, write_ids=None)
+        lake.session.execute(DropTable(schema="default", table="t"))
+        lake.create("v")
+        lake.clean()
+        assert [sorted(node.store.held_tables()) for node in nodes] == [[dropped, kept]] * 2
+        lake.wait()
+        assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
+        lake.clean()
+        other.catalogs.present()
+        other.cleaner.clean(dry_run=True)
+        assert sorted(other.store.held_tables()) == [dropped, kept]
+        other.cleaner.clean()
+        assert [node.store.held_tables() for node in nodes] == [[kept]] * 2
+
+
 def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_has_it(
     lake: Lake,
 ) -> None:
@@ -407,8 +428,10 @@ def test_old_events_are_cleaned_and_a_cache_that_missed_them_still_answers_right
     kept = lake.write(table)
     log, cache = lake.node.notifications, lake.node.store
     head = log.head()
-    with Node.open(lake.address, settings=SETTINGS, background=False) as behind:
+    with Node.open(lake.address, settings=SETTINGS) as behind:
+        behind.store.follower.stop()
         behind.store.rows(table, RowKind.DATA_FILE, write_ids=None)
+        assert behind.store.held_tables() == [table]
         lake.wait(101 * RETENTION)
         lake.clean()
         assert [event.event_id for event in log.read(0, limit=100)] == [head]
@@ -425,9 +448,11 @@ def test_a_cache_that_lags_behind_loads_a_cleaned_table_again(in_folder: Lake) -
     lake = in_folder
     table = lake.create()
     kept = lake.write(table)
-    with Node.open(lake.node.folder, background=False) as behind:
+    with Node.open(lake.node.folder, settings=SETTINGS) as behind:
+        behind.store.follower.stop()
         behind.store.log_applier.catch_up()
         behind.store.rows(table, RowKind.DATA_FILE, write_ids=None)
+        assert behind.store.held_tables() == [table]
         gone = lake.write(table)
         between = lake.write_ids(table)
         lake.remove(table, gone)

@@ -374,6 +374,10 @@ class CachedStore(ObjectStore):
         """Evict a table whose rows were cleaned: the next read loads it again."""
         self._replicas.evict(table_id)
 
+    def held_tables(self) -> list[int]:
+        """The ids of the tables that are in memory."""
+        return [replica.table_id for replica in self.snapshot()[1]]
+
     def snapshot(self) -> tuple[int, list[HeldReplica]]:
         """The last applied event and the replicas at that moment, the most recently used last."""
         return self._replicas.snapshot()
