@@ -59,7 +59,8 @@ def test_a_store_of_an_older_release_is_checked_refused_by_readers_and_migrated(
     assert "would" not in run("upgrade-check", made.address)
     forget_the_format(made.address)
     assert "a node would migrate it: note the default zone" in run("upgrade-check", made.address)
-    for command in (["log"], ["debug", "dump"], ["clean"]):
+    moving = ["durable", "migrate", "--to", f"{made.address}#stash", "--from"]
+    for command in (["log"], ["debug", "dump"], ["clean"], moving):
         assert "strandline serve" in run(*command, made.address, fails=True)
     with Node.open(made.address, settings=made.settings) as node:
         node.session(user="ann").execute(CreateSchema(name="later"))

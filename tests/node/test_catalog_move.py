@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 
 from strandline.clock import HybridClock
 from strandline.config import Settings
-from strandline.durable import DurableCatalogState, Superseded, UpdateLog
+from strandline.durable import DurableCatalogState, StashLog, Superseded, UpdateLog, log_copy
 from strandline.durable.log_copy import LogCopy
-from strandline.durable.persist.persist_log import BLOBS
+from strandline.durable.persist.persist_log import BLOBS, ENVIRONMENT
 from strandline.errors import (
     Conflict,
     CorruptData,
@@ -24,18 +25,26 @@ from strandline.errors import (
     OutOfSync,
     StrandlineError,
 )
+from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import Setting
 from strandline.node import Node, catalog_move
 from strandline.node.address import StoreAddress
 from strandline.node.backup import back_up, restore
-from strandline.node.catalog_log import LogPlace, open_catalog_log, remembered_log
+from strandline.node.catalog_log import (
+    LogPlace,
+    RememberedLog,
+    open_catalog_log,
+    reading_catalog_log,
+    remembered_log,
+)
 from strandline.node.catalog_move import MovedCatalog, move_catalog
-from strandline.node.membership import join_newer_epoch, join_or_create
+from strandline.node.membership import join_newer_epoch, join_or_create, open_newer_epoch
 from strandline.node.relocation import relocate
 from strandline.node.store_database import open_store_database
-from strandline.sql import SqliteDatabase, open_database
+from strandline.sql import FenceRow, SqliteDatabase, open_database
+from tests.node.conftest import before_the_next
 from tests.node.test_catalog_log import fill, tables
 from tests.servers import stores
 
@@ -209,6 +218,143 @@ def test_a_catalog_with_constant_commits_is_sealed_and_moved(
         assert notes(state) == {"late 0", "late 1"}
 
 
+def test_commits_that_are_trimmed_during_the_move_are_proved_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_and_trim(name: str) -> None:
+        with joined(folder) as state:
+            commit(state, name)
+            assert state.compact(state.recovered[-1].version)
+
+    before_the_next(monkeypatch, LogCopy, "prove", lambda: commit_and_trim("one"))
+    before_the_next(monkeypatch, catalog_move._Move, "_seal", lambda: commit_and_trim("two"))
+    frontier = move(folder, "stash").frontier
+    with joined(folder) as state:
+        assert notes(state) == {"one", "two"}
+        assert frontier is not None
+        assert frontier.since == state.recovered[0].version
+
+
+def test_a_commit_between_the_copies_to_both_logs_of_a_shadow_is_moved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_late() -> None:
+        with joined(folder) as state:
+            commit(state, "late")
+
+    of_level = partial(before_the_next, monkeypatch, LogCopy, "level")
+    of_level(lambda: of_level(commit_late))
+    move(folder, "shadow:stash+persist")
+    with joined(folder) as state:
+        assert notes(state) == {"late"}
+
+
+@pytest.mark.parametrize("step", ["_Move._seal", "seal"])
+def test_a_catalog_that_is_opened_anew_during_the_move_is_moved_and_its_node_fenced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    tokens = list[FenceToken | None]()
+
+    def open_anew() -> None:
+        with place_of(folder) as place, reading_catalog_log(place) as log:
+            open_newer_epoch(log, place.database, place.clock, 2, member="m")
+            tokens.append(log.token())
+
+    *names, name = step.split(".")
+    owner = catalog_move._Move if names else catalog_move
+    before_the_next(monkeypatch, owner, name, open_anew)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(catalog_move, "finish_move", killed_at_the_end)
+        move(folder, "stash")
+    with place_of(folder) as place, place.database.read() as connection:
+        fence = FenceRow.read(connection)
+    assert tokens[0] is not None
+    assert fence is not None
+    assert tokens[0] < fence.token
+    with joined(folder) as state:
+        commit(state, "on")
+        assert notes(state) == {"on"}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "step"), [(10, "finish_move"), (0, "seal"), (0, "_Switch.switch")]
+)
+def test_a_running_node_is_fenced_if_the_move_dies_and_a_second_run_moves_the_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, step: str
+) -> None:
+    with Node.open(tmp_path / "s", settings=Settings(deploy_generation=2)) as node:
+        token = node.catalogs.token
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(catalog_move, "ROUNDS", rounds)
+            patch.setattr(f"{catalog_move.__name__}.{step}", killed_at_the_end)
+            move(tmp_path / "s", "stash")
+        with place_of(tmp_path / "s") as place, place.database.read() as connection:
+            fence = FenceRow.read(connection)
+            copied_token = StashLog(place.database, place.clock).token()
+        assert fence is not None
+        assert token < fence.token
+        assert copied_token is None or copied_token.is_sealed  # no node writes to the copy
+    move(tmp_path / "s", "stash")
+    with Node.open(tmp_path / "s") as node:
+        fill(node, "t")
+
+
+def test_a_catalog_can_move_on_although_its_last_move_died_at_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(catalog_move, "finish_move", killed_at_the_end)
+        move(folder, "stash")
+    move(folder, "persist")
+    with joined(folder) as state:
+        commit(state, "on")
+    assert log_of(folder) == "persist"
+
+
+def test_a_move_goes_on_after_another_command_sealed_the_log_and_died(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_next(monkeypatch, catalog_move._Move, "_seal", lambda: die_after_the_seal(folder))
+    move(folder, "stash")
+    with joined(folder) as state:
+        commit(state, "on")
+    assert log_of(folder) == "stash"
+
+
+def die_after_the_seal(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(catalog_move, "ROUNDS", 0)
+        patch.setattr(catalog_move._Switch, "switch", killed)
+        move(folder, "stash")
+
+
+@pytest.mark.parametrize(
+    ("target", "step", "to"),
+    [
+        ("stash", "_copy_and_switch", "stash"),
+        ("stash", "_copy_and_prove", "persist"),
+        ("stash", "_copy_and_prove", "metastorage"),
+        ("metastorage", "make", "stash"),
+    ],
+)
+def test_a_command_whose_sealed_log_another_one_moved_or_unsealed_moves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, target: str, step: str, to: str
+) -> None:
+    def overtake() -> None:
+        move(folder, to)
+        with joined(folder) as state:
+            commit(state, "on")
+
+    die_after_the_seal(folder)
+    of_move = partial(before_the_next, monkeypatch, catalog_move._Move)
+    of_move(step, lambda: of_move(step, overtake) if step == "_copy_and_prove" else overtake())
+    with pytest.raises(Conflict, match="another command has moved the catalog"):
+        move(folder, target)
+    with joined(folder) as state:
+        assert notes(state) == {"on"}
+    assert log_of(folder) == to
+
+
 def test_a_log_that_cannot_be_sealed_remains_in_use(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,15 +372,24 @@ def test_a_log_that_cannot_be_sealed_remains_in_use(
         assert log_of(folder) == "metastorage"
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 def test_an_altered_copy_is_found_and_the_catalog_is_not_moved(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
     append = LogCopy._append
 
     def altering(self: LogCopy, updates: Any) -> None:
         append(self, [*updates[:-1], replace(updates[-1], author="eve")])
 
-    monkeypatch.setattr(LogCopy, "_append", altering)
+    def commit_and_alter() -> None:
+        with joined(folder) as state:
+            commit(state, "late")
+        monkeypatch.setattr(LogCopy, "_append", altering)
+
+    if is_late:
+        before_the_next(monkeypatch, catalog_move._Move, "_seal", commit_and_alter)
+    else:
+        monkeypatch.setattr(LogCopy, "_append", altering)
     with pytest.raises(CorruptData, match=r"nodes continue with the log metastorage.*eve"):
         move(folder, "stash")
     with joined(folder) as state:
@@ -243,6 +398,43 @@ def test_an_altered_copy_is_found_and_the_catalog_is_not_moved(
     # The partial copy in the target is not the beginning of this history.
     with pytest.raises(Conflict, match="has a different history"):
         move(folder, "stash")
+
+
+@pytest.mark.parametrize("ends", ["behind", "before", "before the history that is kept"])
+def test_the_log_of_another_catalog_is_not_overwritten(
+    folder: Path, tmp_path: Path, ends: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    with place_of(folder) as place, joined(tmp_path / "other") as other, joined(folder) as own:
+        for state in (other,) if ends == "behind" else (own, own):
+            commit(state, f"note {state.recovered[-1].version}")
+        log = StashLog(place.database, place.clock)
+        LogCopy(other.log, log, names=("theirs", "ours")).level()
+        if ends == "before the history that is kept":
+            assert own.compact(own.recovered[-1].version)
+        before = log.snapshot()
+        with pytest.raises(Conflict, match="has a different history"):
+            move(folder, "stash")
+        assert log.snapshot() == before
+        commit(own, "on")
+
+
+def test_a_copy_that_was_killed_at_its_first_version_goes_on_after_a_trim(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = LogCopy._append
+
+    def then_die(self: LogCopy, updates: Any) -> None:
+        append(self, updates)
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(log_copy, "COPIED_AT_ONCE", 1)
+        patch.setattr(LogCopy, "_append", then_die)
+        move(folder, "stash")
+    move(trimmed(folder), "stash")
+    with joined(folder) as state:
+        assert notes(state) == {"one"}
 
 
 def test_a_copy_does_not_share_the_blobs_of_its_original(tmp_path: Path) -> None:
@@ -274,6 +466,10 @@ def test_a_move_from_persist_reads_the_blobs_from_their_recorded_place(
 ) -> None:
     move(folder, "persist")
     with place_of(folder) as place:
+        with joined_at(place) as state:
+            environment = SqlMetastorage(place.database, place.clock).get(ENVIRONMENT)
+            assert environment is not None
+            assert environment.value.decode() == state.environment
         move_catalog(place, replace(place, blobs=str(tmp_path / "other")), leaving="", to="stash")
     with joined(folder) as state:
         commit(state, "on")
@@ -293,15 +489,15 @@ def test_a_catalog_can_move_back_to_a_former_log_after_a_trim(folder: Path) -> N
     assert frontier.since > 0
 
 
-@pytest.mark.parametrize(
-    ("to", "refusal"),
-    [("metastorage", "is already in the log metastorage"), ("", "already")],
-)
-def test_a_move_to_the_current_log_is_refused(folder: Path, to: str, refusal: str) -> None:
-    with pytest.raises(InvalidInput, match=refusal):
-        move(folder, to)
-    with pytest.raises(InvalidInput, match="is kept in the log metastorage"):
-        move(folder, "stash", leaving="persist")
+@pytest.mark.parametrize("log", ["metastorage", "stash"])
+def test_a_move_to_the_current_log_is_refused(folder: Path, log: str) -> None:
+    if log == "stash":
+        move(folder, log)
+    for to in (log, ""):
+        with pytest.raises(InvalidInput, match=f"is already in the log {log}"):
+            move(folder, to)
+    with pytest.raises(InvalidInput, match=f"is kept in the log {log}"):
+        move(folder, "shadow", leaving="persist")
 
 
 class Killed(BaseException):
@@ -392,7 +588,7 @@ def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
             commit(state, "one")
         move_catalog(at, at, leaving="metastorage", to="stash")
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(catalog_move, "finish_move", killed)
+            patch.setattr(catalog_move, "finish_move", killed_at_the_end)
             move_catalog(at, etcd, leaving="stash", to="")
         moved = move_catalog(at, etcd, leaving="stash", to="")
         assert str(moved.target).startswith("metastorage in etcd://")
@@ -420,6 +616,23 @@ def test_a_catalog_moves_from_postgresql_to_etcd_and_back(
             assert notes(state) == {"one", "two", "three", "four"}
 
 
+@pytest.mark.slow
+def test_a_catalog_that_was_made_in_etcd_moves_to_another_log_in_the_database(
+    tmp_path: Path,
+) -> None:
+    store = stores.new_store("etcd", tmp_path)
+    objects = store.settings.objects
+    with Node.open(store.address, settings=store.settings) as node:
+        fill(node, "t", rows=0)
+    with closing(open_database(objects)) as database:
+        etcd = LogPlace(database, StoreAddress(None, store.address, objects), HybridClock())
+        at = replace(etcd, address=StoreAddress(None, objects, objects))
+        move_catalog(etcd, at, leaving="", to="stash")
+    with Node.open(objects, settings=replace(store.settings, objects="")) as node:
+        fill(node, "u", rows=0)
+        assert tables(node) == ["t", "u"]
+
+
 def test_a_catalog_without_a_delay_does_not_move_to_etcd(folder: Path) -> None:
     with place_of(folder) as place:
         etcd = replace(place, address=StoreAddress(None, "etcd://nowhere/x", "postgresql://db"))
@@ -428,6 +641,13 @@ def test_a_catalog_without_a_delay_does_not_move_to_etcd(folder: Path) -> None:
 
 
 def killed(*_: object) -> None:
+    raise Killed
+
+
+def killed_at_the_end(_: object, present: object = None, *__: object, **___: object) -> object:
+    """Stands for a step of the move; `finish_move` is also called before the move."""
+    if isinstance(present, RememberedLog) and not present.former:
+        return present
     raise Killed
 
 

@@ -70,6 +70,7 @@ ROUNDS = 10
 """How many times new commits are copied and proved before the log is sealed without a proof."""
 ATTEMPTS = 1000
 """How many times to try to seal a log while nodes go on appending to it."""
+_MOVED_MEANWHILE = "another command has moved the catalog meanwhile; check where it is now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,7 @@ class _Move:
                 above = proved.upper - 1 if proved.since == frontier.since else 0
                 for copy in self._copies:
                     copy.prove(frontier, above=max(above, 0))
+                return frontier
             except (CorruptData, NotFound) as error:
                 if self._log.frontier().since != before.since:
                     continue  # trimmed by a node meanwhile
@@ -210,8 +212,6 @@ class _Move:
                     f"the catalog was not moved, and nodes continue with the log {self._present}: "
                     f"{error.message}"
                 ) from error
-            if self._log.frontier().since == frontier.since:
-                return frontier
 
     def _seal(self, proved: Frontier | None, *, switching: bool) -> bool:
         """Seal the log after what was proved, or at its end if ``proved`` is None.
@@ -255,6 +255,9 @@ class _Move:
         proved = self._copy_and_prove(Frontier(0, 0))
         with self._database.write() as connection:
             self._switch().switch(connection)
+            # A command that cancelled the move leaves the row as it was, but not the seal.
+            if self._log.token() != self._token.sealed():
+                raise Conflict(_MOVED_MEANWHILE)
         return proved
 
     def _switch(self) -> _Switch:
@@ -286,7 +289,7 @@ class _Move:
         frontier, own_frontier = log.frontier(), self._log.frontier()
         if frontier.upper > own_frontier.upper:
             is_same = False
-        elif max(frontier.since, own_frontier.since) < last.version:
+        elif own_frontier.since < last.version:
             is_same = self._log.updates(last.version, last.version + 1) == (last.update,)
         else:
             is_same = state.environment in (None, environment)
@@ -321,7 +324,7 @@ class _Switch:
 
     def refuse_other(self, connection: Connection) -> None:
         if read_remembered(connection) != self._present:
-            raise Conflict("another command has moved the catalog meanwhile; check where it is now")
+            raise Conflict(_MOVED_MEANWHILE)
 
     def raise_fence(self, connection: Connection) -> None:
         if FenceRow.read(connection) is not None:
