@@ -149,6 +149,8 @@ def test_a_moved_store_works_after_it_is_relocated(lake: Path, tmp_path: Path) -
         session = node.session(user="ann")
         assert session.table("shop.things").location == f"file://{again}/warehouse/shop.db/things"
         session.execute(drop("things"))
+        with pytest.raises(InvalidInput, match=", which was moved or copied"):
+            session.execute(create("t", location=str(lake / "t")))
     assert not (again / "warehouse/shop.db/things").exists()
 
 
@@ -190,25 +192,28 @@ def test_a_symbolic_link_to_the_folder_of_a_store_is_the_same_place(
     assert not (lake / "warehouse/shop.db/new").exists()
 
 
-def without_place(folder: Path) -> None:
+def without_place(folder: Path, *, made_at: Path) -> None:
     """Make the store look as releases before 0.2.1 left it."""
     database = open_sqlite(folder / DATABASE_FILE)
     with database.write() as connection:
         connection.execute(delete(PLACE))
+        connection.exec_driver_sql(
+            "UPDATE table_location SET location = ? || location", (f"file:{made_at}/warehouse/",)
+        )
     database.close()
 
 
 def test_a_copy_of_a_store_of_an_older_release_is_refused_before_relocation(
     lake: Path, copied: Path
 ) -> None:
-    without_place(lake)
-    without_place(copied)
+    for folder in (lake, copied):
+        without_place(folder, made_at=lake)
     Node.open(lake).close()
     with pytest.raises(StoreMoved, match=f"last opened in {lake}"):
         Node.open(copied)
     original = tree(lake)
     relocate(copied, copy=True)
-    list(use(copied))
+    assert all(place.startswith(f"file://{copied}/") for place in list(use(copied))[:-1])
     assert tree(lake) == original
 
 

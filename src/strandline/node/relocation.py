@@ -20,8 +20,6 @@ from strandline.durable.opening import new_environment_id
 from strandline.durable.state import ENVIRONMENT
 from strandline.errors import Conflict, CorruptData, NotFound
 from strandline.fencing import FenceToken
-from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.table_places import foreign_places, put_places
 from strandline.model.descriptors import ConfigEntry
 from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.catalog_log import LogPlace, part_from_blobs, reading_catalog_log
@@ -79,7 +77,6 @@ def relocate(folder: str | Path, *, copy: bool) -> Relocated:
 
         return take_place(
             LogPlace(database, StoreAddress(path), HybridClock()),
-            lambda names: StoreFolders(path, names=names),
             current_place(path),
             old=old,
             copy=copy,
@@ -89,7 +86,6 @@ def relocate(folder: str | Path, *, copy: bool) -> Relocated:
 
 def take_place(
     log_place: LogPlace,
-    folders_of: Callable[[tuple[str, ...]], StoreFolders],
     present: RecordedPlace,
     *,
     old: str | None,
@@ -98,7 +94,6 @@ def take_place(
 ) -> Relocated:
     """Make ``present`` the place of the store, which was at ``old``; see `relocate`.
 
-    ``folders_of`` returns the folders of the store there, given all names that its folder had.
     ``refuse_unmoved`` is called with the environment id if the store was moved, and raises
     `Conflict` if the store is still at its old place.
     """
@@ -114,7 +109,6 @@ def take_place(
             refuse_unmoved(environment)
     names = united(recorded.names if recorded else (), [old] if old else (), present.names)
     with database.write() as connection:
-        put_places(connection, foreign_places(connection, folders_of(names)))
         put(connection, RecordedPlace(present.path, present.inode, names))
     return Relocated(present.path, environment)
 

@@ -23,7 +23,7 @@ from strandline.clock import HybridClock
 from strandline.durable import ReadOnlyState
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.errors import Conflict, CorruptData, InvalidInput, UnknownOutcome
-from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.backup.archive import Backup, open_backup
@@ -154,7 +154,6 @@ def _load(
         place = LogPlace(restored, StoreAddress(staging), clock)
         relocated = take_place(
             place,
-            lambda names: StoreFolders(warehouse, warehouse=warehouse, names=names),
             RecordedPlace(real, 0, names),
             old=backup.manifest.warehouse,
             copy=copy,
