@@ -177,6 +177,13 @@ def test_trim_takes_a_version_or_a_time_and_prints_the_earliest_version(store: P
     assert "an open transaction needs" in refused.stderr
 
 
+def test_history_is_trimmed_with_the_privileges_of_the_user_that_is_named(store: Path) -> None:
+    strandline("role", "create", store, "root", "--superuser")
+    strandline("parameter", "set", store, "enforce_privileges", "true", "--user", "root")
+    assert strandline("trim", store, 9, "--user", "eve").exit_code == 77
+    assert strandline("trim", store, 9, "--user", "root").stdout.startswith("trimmed")
+
+
 def test_roles_are_created_altered_listed_and_dropped(store: Path) -> None:
     made = strandline("role", "create", store, "analysts", "--user", "root")
     assert made.stdout.splitlines() == ["version 9", "  create role analysts"]
