@@ -20,9 +20,10 @@ from strandline.node.store_database import (
     accept_loss,
     examine_in_background,
     head_of,
+    keep_head,
     open_store_database,
 )
-from strandline.sql import open_sqlite
+from strandline.sql import SqliteDatabase, open_sqlite
 from strandline.sql.head_file import SLOT_BYTES, HeadFile
 from tests.node.crashed_stores import execute, log_of, write_some
 from tests.strandline_command import strandline
@@ -110,6 +111,28 @@ def test_a_lost_or_damaged_head_file_is_ignored_and_rewritten(
     (folder / HEAD_FILE).unlink()
     Node.open(folder).close()
     assert head_of(folder).recorded_marks() == said
+
+
+def test_an_opener_records_only_what_it_has_synced_in_the_head_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+    before = head_of(folder).recorded_marks()
+    (folder / HEAD_FILE).unlink()
+    sync, existed = SqliteDatabase.sync, list[bool]()
+
+    def then_commit(database: SqliteDatabase) -> None:
+        existed.append((folder / HEAD_FILE).exists())
+        sync(database)
+        execute(folder, "UPDATE sqlite_sequence SET seq = 99 WHERE name = 'txn'")
+
+    with closing(open_store_database(folder)) as database:
+        with monkeypatch.context() as patch:
+            patch.setattr(SqliteDatabase, "sync", then_commit)
+            keep_head(folder, database)
+        assert existed == [False]
+        assert head_of(folder).recorded_marks() == before
 
 
 @pytest.mark.parametrize("torn", [0, 1])
