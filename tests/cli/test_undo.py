@@ -198,6 +198,12 @@ def test_an_invalid_version_author_or_kind_is_refused_and_changes_nothing(store:
     assert len(strandline("log", store).output.splitlines()) == 5
 
 
+def test_a_partition_is_named_only_for_partitions(store: Path) -> None:
+    result = strandline("undrop", store, "shop.orders", "--partition", "k=1")
+    assert result.exit_code == 64
+    assert len(strandline("log", store).output.splitlines()) == 5
+
+
 def test_a_name_is_found_in_any_case_and_restored_as_it_was(store: Path) -> None:
     result = strandline("undrop", store, "SHOP.Orders")
     assert result.output.splitlines() == ["version 6", "  restore table shop.orders (undoes: 5)"]

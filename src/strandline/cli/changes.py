@@ -118,7 +118,7 @@ class _Versions(click.ParamType):  # type: ignore[type-arg]  # not generic befor
         if not start or (dots and not end):
             text = str(value)[:80]
             self.fail(f"{text!r} is not a version or a range of versions like 3..5", param, ctx)
-        return start, end if dots else None
+        return start, end
 
 
 @click.command()

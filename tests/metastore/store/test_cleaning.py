@@ -551,3 +551,22 @@ def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> N
     assert re.fullmatch(
         r"there is nothing to clean\ndata that was removed after \S+Z(\+\d+)? is kept\n", nothing
     )
+
+
+def test_the_clean_command_fails_if_a_file_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(tmp_path / "lake", settings=SETTINGS) as node:
+        lake = Lake(node, [0])
+        lake.create()
+        ended = lake.session.begin().txn_id
+        leftover = lake.put("t", data_path(ended << FILE_NUMBER_BITS, uuid4().hex))
+        lake.session.abort(ended)
+
+    def refuse(root: int, name: str) -> None:
+        raise PermissionError(name)
+
+    monkeypatch.setattr(cleaned_files, "delete_below", refuse)
+    result = CliRunner().invoke(main, ["clean", str(tmp_path / "lake"), "--yes"])
+    assert (result.exit_code, "1 could not be deleted" in result.stderr) == (1, True)
+    assert leftover.exists()
