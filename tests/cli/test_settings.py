@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from strandline import logs
 from strandline.cli.main import COMMANDS, IO_ERROR
 from strandline.config import Settings
 from strandline.errors import InvalidInput
-from strandline.node import server
+from strandline.node import Node, server
 from strandline.node.settings import FILE_NAME, REGISTRY, load, registry_of
 from tests.strandline_command import strandline
 
@@ -320,15 +321,25 @@ def test_a_folder_that_the_user_may_not_read_is_named(
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["config"]])
-def test_unwritable_output_gives_one_line_and_a_failure(arguments: list[str]) -> None:
+COMMAND = [sys.executable, "-m", "strandline"]
+
+
+@pytest.fixture(params=["--help", "config", "debug dump"])
+def command(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """A command; the last one leaves its output in the buffer until it ends."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    if request.param != "debug dump":
+        return [*COMMAND, request.param]
+    Node.open(tmp_path / "lake").close()
+    return [*COMMAND, "debug", "dump", str(tmp_path / "lake"), "--stats-only"]
+
+
+def test_unwritable_output_gives_one_line_and_a_failure(command: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         completed = subprocess.run(
-            [sys.executable, "-m", "strandline", *arguments],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (completed.returncode, completed.stderr) == (
         IO_ERROR,
@@ -336,7 +347,19 @@ def test_unwritable_output_gives_one_line_and_a_failure(arguments: list[str]) ->
     )
 
 
+def test_a_command_ends_without_a_message_if_the_reader_of_its_pipe_has_left(
+    command: list[str],
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write) as pipe:
+        completed = subprocess.run(
+            command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (completed.returncode, completed.stderr) == (1, "")
+
+
 def test_a_command_succeeds_although_its_standard_output_is_closed() -> None:
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "strandline", "config"]
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "config"]
     completed = subprocess.run(closed, capture_output=True, text=True, check=False)
     assert (completed.returncode, completed.stderr) == (0, "")
