@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from strandline.catalog.commands import DropTable
 from strandline.clock import system_wall_clock
-from strandline.errors import TransactionNotFound, VersionNotFound
+from strandline.errors import Fenced, TransactionNotFound, VersionNotFound
+from strandline.metastore.store.old_transactions import OldTransactions
 from strandline.metastore.store.rows import RowKind
 from strandline.node import Node
 from strandline.transactions import TransactionState
@@ -71,12 +74,19 @@ def test_an_older_reader_is_still_refused_after_the_write_ids_went(lake: Lake) -
     assert lake.paths(table) == [path]
 
 
-def test_the_last_commit_before_the_last_cleaning_stays_whatever_came_after_it(lake: Lake) -> None:
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_the_last_commit_before_the_last_cleaning_stays_whatever_came_after_it(
+    lake: Lake, *, is_exact: bool
+) -> None:
     table = lake.create()
     removed, old = lake.write(table), lake.write_ids(table)
     lake.remove(table, removed)
     lake.wait(LONG)
     clean(lake)
+    if is_exact:  # as after a hold at the time of that commit
+        with lake.node.database.write() as connection:
+            last = "(SELECT max(commit_time) FROM txn_write_id)"
+            connection.exec_driver_sql(f"UPDATE cleaned_table SET up_to = {last}")
     for _ in range(3):  # writes without rows, which no cleaning of the table follows
         txn_id = lake.session.begin().txn_id
         lake.session.stage(txn_id, table)
@@ -85,6 +95,43 @@ def test_the_last_commit_before_the_last_cleaning_stays_whatever_came_after_it(l
     assert clean(lake) == 2
     with pytest.raises(VersionNotFound, match="this snapshot is older"):
         lake.node.store.sql_store.rows(table, RowKind.DATA_FILE, write_ids=old)
+
+
+def test_a_commit_that_a_cleaning_of_another_node_makes_the_last_one_stays(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, txn_ids = lake.create(), [lake.session.begin().txn_id for _ in range(4)]
+    for txn_id in txn_ids:
+        lake.session.stage(txn_id, table)
+        lake.session.commit(txn_id)
+    lake.wait(LONG)
+    forget = OldTransactions._forget
+
+    def clean_first(old: OldTransactions, *arguments: Any) -> None:
+        monkeypatch.setattr(OldTransactions, "_forget", forget)
+        with lake.node.database.write() as connection:
+            connection.exec_driver_sql(
+                "INSERT INTO cleaned_table SELECT table_id, commit_time FROM txn_write_id"
+                f" WHERE txn_id = {txn_ids[2]}"
+            )
+        forget(old, *arguments)
+
+    monkeypatch.setattr(OldTransactions, "_forget", clean_first)
+    assert clean(lake) == 1
+    assert lake.node.transactions.get(txn_ids[2])
+
+
+def test_a_fenced_node_removes_no_transaction(lake: Lake) -> None:
+    for _ in range(2):
+        lake.session.commit(lake.session.begin().txn_id)
+
+    def refuse(_: Connection) -> None:
+        raise Fenced("a newer epoch")
+
+    with pytest.raises(Fenced):
+        OldTransactions(lake.node.database, guard=refuse).clean(lake.node.catalogs.now())
+    assert count(lake, "txn") == 2
+    assert clean(lake) == 0  # they ended just now
 
 
 def test_write_ids_stay_while_a_row_or_a_removal_names_them(
