@@ -19,10 +19,11 @@ from strandline.metastore.inspection import Kind
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.node.database_mark import KEY, DatabaseMark
+from strandline.node.database_mark import KEY, DatabaseMark, DatabaseTime
 from strandline.node.warehouse_place import accept_database
 from strandline.sql import Database, open_database, stored_time, take_time
 from strandline.sql.postgres_database import PostgresDatabase
+from strandline.wire import encode
 from tests.node.conftest import before_the_next
 from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
@@ -244,6 +245,21 @@ def test_the_mark_is_never_ahead_of_the_durable_writes(store: EmptyStore) -> Non
         assert mark.marked_time() == last_time(database)
         counts = database.statistics()
         assert (counts.writes, counts.unsynced_writes) == (1, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["get", "invoke"])
+def test_a_later_mark_of_another_node_stays(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    metastorage, mark = mark_of(store)
+    later = Put(KEY, encode(DatabaseTime(MAX_TIMESTAMP)))
+    with closing(metastorage), closing(open_database(store.settings.objects)) as database:
+        before_the_next(
+            monkeypatch, type(metastorage), step, lambda: metastorage.invoke([], [later])
+        )
+        mark.note(database, HybridClock(), lambda _: None)
+        assert mark.marked_time() == MAX_TIMESTAMP
 
 
 @pytest.mark.slow
