@@ -72,6 +72,16 @@ def test_a_store_whose_time_is_right_is_not_changed(tmp_path: Path) -> None:
     assert (tmp_path / "s" / DATABASE_FILE).read_bytes() == before
 
 
+def test_a_time_within_the_limit_of_the_setting_is_not_accepted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("STRANDLINE_CLOCK_AHEAD_LIMIT_MS", str(2 * YEARS_MS))
+        assert "nothing to repair" in run("repair-clock", folder, "--yes")
+    with Node.open(folder) as node, pytest.raises(WrongClock):
+        node.session(user="ann").begin()
+
+
 def test_a_setting_limits_how_far_ahead_a_store_may_be(folder: Path) -> None:
     allowed = Settings(clock_ahead_limit_ms=2 * YEARS_MS)
     with Node.open(folder, settings=allowed) as node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -164,6 +165,20 @@ def test_reading_does_not_upgrade_the_tables_of_an_older_release(kind: str, tmp_
         )
         assert versions.scalar() == 1
     database.close()
+
+
+@pytest.mark.parametrize("kind", ["folder", "postgresql"])
+def test_a_store_of_a_newer_release_is_not_read(kind: str, tmp_path: Path) -> None:
+    store = stores.new_store(kind, tmp_path)
+    Node.open(store.address, settings=store.settings).close()
+    url = sqlite_url(tmp_path / "strandline.db") if kind == "folder" else store.address
+    with closing(open_database(url)) as database, database.write() as connection:
+        connection.execute(
+            text("UPDATE strandline_schema SET version = 99 WHERE part = 'transactions'")
+        )
+    for command in ("status", "log", "holders"):
+        refused = strandline(command, store.address)
+        assert (refused.exit_code, "newer release" in refused.stderr) == (78, True), command
 
 
 @pytest.mark.parametrize("generation", [1, 3])
