@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
-from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp
+from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp, system_wall_clock
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat
 from strandline.metastorage import Delete, Metastorage, Put, open_metastorage
 from strandline.metastorage.etcd.gateway import EtcdGateway
@@ -116,6 +116,9 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
     with closing(open_database(restored.settings.objects)) as database:
         assert last_time(database) > said
     append(restored)
+    epoch = strandline("debug", "epoch", store.address).output
+    assert "nothing is missing" in strandline("accept-loss", store.address, "--yes").output
+    assert strandline("debug", "epoch", store.address).output == epoch
 
 
 @pytest.mark.slow
@@ -245,6 +248,16 @@ def test_the_mark_is_never_ahead_of_the_durable_writes(store: EmptyStore) -> Non
         assert mark.marked_time() == last_time(database)
         counts = database.statistics()
         assert (counts.writes, counts.unsynced_writes) == (1, 0)
+
+
+@pytest.mark.slow
+def test_the_mark_is_written_although_the_time_of_the_store_is_far_ahead(store: EmptyStore) -> None:
+    metastorage, mark = mark_of(store)
+    with closing(metastorage), closing(open_database(store.settings.objects)) as database:
+        with database.write() as connection:
+            take_time(connection, HybridClock(lambda: system_wall_clock() + 10**11))
+        mark.note(database, HybridClock(), lambda _: None)
+        assert mark.marked_time() == last_time(database)
 
 
 @pytest.mark.slow

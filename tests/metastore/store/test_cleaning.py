@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -21,7 +23,7 @@ from strandline.catalog.commands import DropTable
 from strandline.cli import main
 from strandline.clock import system_wall_clock
 from strandline.config import Settings
-from strandline.errors import VersionNotFound
+from strandline.errors import CorruptData, VersionNotFound
 from strandline.metastore.interface import AsOf
 from strandline.metastore.store import cleaned_files, cleaning, removed_rows
 from strandline.metastore.store.cleaning import Cleanable
@@ -31,7 +33,7 @@ from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFi
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import TableKind
 from strandline.model.places import Place
-from strandline.node import Node
+from strandline.node import DATABASE_FILE, Node
 from strandline.transactions.holds import BACKUP
 from tests.metastore.store.lake import RETENTION, SETTINGS, Lake
 
@@ -366,6 +368,67 @@ def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> N
     assert not aside.exists()
     assert lake.node.store.sql_store.rows_by_id(range(1, 100)) == {}
     assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
+
+
+def test_a_table_with_a_damaged_row_is_not_cleaned_and_the_others_are(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake = in_folder
+    damaged, other = lake.create(), lake.create("u")
+    lake.remove(damaged, path := lake.write(damaged))
+    lake.remove(other, lake.write(other, "u"))
+    lake.wait()
+    real = removed_rows.delete_files_of_none
+
+    def read(connection: Connection, table_id: int) -> list[int]:
+        if table_id == damaged:
+            raise CorruptData("row 1 is damaged")
+        return real(connection, table_id)
+
+    monkeypatch.setattr(cleaning, "delete_files_of_none", read)
+    parts = lake.node.cleaner.clean().parts
+    assert [(part.what, part.table) for part in parts] == [("removed rows", "default.u")]
+    assert lake.on_disk() == {path}
+    assert "the removed rows of default.t stay until the next pass" in caplog.text
+
+
+def test_a_removed_file_that_was_added_again_is_kept(lake: Lake) -> None:
+    table = lake.create()
+    path = lake.write(table)
+    lake.remove(table, path)
+    again = lake.session.begin().txn_id
+    file = DataFile(file_id=again << FILE_NUMBER_BITS, path=path, rows=1, bytes=4)
+    lake.session.stage(again, table, add=[file])
+    lake.session.commit(again)
+    lake.wait()
+    assert lake.clean() == [("removed rows", 1, 0)]
+    assert lake.on_disk() == {path} == set(lake.paths(table))
+
+
+def test_a_dry_run_changes_nothing(in_folder: Lake) -> None:
+    lake = in_folder
+    table, dropped = lake.create(), lake.create("u")
+    lake.write(dropped, "u")
+    lake.session.execute(DropTable(schema="default", table="u"))
+    lake.remove(table, lake.write(table))
+    aborted = lake.session.begin().txn_id
+    lake.write(table, txn_id=aborted)
+    lake.session.abort(aborted)
+    lake.create("v")
+    lake.wait(101 * RETENTION)
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    warehouse = lake.folder().parent
+    (warehouse / ".dropped" / "99.purged").mkdir()
+
+    def stored() -> tuple[list[str], set[str], object]:
+        with closing(sqlite3.connect(lake.node.folder / DATABASE_FILE)) as database:
+            on_disk = {str(path) for path in warehouse.rglob("*")}
+            return list(database.iterdump()), on_disk, lake.node.cleaner.statistics()
+
+    before = stored()
+    parts = lake.node.cleaner.clean(dry_run=True).parts
+    assert {part.what for part in parts} >= {"removed rows", "dropped table", "events"}
+    assert stored() == before
 
 
 def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: Lake) -> None:
