@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from strandline.catalog.commands import DropTable
 from strandline.cli import main
 from strandline.clock import system_wall_clock
 from strandline.config import Settings
-from strandline.errors import CorruptData, VersionNotFound
+from strandline.errors import CorruptData, Fenced, VersionNotFound
 from strandline.metastore.interface import AsOf
 from strandline.metastore.store import cleaned_files, cleaning, removed_rows
 from strandline.metastore.store.cleaning import Cleanable
@@ -36,6 +36,7 @@ from strandline.model.places import Place
 from strandline.node import DATABASE_FILE, Node
 from strandline.transactions.holds import BACKUP
 from tests.metastore.store.lake import RETENTION, SETTINGS, Lake
+from tests.node.conftest import before_the_next
 
 
 def test_removed_files_are_cleaned_when_their_history_is_no_longer_kept(lake: Lake) -> None:
@@ -405,8 +406,12 @@ def test_a_removed_file_that_was_added_again_is_kept(lake: Lake) -> None:
     assert lake.on_disk() == {path} == set(lake.paths(table))
 
 
-def test_a_dry_run_changes_nothing(in_folder: Lake) -> None:
-    lake = in_folder
+def files_of(lake: Lake) -> set[str]:
+    return {str(path) for path in lake.folder().parent.rglob("*")}
+
+
+def leave_garbage(lake: Lake) -> Callable[[], object]:
+    """Leave what each step of the cleaner removes; returns a function that reads all of it."""
     table, dropped = lake.create(), lake.create("u")
     lake.write(dropped, "u")
     lake.session.execute(DropTable(schema="default", table="u"))
@@ -417,18 +422,61 @@ def test_a_dry_run_changes_nothing(in_folder: Lake) -> None:
     lake.create("v")
     lake.wait(101 * RETENTION)
     lake.session.compact(lake.node.catalogs.latest_catalog().version)
-    warehouse = lake.folder().parent
-    (warehouse / ".dropped" / "99.purged").mkdir()
+    (lake.folder().parent / ".dropped" / "99.purged").mkdir()
 
-    def stored() -> tuple[list[str], set[str], object]:
+    def stored() -> object:
         with closing(sqlite3.connect(lake.node.folder / DATABASE_FILE)) as database:
-            on_disk = {str(path) for path in warehouse.rglob("*")}
-            return list(database.iterdump()), on_disk, lake.node.cleaner.statistics()
+            return list(database.iterdump()), files_of(lake)
 
-    before = stored()
-    parts = lake.node.cleaner.clean(dry_run=True).parts
-    assert {part.what for part in parts} >= {"removed rows", "dropped table", "events"}
+    return stored
+
+
+def test_a_dry_run_changes_nothing(in_folder: Lake) -> None:
+    stored, cleaner = leave_garbage(in_folder), in_folder.node.cleaner
+    before = stored(), cleaner.statistics()
+    assert {part.what for part in cleaner.clean(dry_run=True).parts} == {
+        "removed rows",
+        "events",
+        "leftovers",
+        "dropped table",
+    }
+    assert (stored(), cleaner.statistics()) == before
+
+
+def test_a_fenced_node_cleans_nothing(in_folder: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, cleaner = leave_garbage(in_folder), in_folder.node.cleaner
+    limit, before = cleaner.clean(dry_run=True).limit, stored()
+    assert limit is not None
+
+    def refuse(_: Connection) -> None:
+        raise Fenced("a newer epoch")
+
+    monkeypatch.setattr(cleaner, "_guard", refuse)
+    this_pass = cleaning._Pass(dry_run=False, stopped=lambda: False)
+    for step in (
+        cleaner._removed_rows(limit, this_pass),
+        cleaner._old_events(this_pass),
+        cleaner._dropped_tables(this_pass),
+    ):
+        with pytest.raises(Fenced):
+            list(step)
     assert stored() == before
+
+
+def test_a_backup_that_begins_during_a_pass_keeps_all_files(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = in_folder
+    leave_garbage(lake)
+    before = files_of(lake)
+
+    def begin() -> None:
+        lake.session.hold(BACKUP, at=lake.node.catalogs.complete_now())
+
+    before_the_next(monkeypatch, cleaning.Cleaner, "_forget", begin)
+    lake.node.cleaner.clean()
+    assert files_of(lake) == before
+    assert lake.node.cleaner.clean().limit is None
 
 
 def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: Lake) -> None:
@@ -473,15 +521,18 @@ def test_folders_of_dropped_tables_left_by_a_killed_process_are_cleaned(in_folde
     lake = in_folder
     table = lake.create()
     lake.session.execute(DropTable(schema="default", table="t"))
-    lake.create("u")
+    present = lake.create("u")
     warehouse = lake.folder("u").parent
     lake.wait()
     lake.session.compact(lake.node.catalogs.latest_catalog().version)
     lake.clean()
     for name in (str(table), f"{table}.partitions", "99.purged", "10000", "other"):
         (warehouse / ".dropped" / name).mkdir()
+    (warehouse / ".dropped" / str(present) / "7").mkdir(parents=True)
     lake.node.cleaner.clean()
-    assert sorted(os.listdir(warehouse / ".dropped")) == ["10000", "other"]
+    kept = sorted(os.listdir(warehouse / ".dropped"))
+    assert kept == ["10000", str(present), "other"]
+    assert os.listdir(warehouse / ".dropped" / str(present)) == ["7"]
 
 
 def test_old_events_are_cleaned_and_a_cache_that_missed_them_still_answers_right(
