@@ -97,6 +97,8 @@ def test_log_is_filtered_by_point_and_user(made: Path) -> None:
     assert versions(made, "--user", "BOB") == [7, 8]
     times = {line["version"]: exact(line["time"]) for line in lines("log", made)}
     assert versions(made, "--since", times[5], "--until", times[7])[0] <= 5
+    of_millisecond = times[5].partition("+")[0]
+    assert versions(made, "--since", of_millisecond)[0] <= 5
     assert versions(made, "--until", times[3]) == [2, 3]
     assert versions(made, "--until", "2013-01-01") == []
     assert versions(made, "--user", "bob", "--last", 1) == [8]

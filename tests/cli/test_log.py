@@ -17,6 +17,7 @@ from strandline.catalog.commands import (
     CommentOn,
     CreateSchema,
     CreateTable,
+    RenameTable,
     TableDefinition,
 )
 from strandline.catalog.verbs import describe
@@ -103,6 +104,16 @@ def test_the_last_versions_are_shown_without_reading_those_long_before_them(
         lines = strandline(*arguments).output.splitlines()
         assert [json.loads(line)["version"] for line in lines] == shown, options
         assert min(starts) == lowest, options
+
+
+def test_a_table_that_was_renamed_twice_in_one_version_is_followed(store: Path) -> None:
+    with Node.open(store) as node:
+        names = [("t", "u"), ("u", "V")]
+        node.session(user="ann").execute(
+            [RenameTable(schema="sales", table=old, new_name=new) for old, new in names]
+        )
+    lines = strandline("log", store, "--table", "sales.v", "--output", "json").output.splitlines()
+    assert [json.loads(line)["version"] for line in lines] == [4, 5, 6]
 
 
 @pytest.mark.parametrize("number", [0, 10**20])

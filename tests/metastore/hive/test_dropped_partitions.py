@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,34 @@ def test_a_renamed_partition_is_read_in_the_past_from_where_spark_moves_its_fold
             (partition,) = stub.get_partitions(past, "t2", -1)
             location = partition.sd.location.removeprefix("file:")
             assert Path(location, "f").read_text() == "first"
+
+
+def test_a_partition_is_read_in_the_past_from_its_former_folder_if_that_is_still_there(
+    hive: HiveNode, stub: Any
+) -> None:
+    place = capitals(hive, stub, "first")
+    before = moment(hive)
+    other = place.with_name("p=b")
+    other.mkdir()
+    (other / "f").write_text("second")
+    altered = stub.get_partition("d1", "t2", ["b"])
+    altered.sd.location = f"file:{other}"
+    stub.alter_partition("d1", "t2", altered)
+    for schema, text in ((before, "first"), ("d1", "second")):
+        (partition,) = stub.get_partitions(schema, "t2", -1)
+        assert Path(partition.sd.location.removeprefix("file:"), "f").read_text() == text
+
+
+def test_a_partition_that_got_a_place_elsewhere_is_not_read_there_in_the_past(
+    hive: HiveNode, stub: Any, tmp_path: Path
+) -> None:
+    shutil.rmtree(capitals(hive, stub, "first"))
+    before = moment(hive)
+    altered = stub.get_partition("d1", "t2", ["b"])
+    altered.sd.location = f"file:{tmp_path}"
+    stub.alter_partition("d1", "t2", altered)
+    (partition,) = stub.get_partitions(before, "t2", -1)
+    assert partition.sd.location != altered.sd.location
 
 
 def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) -> None:
