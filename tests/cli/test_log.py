@@ -17,6 +17,7 @@ from strandline.catalog.commands import (
     CommentOn,
     CreateSchema,
     CreateTable,
+    RenameSchema,
     RenameTable,
     TableDefinition,
 )
@@ -108,10 +109,12 @@ def test_the_last_versions_are_shown_without_reading_those_long_before_them(
 
 def test_a_table_that_was_renamed_twice_in_one_version_is_followed(store: Path) -> None:
     with Node.open(store) as node:
-        names = [("t", "u"), ("u", "V")]
-        node.session(user="ann").execute(
+        names, session = [("t", "u"), ("u", "V")], node.session(user="ann")
+        session.execute(
             [RenameTable(schema="sales", table=old, new_name=new) for old, new in names]
         )
+        session.execute(CreateSchema(name="other"))
+        session.execute(RenameSchema(name="other", new_name="sale"))
     lines = strandline("log", store, "--table", "sales.v", "--output", "json").output.splitlines()
     assert [json.loads(line)["version"] for line in lines] == [4, 5, 6]
 

@@ -186,6 +186,16 @@ def test_a_crash_before_the_folder_of_a_dropped_partition_is_deleted_leaves_it_t
     assert parted.aside() == set()
 
 
+def test_files_of_a_plain_table_are_no_leftovers_whatever_their_names(in_folder: Lake) -> None:
+    lake, _ = in_folder, Parted(in_folder)
+    ended = lake.session.begin().txn_id
+    lake.session.abort(ended)
+    path = data_path(ended << FILE_NUMBER_BITS, uuid4().hex)
+    lake.put("p", path)
+    assert lake.clean() == []
+    assert lake.on_disk("p") == {path}
+
+
 def test_other_folders_beside_dropped_partitions_are_kept(in_folder: Lake) -> None:
     parted = Parted(in_folder)
     parted.add("k=1")
