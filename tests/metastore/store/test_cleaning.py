@@ -248,6 +248,24 @@ def test_leftovers_of_ended_transactions_are_cleaned_and_other_files_are_kept(la
     assert lake.on_disk() == by_hand | {kept, staged}
 
 
+def test_a_file_of_a_transaction_that_begins_while_files_are_listed_is_no_leftover(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create()
+    paths = {lake.write(table)}
+
+    def begin_first(root: int) -> Iterator[tuple[str, int]]:
+        writer = lake.session.begin().txn_id
+        path = data_path(writer << FILE_NUMBER_BITS, uuid4().hex)
+        lake.put("t", path)
+        paths.add(path)
+        return own_files(root)
+
+    monkeypatch.setattr(cleaning, "own_files", begin_first)
+    lake.node.cleaner.clean()
+    assert lake.on_disk() == paths
+
+
 def test_a_crash_before_the_files_are_deleted_leaves_leftovers(
     in_folder: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
