@@ -113,7 +113,10 @@ def test_log_of_a_table_includes_its_former_names(made: Path) -> None:
     assert "no version has changed a table default.other" in missing.stderr
 
 
-def test_log_with_data_shows_rows_files_and_times_of_commits(made: Path) -> None:
+def test_log_with_data_shows_rows_files_and_times_of_commits(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.durable.state.MAX_UPDATES_AT_ONCE", 1)
     commits = [line for line in lines("log", made, "--data") if "transaction" in line]
     first, second = commits
     (appended,), (deleted,) = first["changes"], second["changes"]

@@ -24,6 +24,8 @@ from strandline.catalog.commands import (
 from strandline.catalog.verbs import describe
 from strandline.cli import main
 from strandline.cli.history import describe_change
+from strandline.clock import Timestamp, format_timestamp
+from strandline.config import Settings
 from strandline.durable import MetastorageLog
 from strandline.durable.log import Scanned
 from strandline.metastore.store.data_history import TableChange
@@ -31,6 +33,7 @@ from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.strandline_command import strandline
+from tests.times import exact_text
 
 
 @pytest.fixture
@@ -119,6 +122,20 @@ def test_a_table_that_was_renamed_twice_in_one_version_is_followed(store: Path) 
     assert [json.loads(line)["version"] for line in lines] == [4, 5, 6]
 
 
+def test_the_times_of_versions_are_those_from_which_they_are_active(tmp_path: Path) -> None:
+    with Node.open(tmp_path, settings=Settings(delay_ms=50)) as node:
+        session = node.session(user="ann")
+        version = session.execute(CreateSchema(name="a")).version
+        session.execute(CreateSchema(name="b"))
+        time = node.catalogs.catalog(version).time
+    points = ("--since", version, "--until", version)
+    shown = json.loads(strandline("log", tmp_path, *points, "--output", "json").output)
+    assert (shown["version"], shown["time"]) == (version, format_timestamp(time))
+    for at, is_active in ((time, True), (Timestamp(time - 1), False)):
+        between = strandline("diff", tmp_path, exact_text(at), version).output
+        assert (between == "no difference\n") is is_active
+
+
 @pytest.mark.parametrize("number", [0, 10**20])
 def test_an_impossible_number_of_lines_is_refused(store: Path, number: int) -> None:
     result = strandline("log", store, "--last", number)
@@ -135,14 +152,14 @@ def test_an_empty_user_is_refused(store: Path) -> None:
 def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
     with Node.open(store) as node:
         definition = TableDefinition(name="a[b]c[/d]", columns=(ColumnDefinition("x", INT),))
-        session = node.session(user="[red]eve")
+        session = node.session(user="[red]e\nve")
         session.execute(CreateTable(schema="sales", definition=definition))
         text = "two\nlines \x1b[2J"
         session.execute(CommentOn(kind=ObjectKind.SCHEMA, name="sales", text=text))
     result = strandline("log", store, "--last", "2")
     assert result.exit_code == 0
     _, table, comment = result.output.splitlines()
-    assert "[red]eve  create table sales.a[b]c[/d] (columns: x int)" in table
+    assert r"[red]e\nve  create table sales.a[b]c[/d] (columns: x int)" in table
     assert r"text: two\nlines \x1b[2J" in comment
 
 
@@ -151,6 +168,18 @@ def test_a_folder_without_a_store_is_refused_and_left_empty(tmp_path: Path) -> N
     assert result.exit_code == 66
     assert "there is no store" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["log", "debug dump"])
+def test_an_error_is_one_line_whatever_the_names_in_it(
+    store: Path, tmp_path: Path, command: str
+) -> None:
+    missing = tmp_path / "a\nb" / "c"
+    target = [missing] if command == "log" else [store, missing]
+    result = strandline(*command.split(), *target)
+    assert result.exit_code != 0
+    assert r"a\nb" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_file_instead_of_a_folder_is_refused(store: Path) -> None:
@@ -219,5 +248,5 @@ def test_each_kind_of_action_is_described_in_words(
 
 def test_what_a_commit_did_to_a_table_is_counted_in_words() -> None:
     change = TableChange(7, appended_rows=1, deleted_rows=2_000, data_files_added=1)
-    words = describe_change(change, "s.t")
-    assert words == "s.t: 1 row appended, 2,000 rows deleted, 1 data file added"
+    words = describe_change(change, "s.t\n")
+    assert words == r"s.t\n: 1 row appended, 2,000 rows deleted, 1 data file added"

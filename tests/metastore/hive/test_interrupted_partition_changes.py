@@ -238,6 +238,37 @@ def test_a_rename_whose_process_died_is_undone_also_if_the_key_has_capitals(
     assert (place / "f").read_text() == "first"
 
 
+def test_a_drop_is_finished_only_when_the_move_of_its_folder_is_on_disk(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Unsynced) -> None:
+        raise Unavailable("the disk is full")
+
+    unfinished = hive.node.store.sql_store.unfinished_moves
+    with monkeypatch.context() as patch:
+        patch.setattr(Unsynced, "sync", full)
+        stub.drop_partition("d1", "t1", ["b"], True)
+    assert [move.location for _, move in unfinished()] == ["p=b"]
+    finish_partition_moves(hive.node.metastore)
+    assert unfinished() == frozenset()
+
+
+def test_the_folder_of_a_rename_that_never_began_is_left_to_its_next_user(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
+        patch.setattr(Staging, "record_moves", died)
+        with pytest.raises(MetaException, match="the process died"):
+            CHANGES["rename"](hive, stub)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    place = folder(hive) / "p=z"  # Spark writes the files before it adds the partition
+    place.mkdir()
+    (place / "f").write_text("new")
+    finish_partition_moves(hive.node.metastore)
+    assert (place / "f").read_text() == "new"
+
+
 CHANGES_OF_B: dict[str, Callable[[HiveNode, Any], object]] = {
     "drop": CHANGES["drop"],
     "rename": lambda hive, stub: stub.rename_partition(

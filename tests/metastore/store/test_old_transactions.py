@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from strandline.catalog.commands import DropTable
 from strandline.clock import system_wall_clock
-from strandline.errors import Fenced, TransactionNotFound, VersionNotFound
+from strandline.errors import Fenced, TransactionNotFound, VersionNotFound, WriteConflict
 from strandline.metastore.store.old_transactions import OldTransactions
 from strandline.metastore.store.rows import RowKind
 from strandline.node import Node
@@ -119,6 +119,20 @@ def test_a_commit_that_a_cleaning_of_another_node_makes_the_last_one_stays(
     monkeypatch.setattr(OldTransactions, "_forget", clean_first)
     assert clean(lake) == 1
     assert lake.node.transactions.get(txn_ids[2])
+
+
+def test_a_transaction_stays_while_an_open_one_may_conflict_with_it(lake: Lake) -> None:
+    table = lake.create()
+    path, begun = lake.write(table), lake.session.begin().txn_id
+    lake.session.stage(touching := lake.session.begin().txn_id, table, touch=[path])
+    lake.session.commit(touching)
+    lake.write(table)
+    lake.wait(LONG)
+    lake.write(table)
+    clean(lake)
+    lake.session.stage(begun, table, remove=[path])
+    with pytest.raises(WriteConflict, match=f"transaction {touching} of ann"):
+        lake.session.commit(begun)
 
 
 def test_a_fenced_node_removes_no_transaction(lake: Lake) -> None:
