@@ -13,13 +13,20 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import Connection
 
-from strandline.catalog.commands import DropTable
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    TableDefinition,
+)
 from strandline.cli import main
 from strandline.clock import system_wall_clock
 from strandline.config import Settings
@@ -33,6 +40,7 @@ from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFi
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import TableKind
 from strandline.model.places import Place
+from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node
 from strandline.transactions.holds import BACKUP
 from tests.metastore.store.lake import RETENTION, SETTINGS, Lake
@@ -642,6 +650,23 @@ def test_a_table_dropped_with_keep_data_keeps_its_files(in_folder: Lake) -> None
     lake.session.compact(lake.node.catalogs.latest_catalog().version)
     assert lake.clean() == [("dropped table", 1, 0)]
     assert path.exists()
+
+
+def test_a_kept_folder_stays_although_its_schema_has_the_name_of_dropped_folders(
+    in_folder: Lake,
+) -> None:
+    lake = in_folder
+    lake.session.execute(CreateSchema(name="a.dropped"))
+    definition = TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),))
+    lake.session.execute(CreateTable(schema="a.dropped", definition=definition))
+    place = Path(urlsplit(lake.session.table("`a.dropped`.t").location).path)
+    (place / "f").touch()
+    lake.session.execute(DropTable(schema="a.dropped", table="t", keep_data=True))
+    lake.create()
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    lake.node.cleaner.clean()
+    assert (place / "f").exists()
 
 
 def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> None:

@@ -202,15 +202,18 @@ def test_an_outcome_can_be_asked_for_a_day_whatever_the_retention(tmp_path: Path
 
 
 def test_nothing_stays_of_the_writes_of_a_table_that_no_kept_version_has(lake: Lake) -> None:
-    table = lake.create()
-    lake.write(table)
-    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.write(lake.create())
+    without_rows, txn_id = lake.create("u"), lake.session.begin().txn_id
+    lake.session.stage(txn_id, without_rows)
+    lake.session.commit(txn_id)
+    for name in "tu":
+        lake.session.execute(DropTable(schema="default", table=name))
     kept = lake.create()
     lake.write(kept)
     version = lake.session.status().version
     lake.wait(LONG)
     clean(lake)
-    assert count(lake, "next_write_id") == 2  # the dropped table can be read at its version
+    assert count(lake, "next_write_id") == 3  # the dropped tables can be read at its version
     lake.session.compact(version)
     clean(lake)
     rows = lake.node.database.rows("SELECT DISTINCT table_id FROM txn_write_id", ())
