@@ -650,6 +650,8 @@ def test_a_table_dropped_with_keep_data_keeps_its_files(in_folder: Lake) -> None
     lake.session.compact(lake.node.catalogs.latest_catalog().version)
     assert lake.clean() == [("dropped table", 1, 0)]
     assert path.exists()
+    lake.create()
+    assert lake.on_disk() == set()  # the new table does not show the kept files
 
 
 def test_a_kept_folder_stays_although_its_schema_has_the_name_of_dropped_folders(

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from strandline.catalog.commands import DropTable
 from strandline.clock import system_wall_clock
 from strandline.errors import Fenced, TransactionNotFound, VersionNotFound, WriteConflict
+from strandline.metastore.store import cleaning
 from strandline.metastore.store.old_transactions import OldTransactions
 from strandline.metastore.store.rows import RowKind
 from strandline.node import Node
@@ -202,19 +203,35 @@ def test_an_outcome_can_be_asked_for_a_day_whatever_the_retention(tmp_path: Path
 
 
 def test_nothing_stays_of_the_writes_of_a_table_that_no_kept_version_has(lake: Lake) -> None:
-    lake.write(lake.create())
-    without_rows, txn_id = lake.create("u"), lake.session.begin().txn_id
-    lake.session.stage(txn_id, without_rows)
-    lake.session.commit(txn_id)
-    for name in "tu":
-        lake.session.execute(DropTable(schema="default", table=name))
+    table = lake.create()
+    lake.write(table)
+    lake.session.execute(DropTable(schema="default", table="t"))
     kept = lake.create()
     lake.write(kept)
     version = lake.session.status().version
     lake.wait(LONG)
     clean(lake)
-    assert count(lake, "next_write_id") == 3  # the dropped tables can be read at its version
+    assert count(lake, "next_write_id") == 2  # the dropped table can be read at its version
     lake.session.compact(version)
     clean(lake)
     rows = lake.node.database.rows("SELECT DISTINCT table_id FROM txn_write_id", ())
     assert rows == lake.node.database.rows("SELECT table_id FROM next_write_id", ()) == [(kept,)]
+
+
+def test_write_ids_of_a_dropped_table_go_although_a_cleaning_died_after_its_rows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.write(lake.create())
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create()
+    lake.wait()
+    lake.session.compact(lake.session.status().version)
+
+    def die(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(cleaning, "in_lists", die)
+        lake.node.cleaner.clean()
+    lake.node.cleaner.clean()
+    assert count(lake, "next_write_id") == 0
