@@ -43,7 +43,7 @@ from strandline.model.identifiers import normalize
 from strandline.model.type_text import quoted
 from strandline.spark.conditions import implied_bounds
 from strandline.spark.folder import folder_path, spark_path
-from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps
+from strandline.spark.positions import Bitmap, bitmap_table, read_bitmaps
 from strandline.spark.schemas import (
     BITMAP,
     BITMAP_FILE,
@@ -91,8 +91,6 @@ def live_rows(
         return _live_rows(_Scan(spark, table), files, positions=positions)
     except (CorruptData, Unavailable):
         now = session.table(table.name, at=AsOf(version=table.catalog_version))
-        if now.location == table.location:
-            raise
     return _live_rows(_Scan(spark, now), files, positions=positions)
 
 
@@ -127,9 +125,6 @@ def _live_rows(scan: _Scan, files: TableFiles, *, positions: bool) -> DataFrame:
         files.delete_files,
         {file_id: file.rows for file_id, file in data.items()},
     )
-    for file_id, bitmap in list(bitmaps.items()):
-        if deleted_rows(bitmap) == data[file_id].rows:
-            del data[file_id], bitmaps[file_id]
     if not data:
         return scan.nothing(positions=positions)
     if not bitmaps:
