@@ -24,12 +24,14 @@ from strandline.catalog.commands import (
     RenameColumn,
 )
 from strandline.errors import CorruptData, IllegalChange, InvalidInput, Unavailable
-from strandline.metastore.interface import TableFiles
+from strandline.metastore.interface import ColumnBounds, TableFiles
 from strandline.model.type_changes import check_change
 from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, STRING, StructField, StructType
-from strandline.spark import Tables
+from strandline.spark import Counts, Tables, scans
+from strandline.spark.folder import spark_path
 from strandline.spark.scans import bounds_of
+from tests.metastore.hive import dml
 from tests.spark.data import changed, files, folder, ids, numbers, rows
 
 pytestmark = pytest.mark.spark
@@ -365,6 +367,36 @@ def test_data_files_in_the_layout_of_0_2_0_are_read(tables: Tables) -> None:
     assert ids(tables.read("shop.t")) == [1, 3, 4, 6]
     assert tables.delete("shop.t", "id < 4").rows == 2
     assert ids(tables.read("shop.t")) == [4, 6]
+
+
+def test_rows_are_deleted_from_files_whose_paths_do_not_have_their_ids(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    for first, path in ((0, "own/a [x]{,}.parquet"), (3, "own/b.parquet"), (6, None)):
+        dml.append(tables.session, "shop.t", *({"id": first + n} for n in range(3)), path=path)
+    assert tables.delete("shop.t", "id IN (1, 5, 6)") == Counts(rows=3, files=3)
+    assert ids(tables.read("shop.t")) == [0, 2, 3, 4, 7, 8]
+    assert tables.delete("shop.t", "id IN (0, 1, 2, 3)") == Counts(rows=3, files=2)
+    assert ids(tables.read("shop.t")) == [4, 7, 8]
+
+
+def test_a_table_that_is_renamed_while_its_scan_is_planned_is_read_at_its_new_place(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2))
+
+    def renamed_first(*arguments: Any, **options: Any) -> str:
+        monkeypatch.undo()
+        tables.alter("shop.t", new_name="u")
+        return spark_path(*arguments, **options)
+
+    monkeypatch.setattr(scans, "spark_path", renamed_first)  # the files were found before
+    assert ids(tables.read("shop.t")) == [1, 2]
+
+
+def test_a_condition_implies_bounds_of_a_column_whose_name_has_capitals(tables: Tables) -> None:
+    table = tables.create("shop.t", "Id BIGINT")
+    assert bounds_of(tables.spark, table, "iD = 5") == (ColumnBounds(1, "5", "5"),)
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ from strandline.catalog.commands import ColumnDefinition
 from strandline.catalog.commands.column_definition import new_columns
 from strandline.errors import InvalidType, StrandlineError
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableDescriptor, TableKind
-from strandline.model.type_parser import parse_fields
+from strandline.model.type_parser import parse_fields, parse_type
 from strandline.model.types import ArrayType, DataType, StructField, StructType
 from strandline.spark.schemas import (
     column_definitions,
+    column_type,
     declared_schema,
     field_ids,
     file_schema,
@@ -153,6 +154,12 @@ def test_nested_fields_are_read_under_other_names_if_a_name_was_reused() -> None
     assert not second.renamed_inside
 
 
+def test_columns_keep_their_names_if_only_the_name_of_a_nested_field_was_reused() -> None:
+    table = described("a STRUCT<`x#5`: INT>", "a STRUCT<`y#5`: INT, `x#6`: INT>")
+    (column,) = scan_columns(table)
+    assert (column.read.name, column.renamed_inside) == ("a", True)
+
+
 @pytest.mark.parametrize("ddl", ["a INT", "a INT, b INT", "a INT, s STRUCT<x: INT>"])
 def test_a_written_file_without_all_ids_of_the_table_is_refused(ddl: str) -> None:
     ids = field_ids(columns(ddl))
@@ -181,6 +188,7 @@ def test_field_ids_in_a_given_schema_are_ignored() -> None:
     assert field_ids(described) == {1, 2}
     assert next_id == 3
     assert (described[0].comment, described[0].metadata) == ("c", '{"mine":1}')
+    assert column_type(spark_types.ArrayType(nested)) == parse_type("ARRAY<STRUCT<x: INT>>")
 
 
 def test_a_spark_schema_and_its_sql_give_the_same_columns() -> None:

@@ -132,12 +132,12 @@ def test_invalid_table_definitions_are_refused(
         ("_file = 1", "_file"),
     ],
 )
-def test_an_invalid_delete_condition_is_refused(
-    tables: Tables, condition: object, message: str
-) -> None:
+def test_an_invalid_condition_is_refused(tables: Tables, condition: object, message: str) -> None:
     tables.create("shop.t", "id BIGINT")
     with pytest.raises(InvalidInput, match=message):
         tables.delete("shop.t", condition)  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(InvalidInput, match=message):
+        tables.read("shop.t", where=condition)  # type: ignore[arg-type]  # the point of the test
 
 
 def test_plain_tables_are_refused(tables: Tables) -> None:
