@@ -15,7 +15,7 @@ from strandline.catalog.commands.column_definition import new_columns
 from strandline.errors import InvalidType, StrandlineError
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableDescriptor, TableKind
 from strandline.model.type_parser import parse_fields, parse_type
-from strandline.model.types import ArrayType, DataType, StructField, StructType
+from strandline.model.types import ArrayType, DataType, MapType, StructField, StructType
 from strandline.spark.schemas import (
     column_definitions,
     column_type,
@@ -102,6 +102,8 @@ def numbered(column: ColumnDescriptor) -> ColumnDescriptor:
         match data_type:
             case ArrayType(element):
                 return ArrayType(inside(element))
+            case MapType(key, value):
+                return MapType(inside(key), inside(value))
             case StructType(fields):
                 return StructType(tuple(map(field, fields)))
         return data_type
@@ -152,6 +154,17 @@ def test_nested_fields_are_read_under_other_names_if_a_name_was_reused() -> None
     assert first.shown.dataType.simpleString() == "struct<y:int,s:struct<x:int>,X:string>"
     assert first.renamed_inside
     assert not second.renamed_inside
+
+
+@pytest.mark.parametrize(
+    "around", ["ARRAY<{}>", "MAP<{}, INT>", "MAP<INT, {}>", "STRUCT<`s#7`: {}>"]
+)
+def test_nested_fields_at_every_level_are_read_under_other_names_if_a_name_was_reused(
+    around: str,
+) -> None:
+    before, after = "STRUCT<`x#5`: INT>", "STRUCT<`y#5`: INT, `x#6`: INT>"
+    (column,) = scan_columns(described(*(f"c {around.format(of)}" for of in (before, after))))
+    assert "struct<_strandline_5:int,_strandline_6:int>" in column.read.dataType.simpleString()
 
 
 def test_columns_keep_their_names_if_only_the_name_of_a_nested_field_was_reused() -> None:

@@ -72,13 +72,19 @@ def test_data_files_carry_all_field_ids_however_the_rows_were_made(tables: Table
 
 def test_a_null_among_nested_structs_keeps_the_ids_of_their_fields(tables: Tables) -> None:
     point = "STRUCT<x: INT, y: STRING>"
-    tables.create("shop.t", f"id BIGINT, l ARRAY<{point}>, m MAP<STRING, ARRAY<{point}>>")
+    types = f"l ARRAY<{point}>, m MAP<STRING, ARRAY<{point}>>, n MAP<ARRAY<{point}>, INT>"
+    tables.create("shop.t", f"id BIGINT, {types}, s STRUCT<l: ARRAY<{point}>>")
     points = "array(named_struct('y', CAST(id AS STRING), 'x', CAST(id AS TINYINT)), NULL)"
     either = f"CASE WHEN id = 0 THEN map('k', NULL) ELSE map('k', {points}) END"
-    rows = tables.spark.sql(f"SELECT id, {points} l, {either} m FROM range(2)")
+    others = f"map({points}, 1) n, named_struct('l', {points}) s"
+    rows = tables.spark.sql(f"SELECT id, {points} l, {either} m, {others} FROM range(2)")
     assert tables.append("shop.t", rows).rows == 2
-    answer = tables.read("shop.t").orderBy("id").selectExpr("l[0].y", "l[1]", "m['k'][0].x")
-    assert [tuple(row) for row in answer.collect()] == [("0", None, None), ("1", None, 1)]
+    places = ("l[0].y", "l[1]", "m['k'][0].x", "map_keys(n)[0][0].x", "s.l[0].y")
+    answer = tables.read("shop.t").orderBy("id").selectExpr(*places)
+    assert [tuple(row) for row in answer.collect()] == [
+        ("0", None, None, 0, "0"),
+        ("1", None, 1, 1, "1"),
+    ]
 
 
 def test_the_record_of_a_data_file_has_its_size_its_row_count_and_statistics(
