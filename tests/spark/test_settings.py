@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,6 +20,7 @@ from strandline.spark.schemas import (
     TIMESTAMPS_AS,
     WRITE_IDS,
     WRITTEN_CALENDAR,
+    check_writing,
 )
 from tests.spark.data import changed, files, folder, ids, numbers
 
@@ -60,6 +64,12 @@ def test_a_session_that_was_stopped_is_refused(
                 use()
     tables.alter("shop.t", add="n INT")  # needs no Spark
     tables.drop("shop.t")
+
+
+def test_rows_of_a_session_that_was_stopped_are_refused() -> None:
+    stopped: Any = SimpleNamespace(_sc=SimpleNamespace(_jsc=None))
+    with pytest.raises(InvalidInput, match="session was stopped: build another"):
+        check_writing(stopped, ())
 
 
 def test_a_session_that_prunes_the_fields_of_structs_is_refused_for_tables_with_structs(
