@@ -48,6 +48,11 @@ def table(ddl: str) -> ResolvedTable:
             "SELECT array(named_struct('z', 1)) AS a",
             r"no column 'a\.element\.z'",
         ),
+        (
+            "m MAP<STRUCT<x: INT>, INT>",
+            "SELECT map(named_struct('x', 1, 'y', 2), 3) AS m",
+            r"no column 'm\.key\.y'",
+        ),
         ("id INT, n INT NOT NULL", "SELECT 1 AS id", "'n' of shop.orders is NOT NULL"),
         (
             "m MAP<STRING, STRUCT<x: INT, n: INT NOT NULL>>",
@@ -84,6 +89,7 @@ def test_the_message_about_rows_that_do_not_fit_has_no_java_stack(spark: SparkSe
         ("ſ", "S", True),
         pytest.param("ärger", "ÄRGER", True, marks=pytest.mark.slow),
         pytest.param("σ", "ς", True, marks=pytest.mark.slow),
+        pytest.param("k", "\N{KELVIN SIGN}", True, marks=pytest.mark.slow),
     ],
 )
 def test_column_names_match_exactly_where_they_match_in_spark(
@@ -116,7 +122,9 @@ def test_rows_that_are_not_a_dataframe_are_refused() -> None:
 
 
 def test_columns_are_matched_by_name_and_missing_ones_are_null(tables: Tables) -> None:
-    tables.create("shop.t", "id INT, Name STRING, s STRUCT<x: INT, y: INT>, `odd.``name` INT")
+    tables.create(
+        "shop.t", "id INT, Name STRING, s STRUCT<x: INT, y: INT>, `odd.``name` INT NOT NULL"
+    )
     given = tables.spark.sql("SELECT named_struct('Y', 2L) AS S, 'n' AS nAME, 3L AS `odd.``name`")
     assert tables.append("shop.t", given) == Counts(rows=1, files=1)
     frame = tables.read("shop.t")
@@ -145,6 +153,9 @@ def test_length_and_null_constraints_are_checked_at_every_level(spark: SparkSess
             ["map('key', 'v')", "map('k', 'long')", "map('k', NULL)"],
             ["NULL", "map('k', 'v')", "map()"],
         ),
+        ("MAP<STRING, INT>", MapType(CharType(2), INT), ["map('key', 1)"], ["map('k', NULL)"]),
+        ("MAP<INT, STRING>", MapType(INT, CharType(2)), ["map(1, 'abc')"], ["map(1, NULL)"]),
+        ("MAP<INT, INT>", MapType(INT, INT, False), ["map(1, NULL)"], ["map(1, 2)"]),
     ]
     columns = []
     for spark_type, declared, breaking, fitting in cases:
