@@ -140,11 +140,13 @@ def test_length_and_null_constraints_are_checked_at_every_level(spark: SparkSess
         return ArrayType(element, contains_null)
 
     point = StructType((StructField("x", INT, nullable=False),))
+    half = StructType((StructField("x", INT), StructField("y", INT, nullable=False)))
     # Spark type, declared type, values that the declared type excludes, values that fit it.
     cases: list[tuple[str, DataType, list[str], list[str]]] = [
         ("STRING", VarcharType(3), ["'long'", "'long  '"], ["NULL", "''", "'🐢🐢🐢'"]),
         ("STRING", CharType(3), ["'long'"], ["NULL", "'abc'", "'a'"]),
         ("STRUCT<x: INT>", point, ["struct(NULL)"], ["NULL", "struct(1)"]),
+        ("STRUCT<x: INT, y: INT>", half, ["struct(1, NULL)"], ["struct(NULL, 1)"]),
         ("ARRAY<INT>", array(INT, contains_null=False), ["array(NULL)"], ["NULL", "array()"]),
         ("ARRAY<STRUCT<x: INT>>", array(point), ["array(struct(NULL))"], ["array(NULL)"]),
         (
