@@ -234,7 +234,6 @@ _WRITER_OPTIONS = {
     # With version 2, each task moves its files into the folder of the job. If its executor dies
     # meanwhile, they stay there, beside those of the next attempt, which may have other names.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # The default, made explicit because the session may change it: damage in a file must be found.
     "parquet.page.write-checksum.enabled": "true",
 }
