@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.catalog.commands import AlterColumn
-from strandline.errors import InvalidInput, UnsupportedOperation
+from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
 from strandline.model.types import TIMESTAMP_NTZ
 from strandline.spark import Counts, Tables, transaction
 from strandline.spark.schemas import (
@@ -95,6 +95,19 @@ def test_a_session_that_does_not_write_field_ids_is_refused(tables: Tables) -> N
     with (
         changed(tables.spark, WRITE_IDS),
         pytest.raises(UnsupportedOperation, match=WRITE_IDS),
+    ):
+        tables.append("shop.t", numbers(tables, 1))
+    assert files(folder(tables, "shop.t")) == []
+
+
+def test_a_file_without_field_ids_is_not_appended(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "check_writing", lambda *_: None)
+    tables.create("shop.t", "id BIGINT")
+    with (
+        changed(tables.spark, WRITE_IDS),
+        pytest.raises(StrandlineError, match="nothing was appended"),
     ):
         tables.append("shop.t", numbers(tables, 1))
     assert files(folder(tables, "shop.t")) == []
