@@ -171,7 +171,7 @@ def test_a_data_file_holds_rows_of_one_partition_and_conditions_prune_files(
     tables: Tables,
 ) -> None:
     tables.create("shop.t", SCHEMA, partitioned_by=FIELDS)
-    counts = tables.append("shop.t", sales(tables, *range(-12, 12)))
+    counts = tables.append("shop.t", sales(tables, *range(-12, 12)).repartition(2))
     paths = files_of(tables, "shop.t")
     assert counts == Counts(rows=24, files=len(paths))
     for partition, (path,) in paths.items():

@@ -98,7 +98,7 @@ def test_the_record_of_a_data_file_has_its_size_its_row_count_and_statistics(
     assert tables.append("shop.t", rows) == Counts(rows=4, files=1)
     (file,) = data_files(tables, "shop.t")
     path = folder(tables, "shop.t") / file.path
-    assert (file.rows, file.bytes) == (4, path.stat().st_size)
+    assert (file.rows, file.bytes, file.schema_version) == (4, path.stat().st_size, 1)
     assert file.path.startswith(f"_files/{file.file_id}-")
     moment = "2013-01-01T05:00:00.000000Z"
     assert file.statistics == (
