@@ -227,7 +227,6 @@ class TablesTransaction:
             if not self._open.stage_is_unknown:
                 for relative in opened.placed[before:]:
                     opened.folder.discard(relative)
-                del opened.placed[before:]
             raise
 
     def _end(self) -> None:
@@ -239,7 +238,6 @@ class TablesTransaction:
                 for relative in opened.placed:
                     opened.folder.discard(relative)
             opened.close()
-        self._opened.clear()
 
     def _is_aborted(self) -> bool:
         left_files = any(opened.placed for opened in self._opened.values())
