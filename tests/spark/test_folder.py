@@ -123,9 +123,13 @@ def test_files_are_removed_only_if_their_transaction_is_certainly_aborted(
     (place / "written").touch()
     opened.placed.append("written")
     transaction = TablesTransaction(nothing, session, begun)
-    transaction._opened["shop.orders"] = opened
+    only_read = _OpenedTable(table, nothing, locate=lambda: f"file:{place}")
+    transaction._opened = {"shop.orders": opened, "shop.read": only_read}
+    descriptors = len(os.listdir("/dev/fd"))
+    assert opened.folder.path == place
     transaction._end()
     assert (place / "written").exists() != removed
+    assert len(os.listdir("/dev/fd")) == descriptors
 
 
 @pytest.mark.parametrize("written_at", ["old place", "new place", "both"])

@@ -171,7 +171,7 @@ def test_a_data_file_holds_rows_of_one_partition_and_conditions_prune_files(
     tables: Tables,
 ) -> None:
     tables.create("shop.t", SCHEMA, partitioned_by=FIELDS)
-    counts = tables.append("shop.t", sales(tables, *range(-12, 12)).repartition(2))
+    counts = tables.append("shop.t", sales(tables, *range(-12, 12)))
     paths = files_of(tables, "shop.t")
     assert counts == Counts(rows=24, files=len(paths))
     for partition, (path,) in paths.items():
@@ -210,6 +210,14 @@ READS: dict[str, tuple[int, Sequence[int]]] = {
     "true": (24, range(-12, 12)),
 }
 """Conditions, each with the most files that it may read and the ids that it is true for."""
+
+
+def test_the_rows_of_a_partition_are_in_one_file_from_however_many_tasks_they_come(
+    tables: Tables,
+) -> None:
+    tables.create("shop.t", "id BIGINT, region STRING", partitioned_by=["region"])
+    rows = tables.spark.sql("SELECT id, 'north' AS region FROM range(0, 10, 1, 2)")
+    assert tables.append("shop.t", rows) == Counts(rows=10, files=1)
 
 
 @pytest.mark.slow

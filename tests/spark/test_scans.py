@@ -480,4 +480,6 @@ def test_a_scan_reads_only_the_files_in_which_its_condition_may_be_true(
         assert change.delete("shop.t", "id >= 4").rows == 1
         assert listed[-1] == 1
         assert ids(change.read("shop.t", where="id > 2")) == [3]
+        assert ids(change.read("shop.t", where="id = 2")) == [2]
+        assert listed[-1] == 1
     assert ids(tables.read("shop.t")) == [1, 2, 3]

@@ -61,6 +61,14 @@ def test_a_transaction_sees_its_own_writes_and_not_those_of_others(tables: Table
     assert ids(tables.read("shop.t")) == [1, 100]
 
 
+def test_a_transaction_finds_a_table_by_each_spelling_of_its_name(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 1))
+        transaction.append("SHOP.`T`", numbers(tables, 2))
+    assert ids(tables.read("shop.t")) == [1, 2]
+
+
 def test_an_aborted_transaction_leaves_nothing(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))
@@ -137,6 +145,7 @@ def test_a_file_without_rows_left_is_removed(tables: Tables) -> None:
         table_id = snapshot.table("shop.t").descriptor.id
         answer = tables.session.files(table_id, snapshot.write_ids("shop.t"))
     assert [file.rows for file in answer.data_files] == [2]
+    assert [file.counts for file in answer.delete_files] == [(2,), (1,)]
     assert ids(tables.read("shop.t")) == [7]
 
 
@@ -262,8 +271,12 @@ def test_a_transaction_with_a_statement_that_may_have_happened_cannot_be_committ
             patched.setattr(tables.session, "stage", failing(error, after=stage))
             transaction.append("shop.t", numbers(tables, 1, 2))
         assert files(folder(tables, "shop.t"))  # the rows of the statement may refer to them
-        with pytest.raises(Unavailable, match="begin another transaction"):
-            transaction.append("shop.t", numbers(tables, 1, 2))
+        for use in (
+            lambda: transaction.append("shop.t", numbers(tables, 1, 2)),
+            lambda: transaction.read("shop.t"),
+        ):
+            with pytest.raises(Unavailable, match="begin another transaction"):
+                use()
     assert ids(tables.read("shop.t")) == []
     assert files(folder(tables, "shop.t")) == []
 

@@ -189,10 +189,12 @@ def test_an_append_ends_with_its_own_error_if_spark_has_ended_too(
         raise error
 
 
-def test_an_empty_dataframe_adds_no_file(tables: Tables) -> None:
+def test_statements_that_change_no_row_add_no_file_and_take_no_write_id(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     assert tables.append("shop.t", numbers(tables)) == Counts(rows=0, files=0)
+    assert tables.delete("shop.t", "true") == Counts(rows=0, files=0)
     assert files(folder(tables, "shop.t")) == []
+    assert tables.snapshot("shop.t").write_ids("shop.t").hwm == 0
 
 
 MONTHS = "ym"
