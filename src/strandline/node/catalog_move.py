@@ -204,7 +204,6 @@ class _Move:
                 above = proved.upper - 1 if proved.since == frontier.since else 0
                 for copy in self._copies:
                     copy.prove(frontier, above=max(above, 0))
-                return frontier
             except (CorruptData, NotFound) as error:
                 if self._log.frontier().since != before.since:
                     continue  # trimmed by a node meanwhile
@@ -212,6 +211,8 @@ class _Move:
                     f"the catalog was not moved, and nodes continue with the log {self._present}: "
                     f"{error.message}"
                 ) from error
+            if self._log.frontier().since == frontier.since:
+                return frontier
 
     def _seal(self, proved: Frontier | None, *, switching: bool) -> bool:
         """Seal the log after what was proved, or at its end if ``proved`` is None.
