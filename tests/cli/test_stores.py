@@ -15,6 +15,7 @@ from strandline.config import Settings
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from strandline.node.store_database import head_of
 from strandline.sql import open_database
 from tests.servers import postgresql, stores
 from tests.servers.sqlite import sqlite_url
@@ -129,10 +130,14 @@ def test_accept_loss_asks_nothing_if_there_is_no_store_or_no_loss(tmp_path: Path
     assert missing.exit_code == 66
     assert "there is no store" in missing.stderr
     Node.open(tmp_path / "lake").close()
-    whole = strandline("accept-loss", tmp_path / "lake")
-    assert whole.exit_code == 0, whole.output
-    assert whole.output.startswith("nothing is missing")
-    assert "Continue" not in whole.output
+    head = head_of(tmp_path / "lake")
+    for is_behind in (False, True):
+        if is_behind:
+            head.reset(dict.fromkeys(head.recorded_marks() or (), 0))
+        whole = strandline("accept-loss", tmp_path / "lake")
+        assert whole.exit_code == 0, whole.output
+        assert whole.output.startswith("nothing is missing")
+        assert "Continue" not in whole.output
 
 
 def test_a_database_without_a_store_is_refused() -> None:

@@ -526,7 +526,7 @@ def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: 
 
 
 def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_has_it(
-    lake: Lake,
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lake.create()
     lake.write(table)
@@ -538,9 +538,31 @@ def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_
     lake.wait()
     assert lake.session.compact(earliest)  # neither the earliest nor the latest version has it
     assert lake.clean() == []
+
+    def trimmed_meanwhile(*_: object) -> None:
+        raise VersionNotFound("trimmed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.node.catalogs, "each_update", trimmed_meanwhile)
+        assert lake.clean() == []
     assert lake.session.table("default.t", at=AsOf(version=restored)).descriptor.id == table
     lake.session.undrop("default.t")
     assert lake.on_disk("t")
+
+
+def test_a_node_that_does_not_know_a_table_yet_does_not_take_it_for_a_dropped_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.create()
+    known = lake.node.catalogs.latest_catalog()
+    lake.wait()
+    assert lake.session.compact(known.version)
+    path = lake.write(table := lake.create("u"), "u")
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.node.catalogs, "latest_catalog", lambda: known)
+        assert lake.node.cleaner.clean().parts == ()
+    write_ids = lake.session.open(["default.u"]).write_ids[table]
+    assert lake.on_disk("u") == set(lake.paths(table, write_ids)) == {path}
 
 
 def test_folders_of_dropped_tables_left_by_a_killed_process_are_cleaned(in_folder: Lake) -> None:
