@@ -314,6 +314,8 @@ def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path, charset
         assert (result.exit_code, result.exception) == (0, None)
     (*_, line) = runner.invoke(main, ["log", str(folder), "--output", "json"]).output.splitlines()
     assert json.loads(line)["author"] == "\u00e4\u4e2d"
+    backup = ["backup", str(folder), f"{not_utf_8}2", "--output", "json"]
+    assert json.loads(runner.invoke(main, backup).output)["file"] == f"{not_utf_8}2"
     result = runner.invoke(main, ["status", str(folder), "--output", "json"])
     assert json.loads(result.output)["store"] == str(folder)
     refused = runner.invoke(main, ["log", str(not_utf_8)])

@@ -167,6 +167,13 @@ def test_config_takes_the_address_of_a_store_on_servers() -> None:
     assert "None" not in shown.output  # what is not set is shown as —
 
 
+def test_two_options_are_checked_together(tmp_path: Path) -> None:
+    ports = ("--thrift-port", Settings().http_port, "--http-port", Settings().thrift_port)
+    assert strandline("config", *ports).exit_code == 0
+    refused = strandline("config", *ports[:2])
+    assert (refused.exit_code, "thrift_port and http_port are both" in refused.stderr) == (64, True)
+
+
 def test_config_shows_each_value_and_its_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

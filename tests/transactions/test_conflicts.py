@@ -132,6 +132,10 @@ BEFORE = new_table(FLIGHTS, "flights", primary_key=(1,))
             ),
             "nullability of column v",
         ),
+        (  # k was dropped, too
+            new_table(FLIGHTS, "flights", (new_column(2, "v", "int"),), primary_key=(1,)),
+            "type of column v",
+        ),
     ],
 )
 def test_ddl_that_invalidates_the_written_rows_is_a_conflict(

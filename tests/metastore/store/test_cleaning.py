@@ -525,6 +525,31 @@ def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: 
         assert [node.store.held_tables() for node in nodes] == [[kept]] * 2
 
 
+def test_nothing_stays_in_the_database_of_a_table_that_no_kept_version_has(
+    in_folder: Lake,
+) -> None:
+    lake = in_folder
+    table = lake.create()
+    lake.write(table)
+    lake.session.execute(DropTable(schema="default", table="t"))
+    rows = {
+        "store_removal": "(row_id, write_id, table_id) VALUES (7, 7, ?)",
+        "cleaned_table": "(table_id, up_to) VALUES (?, 7)",
+        "partition_move": "(table_id, location, up_to_row, target) VALUES (?, 'a', 7, '')",
+        "unfinished_move": "(table_id, location, up_to_row, target) VALUES (?, 'a', 7, '')",
+    }
+    with lake.node.database.write() as connection:
+        for name, values in rows.items():
+            connection.exec_driver_sql(f"INSERT INTO {name} {values}", (table,))
+    lake.create("u")
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    assert lake.clean() == [("dropped table", 1, 1)]
+    for name in ("store_row", "table_location", "next_write_id", *rows):
+        of_table = f"SELECT 1 FROM {name} WHERE table_id = ?"
+        assert lake.node.database.rows(of_table, (table,)) == [], name
+
+
 def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_has_it(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
