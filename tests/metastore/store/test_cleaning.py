@@ -100,6 +100,24 @@ def test_a_delete_file_goes_before_a_client_may_use_the_ids_of_its_data_files_ag
     assert lake.on_disk() == {"3.parquet", "again.parquet", "of-3.parquet"}
 
 
+def test_a_delete_file_stays_while_one_of_its_data_files_is_present(lake: Lake) -> None:
+    table = lake.create()
+    data = [DataFile(file_id=n, path=f"{n}.parquet", rows=9, bytes=4) for n in (1, 2)]
+    deleted = DeleteFile(path="deleted.parquet", file_ids=(1, 2), counts=(5, 5))
+    for add in (data, [deleted]):
+        for file in add:
+            lake.put("t", file.path)
+        txn_id = lake.session.begin().txn_id
+        lake.session.stage(txn_id, table, add=add)
+        lake.session.commit(txn_id)
+    lake.remove(table, "1.parquet")
+    lake.wait()
+    assert lake.clean() == [("removed rows", 1, 1)]
+    present = lake.session.files(table, lake.write_ids(table))
+    assert [file.path for file in present.data_files] == ["2.parquet"]
+    assert [file.path for file in present.delete_files] == ["deleted.parquet"]
+
+
 def test_two_processes_that_clean_one_table_at_once_warn_of_nothing(
     in_folder: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -346,6 +364,23 @@ def test_what_another_node_has_deleted_is_not_counted_as_a_failure(tmp_path: Pat
         assert folder is not None
         files.take(cleaned, folder, "_files/gone", delete=True)
     assert (cleaned.files, files.failures) == (0, 0)
+
+
+def test_a_file_goes_with_its_own_folder_and_never_outside_of_its_table(tmp_path: Path) -> None:
+    schema = tmp_path / "warehouse" / "real.db"
+    names = ("t/_data/_file=1/a.parquet", "t/p=1/b.parquet", "other/c.parquet")
+    for name in names:
+        (schema / name).parent.mkdir(parents=True)
+        (schema / name).touch()
+    files = cleaned_files.CleanedFiles(StoreFolders(tmp_path))
+    cleaned = cleaned_files.Cleaned("leftovers", "t")
+    with files.own_folder(Place.below("real.db/t")) as root:
+        assert root is not None
+        for name in names:
+            files.take(cleaned, root, f"../{name}".removeprefix("../t/"), delete=True)
+    left = sorted(str(path.relative_to(schema)) for path in schema.rglob("*"))
+    assert left == ["other", "other/c.parquet", "t", "t/_data", "t/p=1"]
+    assert (cleaned.files, files.failures) == (2, 1)
 
 
 def test_a_folder_that_a_link_leads_to_is_not_deleted(tmp_path: Path) -> None:
