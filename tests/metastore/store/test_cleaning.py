@@ -260,6 +260,7 @@ def test_leftovers_of_ended_transactions_are_cleaned_and_other_files_are_kept(la
     staged = lake.write(table, txn_id=still_open)
     by_hand = {"_files/mine.parquet", "_files/1-x.parquet", "readme", "_staging/note"}
     by_hand.add(data_path(7, uuid4().hex))  # its number belongs to no transaction
+    by_hand.add(f"{data_path(ended << FILE_NUMBER_BITS, uuid4().hex)}.copy")
     for path in by_hand:
         lake.put("t", path)
     before = lake.on_disk()
