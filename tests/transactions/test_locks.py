@@ -19,7 +19,7 @@ from strandline.errors import (
 )
 from strandline.transactions import Component, LockMode, LockRequest, lock_records, locks
 from strandline.transactions.tables import LOCK_COMPONENT, LOCK_REQUEST
-from tests.transactions.stores import START_MS, Store
+from tests.transactions.stores import FLIGHTS, START_MS, Store
 
 READ, WRITE, EXCLUSIVE, EXCL_WRITE = LockMode
 TABLE = """
@@ -257,9 +257,9 @@ def test_an_unknown_lock_is_named_in_the_error_and_can_be_released(
 
 
 def test_a_lock_of_a_transaction_ends_with_it(store: Store) -> None:
-    manager = store.transactions.locks
-    for end in (store.transactions.commit, store.transactions.abort):
-        txn_id = store.begin()
+    manager, ends = store.transactions.locks, (store.transactions.commit, store.transactions.abort)
+    for end, writing in itertools.product(ends, ([], [FLIGHTS])):
+        txn_id = store.begin(writing=writing)
         lock = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
         with pytest.raises(TransactionFinished, match=f"transaction {txn_id}"):
             manager.release(lock.lock_id)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from strandline.catalog import Command
 from strandline.catalog.commands import (
     AddColumns,
     AlterZone,
@@ -18,6 +19,7 @@ from strandline.catalog.commands import (
     DropTable,
     GrantPrivileges,
     SetOwner,
+    SetTableProperties,
     TableDefinition,
 )
 from strandline.errors import InvalidInput, StrandlineError
@@ -132,9 +134,33 @@ def test_the_error_names_the_field_and_what_it_takes(
         assert refused.value.message == message
 
 
-def test_a_list_may_stand_for_a_tuple(session: LocalSession) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        CreateSchema(name="s2", comment="\ud800"),
+        AlterZone(name="z", partitions=1 << 63),
+        AlterZone(name="z", partitions=-1 << 64),
+    ],
+    ids=["half a character", "a large number", "a small number"],
+)
+def test_a_value_that_no_log_can_keep_is_refused(session: LocalSession, command: Command) -> None:
+    with pytest.raises(InvalidInput, match=r"whole characters|64 bits"):
+        session.execute(command)
+
+
+def test_the_largest_number_and_a_whole_number_as_a_fraction_fit(session: LocalSession) -> None:
+    for command in (
+        AlterZone(name="z", partitions=(1 << 63) - 1),
+        SetTableProperties(schema="s", table="missing", stale_rows_fraction=1),
+    ):
+        with pytest.raises(StrandlineError, match=r"^(?!.*must be)"):
+            session.execute(command)
+
+
+@pytest.mark.parametrize("of_columns", [list, tuple])
+def test_a_list_may_stand_for_a_tuple(session: LocalSession, of_columns: type) -> None:
     column = ColumnDefinition("a", StructType(untyped([StructField("f", BIGINT)])))
-    definition = TableDefinition(name="lists", columns=untyped([column]))
+    definition = TableDefinition(name="lists", columns=of_columns([column]))
     session.execute(CreateTable(schema="s", definition=definition))
     assert [column.name for column in session.table("s.lists").descriptor.columns] == ["a"]
     session.execute(DropTable(schema="s", table="lists"))

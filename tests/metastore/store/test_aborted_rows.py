@@ -56,6 +56,19 @@ def test_aborted_write_ids_and_their_rows_are_removed(dml: Dml, cleaner: Aborted
     assert cleaner.clean() == 0
 
 
+def test_rows_of_a_table_stay_although_a_write_of_that_number_was_aborted_in_another_table(
+    dml: Dml, cleaner: AbortedRows
+) -> None:
+    dml.append("a")
+    abort(dml, "gone")
+    txn_id = dml.begin()
+    stage(dml.store, txn_id, CANCELLATIONS, add=[data_file("gone")])
+    dml.transactions.abort(txn_id)
+    assert cleaner.clean() == 2
+    assert files(dml.store) == ["a"]
+    assert len(dml.contents()["store_row"]) == 1
+
+
 def test_a_list_from_before_the_cleaning_shows_the_same_rows(
     dml: Dml, cleaner: AbortedRows
 ) -> None:
