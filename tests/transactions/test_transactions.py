@@ -168,6 +168,14 @@ def test_several_transactions_get_write_ids_in_order_or_none_of_them_does(store:
     assert allocate(many, CANCELLATIONS) == dict(zip(many, range(1, 701), strict=True))
 
 
+def test_no_transaction_gets_a_write_id_if_one_began_when_the_table_was_gone(store: Store) -> None:
+    before = store.begin()
+    store.catalogs.publish()
+    with pytest.raises(ObjectNotFound):
+        store.transactions.allocate([before, store.begin()], FLIGHTS)
+    assert store.transactions.write_id_pairs(before) == ()
+
+
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_a_finished_transaction_cannot_write(store: Store, end: str) -> None:
     txn_id = store.begin(writing=[FLIGHTS])
