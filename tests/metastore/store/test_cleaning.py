@@ -11,36 +11,24 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import Connection
 
-from strandline.catalog.commands import (
-    ColumnDefinition,
-    CreateSchema,
-    CreateTable,
-    DropTable,
-    TableDefinition,
-)
+from strandline.catalog.commands import DropTable
 from strandline.cli import main
 from strandline.clock import system_wall_clock
 from strandline.config import Settings
 from strandline.errors import CorruptData, Fenced, VersionNotFound
-from strandline.metastore.interface import AsOf
 from strandline.metastore.store import cleaned_files, cleaning, removed_rows
 from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile, RowKind
-from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import TableKind
-from strandline.model.places import Place
-from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node
 from strandline.transactions.holds import BACKUP
 from tests.metastore.store.lake import RETENTION, SETTINGS, Lake
@@ -333,72 +321,6 @@ def test_cleaning_does_not_follow_links_out_of_the_table_folder(
     assert lake.node.cleaner.statistics().failures == 1
 
 
-@pytest.mark.parametrize(
-    ("place", "is_own"),
-    [
-        (Place.below("real.db/t"), True),
-        (Place.below("linked.db/t"), False),
-        (Place.below("real.db/t/part"), False),
-        (Place("/elsewhere/t"), False),
-        (Place("s3://bucket/t"), False),
-    ],
-)
-def test_only_folders_that_the_store_chose_and_no_link_leads_to_are_cleaned(
-    tmp_path: Path, place: Place, is_own: bool
-) -> None:
-    warehouse = tmp_path / "warehouse"
-    (warehouse / "real.db" / "t" / "part").mkdir(parents=True)
-    (warehouse / "linked.db").symlink_to(warehouse / "real.db")
-    files = cleaned_files.CleanedFiles(StoreFolders(tmp_path))
-    with files.own_folder(place) as folder:
-        assert (folder is not None) == is_own
-
-
-def test_what_another_node_has_deleted_is_not_counted_as_a_failure(tmp_path: Path) -> None:
-    place = Place.below("real.db/t")
-    (tmp_path / "warehouse" / place.path).mkdir(parents=True)
-    files, cleaned = (
-        cleaned_files.CleanedFiles(StoreFolders(tmp_path)),
-        cleaned_files.Cleaned("leftovers", "t"),
-    )
-    with files.own_folder(place) as folder:
-        assert folder is not None
-        files.take(cleaned, folder, "_files/gone", delete=True)
-    assert (cleaned.files, files.failures) == (0, 0)
-
-
-def test_a_file_goes_with_its_own_folder_and_never_outside_of_its_table(tmp_path: Path) -> None:
-    schema = tmp_path / "warehouse" / "real.db"
-    names = ("t/_data/_file=1/a.parquet", "t/p=1/b.parquet", "other/c.parquet")
-    for name in names:
-        (schema / name).parent.mkdir(parents=True)
-        (schema / name).touch()
-    files = cleaned_files.CleanedFiles(StoreFolders(tmp_path))
-    cleaned = cleaned_files.Cleaned("leftovers", "t")
-    with files.own_folder(Place.below("real.db/t")) as root:
-        assert root is not None
-        for name in names:
-            files.take(cleaned, root, f"../{name}".removeprefix("../t/"), delete=True)
-    left = sorted(str(path.relative_to(schema)) for path in schema.rglob("*"))
-    assert left == ["other", "other/c.parquet", "t", "t/_data", "t/p=1"]
-    assert (cleaned.files, files.failures) == (2, 1)
-
-
-def test_a_folder_that_a_link_leads_to_is_not_deleted(tmp_path: Path) -> None:
-    warehouse, outside = tmp_path / "warehouse", tmp_path / "outside"
-    (outside / "7").mkdir(parents=True)
-    warehouse.mkdir()
-    (warehouse / ".dropped").symlink_to(outside)
-    files, cleaned = (
-        cleaned_files.CleanedFiles(StoreFolders(tmp_path)),
-        cleaned_files.Cleaned("dropped", "t"),
-    )
-    ((path, _, place),) = files.set_aside()
-    files.take_folder(cleaned, place, path, delete=True)
-    assert (outside / "7").is_dir()
-    assert (cleaned.names, files.failures) == ([], 1)
-
-
 def test_files_of_external_tables_are_never_touched(in_folder: Lake, tmp_path: Path) -> None:
     lake = in_folder
     place = tmp_path / "mine"
@@ -411,26 +333,6 @@ def test_files_of_external_tables_are_never_touched(in_folder: Lake, tmp_path: P
     lake.wait()
     lake.node.cleaner.clean()
     assert lake.on_disk("x") == before
-
-
-def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> None:
-    table, _ = lake.create(), lake.create("u")
-    lake.write(table)
-    place = lake.folder()
-    lake.session.execute(DropTable(schema="default", table="t"))
-    aside = place.parent / ".dropped" / str(table)
-    assert lake.clean() == []
-    lake.session.undrop("default.t")
-    lake.session.execute(DropTable(schema="default", table="t"))
-    lake.create("v")
-    latest = lake.node.catalogs.latest_catalog().version
-    lake.wait()
-    assert lake.session.compact(latest)
-    assert aside.is_dir()
-    assert lake.clean() == [("dropped table", 1, 1)]
-    assert not aside.exists()
-    assert lake.node.store.sql_store.rows_by_id(range(1, 100)) == {}
-    assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
 
 
 def test_a_table_with_a_damaged_row_is_not_cleaned_and_the_others_are(
@@ -541,109 +443,6 @@ def test_a_backup_that_begins_during_a_pass_keeps_all_files(
     assert lake.node.cleaner.clean().limit is None
 
 
-def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: Lake) -> None:
-    dropped, kept = lake.create(), lake.create("u")
-    with Node.open(lake.address, settings=SETTINGS) as other:
-        nodes = (lake.node, other)
-        for node, table in product(nodes, (dropped, kept)):
-            node.store.rows(table, RowKind.DATA_FILE, write_ids=None)
-        lake.session.execute(DropTable(schema="default", table="t"))
-        lake.create("v")
-        lake.clean()
-        assert [sorted(node.store.held_tables()) for node in nodes] == [[dropped, kept]] * 2
-        lake.wait()
-        assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
-        lake.clean()
-        other.catalogs.present()
-        other.cleaner.clean(dry_run=True)
-        assert sorted(other.store.held_tables()) == [dropped, kept]
-        other.cleaner.clean()
-        assert [node.store.held_tables() for node in nodes] == [[kept]] * 2
-
-
-def test_nothing_stays_in_the_database_of_a_table_that_no_kept_version_has(
-    in_folder: Lake,
-) -> None:
-    lake = in_folder
-    table = lake.create()
-    lake.write(table)
-    lake.session.execute(DropTable(schema="default", table="t"))
-    rows = {
-        "store_removal": "(row_id, write_id, table_id) VALUES (7, 7, ?)",
-        "cleaned_table": "(table_id, up_to) VALUES (?, 7)",
-        "partition_move": "(table_id, location, up_to_row, target) VALUES (?, 'a', 7, '')",
-        "unfinished_move": "(table_id, location, up_to_row, target) VALUES (?, 'a', 7, '')",
-    }
-    with lake.node.database.write() as connection:
-        for name, values in rows.items():
-            connection.exec_driver_sql(f"INSERT INTO {name} {values}", (table,))
-    lake.create("u")
-    lake.wait()
-    lake.session.compact(lake.node.catalogs.latest_catalog().version)
-    assert lake.clean() == [("dropped table", 1, 1)]
-    for name in ("store_row", "table_location", "next_write_id", *rows):
-        of_table = f"SELECT 1 FROM {name} WHERE table_id = ?"
-        assert lake.node.database.rows(of_table, (table,)) == [], name
-
-
-def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_has_it(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = lake.create()
-    lake.write(table)
-    lake.session.execute(DropTable(schema="default", table="t"))
-    lake.create("u")
-    earliest = lake.node.catalogs.latest_catalog().version
-    restored = lake.session.undrop("default.t").version
-    lake.session.execute(DropTable(schema="default", table="t"))
-    lake.wait()
-    assert lake.session.compact(earliest)  # neither the earliest nor the latest version has it
-    assert lake.clean() == []
-
-    def trimmed_meanwhile(*_: object) -> None:
-        raise VersionNotFound("trimmed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lake.node.catalogs, "each_update", trimmed_meanwhile)
-        assert lake.clean() == []
-    assert lake.session.table("default.t", at=AsOf(version=restored)).descriptor.id == table
-    lake.session.undrop("default.t")
-    assert lake.on_disk("t")
-
-
-def test_a_node_that_does_not_know_a_table_yet_does_not_take_it_for_a_dropped_one(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.create()
-    known = lake.node.catalogs.latest_catalog()
-    lake.wait()
-    assert lake.session.compact(known.version)
-    path = lake.write(table := lake.create("u"), "u")
-    with monkeypatch.context() as patch:
-        patch.setattr(lake.node.catalogs, "latest_catalog", lambda: known)
-        assert lake.node.cleaner.clean().parts == ()
-    write_ids = lake.session.open(["default.u"]).write_ids[table]
-    assert lake.on_disk("u") == set(lake.paths(table, write_ids)) == {path}
-
-
-def test_folders_of_dropped_tables_left_by_a_killed_process_are_cleaned(in_folder: Lake) -> None:
-    lake = in_folder
-    table = lake.create()
-    lake.session.execute(DropTable(schema="default", table="t"))
-    present = lake.create("u")
-    warehouse = lake.folder("u").parent
-    lake.wait()
-    lake.session.compact(lake.node.catalogs.latest_catalog().version)
-    lake.clean()
-    for name in (str(table), f"{table}.partitions", "99.purged", "10000", "other"):
-        (warehouse / ".dropped" / name).mkdir()
-    (warehouse / ".dropped" / str(present) / "7").mkdir(parents=True)
-    lake.node.cleaner.clean()
-    kept = sorted(os.listdir(warehouse / ".dropped"))
-    assert kept == ["10000", str(present), "other"]
-    assert os.listdir(warehouse / ".dropped" / str(present)) == ["7"]
-
-
 def test_old_events_are_cleaned_and_a_cache_that_missed_them_still_answers_right(
     lake: Lake,
 ) -> None:
@@ -721,37 +520,6 @@ def test_the_thread_lists_a_folder_only_if_it_may_have_leftovers(
     abort(writer)  # a row named its file when the folder was listed, and no longer does
     assert looks() == 3
     assert lake.on_disk() == {kept}
-
-
-def test_a_table_dropped_with_keep_data_keeps_its_files(in_folder: Lake) -> None:
-    lake = in_folder
-    table = lake.create()
-    path = lake.put("t", lake.write(table))
-    lake.session.execute(DropTable(schema="default", table="t", keep_data=True))
-    lake.create("u")
-    lake.wait()
-    lake.session.compact(lake.node.catalogs.latest_catalog().version)
-    assert lake.clean() == [("dropped table", 1, 0)]
-    assert path.exists()
-    lake.create()
-    assert lake.on_disk() == set()  # the new table does not show the kept files
-
-
-def test_a_kept_folder_stays_although_its_schema_has_the_name_of_dropped_folders(
-    in_folder: Lake,
-) -> None:
-    lake = in_folder
-    lake.session.execute(CreateSchema(name="a.dropped"))
-    definition = TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),))
-    lake.session.execute(CreateTable(schema="a.dropped", definition=definition))
-    place = Path(urlsplit(lake.session.table("`a.dropped`.t").location).path)
-    (place / "f").touch()
-    lake.session.execute(DropTable(schema="a.dropped", table="t", keep_data=True))
-    lake.create()
-    lake.wait()
-    lake.session.compact(lake.node.catalogs.latest_catalog().version)
-    lake.node.cleaner.clean()
-    assert (place / "f").exists()
 
 
 def test_the_clean_command_only_reports_unless_yes_is_given(tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""Tables that no kept version of the catalog has go with all that is theirs; all others stay."""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    TableDefinition,
+)
+from strandline.errors import VersionNotFound
+from strandline.metastore.interface import AsOf
+from strandline.metastore.store.rows import RowKind
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from tests.metastore.store.lake import SETTINGS, Lake
+
+
+def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> None:
+    table, _ = lake.create(), lake.create("u")
+    lake.write(table)
+    place = lake.folder()
+    lake.session.execute(DropTable(schema="default", table="t"))
+    aside = place.parent / ".dropped" / str(table)
+    assert lake.clean() == []
+    lake.session.undrop("default.t")
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("v")
+    latest = lake.node.catalogs.latest_catalog().version
+    lake.wait()
+    assert lake.session.compact(latest)
+    assert aside.is_dir()
+    assert lake.clean() == [("dropped table", 1, 1)]
+    assert not aside.exists()
+    assert lake.node.store.sql_store.rows_by_id(range(1, 100)) == {}
+    assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
+
+
+def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: Lake) -> None:
+    dropped, kept = lake.create(), lake.create("u")
+    with Node.open(lake.address, settings=SETTINGS) as other:
+        nodes = (lake.node, other)
+        for node, table in product(nodes, (dropped, kept)):
+            node.store.rows(table, RowKind.DATA_FILE, write_ids=None)
+        lake.session.execute(DropTable(schema="default", table="t"))
+        lake.create("v")
+        lake.clean()
+        assert [sorted(node.store.held_tables()) for node in nodes] == [[dropped, kept]] * 2
+        lake.wait()
+        assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
+        lake.clean()
+        other.catalogs.present()
+        other.cleaner.clean(dry_run=True)
+        assert sorted(other.store.held_tables()) == [dropped, kept]
+        other.cleaner.clean()
+        assert [node.store.held_tables() for node in nodes] == [[kept]] * 2
+
+
+def test_nothing_stays_in_the_database_of_a_table_that_no_kept_version_has(
+    in_folder: Lake,
+) -> None:
+    lake = in_folder
+    table = lake.create()
+    lake.write(table)
+    lake.session.execute(DropTable(schema="default", table="t"))
+    rows = {
+        "store_removal": "(row_id, write_id, table_id) VALUES (7, 7, ?)",
+        "cleaned_table": "(table_id, up_to) VALUES (?, 7)",
+        "partition_move": "(table_id, location, up_to_row, target) VALUES (?, 'a', 7, '')",
+        "unfinished_move": "(table_id, location, up_to_row, target) VALUES (?, 'a', 7, '')",
+    }
+    with lake.node.database.write() as connection:
+        for name, values in rows.items():
+            connection.exec_driver_sql(f"INSERT INTO {name} {values}", (table,))
+    lake.create("u")
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    assert lake.clean() == [("dropped table", 1, 1)]
+    for name in ("store_row", "table_location", "next_write_id", *rows):
+        of_table = f"SELECT 1 FROM {name} WHERE table_id = ?"
+        assert lake.node.database.rows(of_table, (table,)) == [], name
+
+
+def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_has_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create()
+    lake.write(table)
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    earliest = lake.node.catalogs.latest_catalog().version
+    restored = lake.session.undrop("default.t").version
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.wait()
+    assert lake.session.compact(earliest)  # neither the earliest nor the latest version has it
+    assert lake.clean() == []
+
+    def trimmed_meanwhile(*_: object) -> None:
+        raise VersionNotFound("trimmed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.node.catalogs, "each_update", trimmed_meanwhile)
+        assert lake.clean() == []
+    assert lake.session.table("default.t", at=AsOf(version=restored)).descriptor.id == table
+    lake.session.undrop("default.t")
+    assert lake.on_disk("t")
+
+
+def test_a_node_that_does_not_know_a_table_yet_does_not_take_it_for_a_dropped_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.create()
+    known = lake.node.catalogs.latest_catalog()
+    lake.wait()
+    assert lake.session.compact(known.version)
+    path = lake.write(table := lake.create("u"), "u")
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.node.catalogs, "latest_catalog", lambda: known)
+        assert lake.node.cleaner.clean().parts == ()
+    write_ids = lake.session.open(["default.u"]).write_ids[table]
+    assert lake.on_disk("u") == set(lake.paths(table, write_ids)) == {path}
+
+
+def test_folders_of_dropped_tables_left_by_a_killed_process_are_cleaned(in_folder: Lake) -> None:
+    lake = in_folder
+    table = lake.create()
+    lake.session.execute(DropTable(schema="default", table="t"))
+    present = lake.create("u")
+    warehouse = lake.folder("u").parent
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    lake.clean()
+    for name in (str(table), f"{table}.partitions", "99.purged", "10000", "other"):
+        (warehouse / ".dropped" / name).mkdir()
+    (warehouse / ".dropped" / str(present) / "7").mkdir(parents=True)
+    lake.node.cleaner.clean()
+    kept = sorted(os.listdir(warehouse / ".dropped"))
+    assert kept == ["10000", str(present), "other"]
+    assert os.listdir(warehouse / ".dropped" / str(present)) == ["7"]
+
+
+def test_a_table_dropped_with_keep_data_keeps_its_files(in_folder: Lake) -> None:
+    lake = in_folder
+    table = lake.create()
+    path = lake.put("t", lake.write(table))
+    lake.session.execute(DropTable(schema="default", table="t", keep_data=True))
+    lake.create("u")
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    assert lake.clean() == [("dropped table", 1, 0)]
+    assert path.exists()
+    lake.create()
+    assert lake.on_disk() == set()  # the new table does not show the kept files
+
+
+def test_a_kept_folder_stays_although_its_schema_has_the_name_of_dropped_folders(
+    in_folder: Lake,
+) -> None:
+    lake = in_folder
+    lake.session.execute(CreateSchema(name="a.dropped"))
+    definition = TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),))
+    lake.session.execute(CreateTable(schema="a.dropped", definition=definition))
+    place = Path(urlsplit(lake.session.table("`a.dropped`.t").location).path)
+    (place / "f").touch()
+    lake.session.execute(DropTable(schema="a.dropped", table="t", keep_data=True))
+    lake.create()
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    lake.node.cleaner.clean()
+    assert (place / "f").exists()
