@@ -82,6 +82,44 @@ def test_the_watermark_is_the_earlier_of_the_retention_and_the_oldest_hold(store
         holds.acquire("reader", "bob", at=ago(6 * DAY), ttl_ms=10)
 
 
+@pytest.mark.parametrize("is_hold", [True, False])
+def test_history_is_given_up_only_below_what_a_hold_or_an_open_transaction_needs(
+    store: Store, *, is_hold: bool
+) -> None:
+    holds = store.transactions.holds
+    if is_hold:
+        needed = holds.acquire("reader", "ann", at=ago(DAY), ttl_ms=10 * WEEK).at
+    else:
+        needed = store.transactions.get(store.begin()).begin_time
+    store.wall_ms += 2 * WEEK
+    assert watermark_after(holds, store) == needed
+    with pytest.raises(Conflict):
+        holds.raise_low_watermark(needed)
+    holds.raise_low_watermark(Timestamp(needed - 1))
+    assert holds.acquire("reader", "bob", at=needed, ttl_ms=10).at == needed
+
+
+def test_history_that_was_given_up_is_never_held_again(store: Store) -> None:
+    holds = store.transactions.holds
+    holds.raise_low_watermark(ago(DAY))
+    holds.raise_low_watermark(ago(2 * DAY))
+    with pytest.raises(VersionNotFound):
+        holds.acquire("reader", "ann", at=Timestamp(ago(DAY) - 1), ttl_ms=10)
+
+
+def test_cleaning_stops_at_an_open_transaction_even_if_the_watermark_is_past_it(
+    store: Store,
+) -> None:
+    """Release 0.3.0 let it pass."""
+    holds = store.transactions.holds
+    begun = store.transactions.get(store.begin()).begin_time
+    store.wall_ms += DAY
+    watermark_after(holds, store)
+    with store.database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE hold_watermark SET time = {begun + 1} WHERE id = 1")
+    assert holds.cleaning_limit() == begun
+
+
 def test_a_longer_retention_or_an_earlier_clock_does_not_lower_the_watermark(
     store: Store,
 ) -> None:
