@@ -119,6 +119,33 @@ def test_a_refused_call_does_not_affect_the_others_of_its_round(store: Store) ->
         with pytest.raises(error):
             call()
     assert given() == {writer: 1}
+    assert transactions.write_id_pairs(writer) == ((FLIGHTS, 1),)
+
+
+def test_a_commit_waits_for_the_disk_although_a_begin_shares_its_write(store: Store) -> None:
+    empty, before = store.begin(), store.database.statistics().writes
+    with together(store) as submitted:
+        begun = submitted(store.transactions.beginning(1, user="ann"))
+        committed = submitted(store.transactions.committing(empty))
+    assert begun()
+    assert committed()
+    assert store.database.statistics().writes > before
+
+
+def test_a_call_that_succeeds_by_itself_after_its_round_failed_has_no_error(store: Store) -> None:
+    attempts = list[int]()
+
+    def stage(shared: Round, rows: object) -> Callable[[], str]:
+        attempts.append(len(attempts))
+        if len(attempts) == 1:
+            raise TransactionFinished("it was refused at first")
+        return lambda: "written"
+
+    with together(store) as submitted:
+        shared = store.transactions._shared
+        call = submitted(SharedCall(stage, shared=shared, timeout=PATIENCE))
+        submitted(failing(store, ValueError("a defect")))
+    assert call() == "written"
 
 
 def test_refused_calls_change_nothing(store: Store) -> None:
