@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, MutableSequence, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from random import uniform
 from time import sleep
@@ -246,7 +246,7 @@ class Tables:
         `ObjectNotFound` unless ``if_exists``, and `InvalidInput` if the table is not transactional.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-        with suppress(ObjectNotFound) if if_exists else nullcontext():
+        with suppress(ObjectNotFound):  # the command raises it, unless ``if_exists``
             self._refuse_plain(name)
         self.session.execute(
             DropTable(
