@@ -10,7 +10,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from strandline.errors import InvalidInput, Unavailable, VersionNotFound, WriteConflict
+from strandline.errors import (
+    InvalidInput,
+    ObjectNotFound,
+    PermissionDenied,
+    Unavailable,
+    VersionNotFound,
+    WriteConflict,
+)
 from strandline.metastore.interface import AsOf, ResolvedTable
 from strandline.spark import Tables, TablesTransaction, tables
 from strandline.spark.transaction import Counts
@@ -103,6 +110,18 @@ def test_a_pandas_dataframe_is_refused_with_how_to_convert_it() -> None:
     rows: Any = pd.DataFrame({"a": [1]})
     with pytest.raises(InvalidInput, match=r"not a pandas DataFrame; make one with spark\.create"):
         conform(rows, table)
+
+
+def test_a_list_of_tables_leaves_out_views_and_what_the_user_may_not_see() -> None:
+    def table(name: str) -> SimpleNamespace:
+        if name == "shop.view":
+            raise ObjectNotFound("there is no such table")
+        if name == "shop.secret":
+            raise PermissionDenied("it belongs to bob")
+        return SimpleNamespace(descriptor=SimpleNamespace(transactional=True))
+
+    session: Any = SimpleNamespace(table=table, tables=lambda schema: ["secret", "t", "view"])
+    assert Tables(NOTHING, session).list("shop") == ("shop.t",)
 
 
 def test_a_hold_is_released_if_its_snapshot_cannot_be_opened() -> None:

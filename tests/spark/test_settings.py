@@ -55,6 +55,7 @@ def test_a_session_that_was_stopped_is_refused(
         monkeypatch.setattr(tables.spark.sparkContext, "_jsc", None)  # as its stop does
         for use in (
             lambda: tables.read("shop.t"),
+            lambda: tables.read("shop.t", where="id = 1"),
             lambda: tables.append("shop.t", frame),
             lambda: tables.delete("shop.t", "true"),
             lambda: transaction.read("shop.t"),

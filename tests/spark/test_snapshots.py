@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +117,15 @@ def test_a_snapshot_covers_only_the_tables_that_it_names(
         tables.snapshot("shop.a", "shop.missing")
 
 
+EASTERN_EUROPE = timezone(timedelta(hours=2))
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
         ("2013-01-01T05:00:00Z", timestamp(1_357_016_400_000, 0xFFFF)),
         (datetime(2013, 1, 1, 5, tzinfo=UTC), timestamp(1_357_016_400_000, 0xFFFF)),
+        (datetime(2013, 1, 1, 7, tzinfo=EASTERN_EUROPE), timestamp(1_357_016_400_000, 0xFFFF)),
         (datetime(2013, 1, 1, 5), timestamp(1_357_016_400_000, 0xFFFF)),
         (timestamp(1_000, 7), timestamp(1_000, 7)),
     ],
@@ -197,7 +201,9 @@ def test_a_snapshot_of_the_present_is_held_also_in_a_store_that_keeps_no_history
         assert session.holders().holds == 0
 
 
-def test_closing_a_snapshot_releases_its_hold(spark: SparkSession, own: Node) -> None:
+def test_a_closed_snapshot_has_released_its_hold_and_is_read_without(
+    spark: SparkSession, own: Node
+) -> None:
     session = own.session(user="ann")
     session.execute(CreateSchema(name="shop"))
     tables = Tables(spark, session)
@@ -208,3 +214,4 @@ def test_closing_a_snapshot_releases_its_hold(spark: SparkSession, own: Node) ->
         session.renew_hold(hold_id)
     with pytest.raises(HoldExpired):
         session.renew_hold(hold_id)
+    assert tables.read("shop.t", snapshot=kept).columns == ["id"]

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
-from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    TableDefinition,
+)
 from strandline.errors import (
     AlreadyExists,
     IllegalChange,
@@ -20,6 +28,7 @@ from strandline.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from strandline.metastore.interface import Executed
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableKind
 from strandline.model.types import BIGINT, INT
 from strandline.spark import Counts, Tables, positions
@@ -211,6 +220,10 @@ def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
     assert rows(past) == {(1, 2, "x"): 1}
 
     assert tables.alter("shop.c", new_name="shop.d").descriptor.name == "d"
+    tables.session.execute(CreateSchema(name="depot"))
+    assert tables.alter("shop.d", new_name="depot.e").schema == "depot"
+    assert tables.alter("depot.e", new_name="shop.d").schema == "shop"
+    tables.session.execute(DropSchema(name="depot"))
     assert tables.alter("shop.d", new_name="c").descriptor.name == "c"
 
     tables.drop("shop.c")
@@ -218,6 +231,26 @@ def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
     assert rows(tables.read("shop.b", version=before.catalog_version)) == {(1, 2, "x"): 1}
     tables.session.undrop("shop.c")
     assert rows(tables.read("shop.c")) == {(1, 2, None, None): 1}
+    tables.drop("shop.c", purge=True)
+    with pytest.raises(ObjectNotFound):
+        tables.session.undrop("shop.c")
+
+
+def test_the_answer_to_a_change_is_the_table_as_this_change_left_it(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = tables.session.execute
+
+    def then_changed(command: Any) -> Executed:
+        executed = execute(command)
+        added = (ColumnDefinition("later", INT),)
+        execute(AddColumns(schema="shop", table="t", columns=added, if_not_exists=True))
+        return executed
+
+    monkeypatch.setattr(tables.session, "execute", then_changed)
+    assert [c.name for c in tables.create("shop.t", "id BIGINT").descriptor.columns] == ["id"]
+    renamed = tables.alter("shop.t", rename={"id": "key"}, drop=["later"])
+    assert [c.name for c in renamed.descriptor.columns] == ["key"]
 
 
 def test_columns_get_wider_types_in_one_alter(tables: Tables) -> None:

@@ -54,6 +54,7 @@ def test_a_transaction_sees_its_own_writes_and_not_those_of_others(tables: Table
         tables.append("shop.t", numbers(tables, 100))
         transaction.append("shop.t", numbers(tables, 3, 4))
         assert ids(tables.read("shop.t", transaction=transaction)) == [1, 2, 3, 4]
+        assert ids(tables.read("shop.t", transaction=transaction, where="id > 3")) == [4]
         assert transaction.delete("shop.t", "id IN (2, 3, 100)").rows == 2
         assert transaction.delete("shop.t", "id IN (2, 3, 4)").rows == 1
         assert ids(transaction.read("shop.t")) == [1]
