@@ -37,6 +37,7 @@ def write(path: Path, name: str = "part-0") -> None:
 
 
 def test_a_file_is_placed_under_a_name_that_contains_its_id(folder: TableFolder) -> None:
+    descriptors = len(os.listdir("/dev/fd"))
     staging = folder.new_staging(4)
     write(folder.path / staging)
     with folder.staged(staging) as staged:
@@ -48,6 +49,7 @@ def test_a_file_is_placed_under_a_name_that_contains_its_id(folder: TableFolder)
     folder.discard(relative)
     assert files(folder.path) == []
     assert os.listdir(folder.path / "_files") == []
+    assert len(os.listdir("/dev/fd")) == descriptors
 
 
 def test_a_file_is_placed_in_the_moved_folder_if_the_folder_moves_meanwhile(
@@ -147,6 +149,16 @@ def test_files_that_a_job_wrote_while_the_folder_moved_are_refused(
     folder.discard_staging(staging)
     assert files(moved) == []
     assert not place.exists()
+
+
+def test_a_delete_file_is_complete_when_it_is_synced(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda synced: sizes.append(os.fstat(synced).st_size))
+    with folder.new_delete_file(3) as (_, file):
+        file.write(b"whole")
+    assert sizes[0] == len(b"whole")
 
 
 def test_a_delete_file_whose_writing_fails_is_removed(folder: TableFolder) -> None:
