@@ -212,6 +212,18 @@ READS: dict[str, tuple[int, Sequence[int]]] = {
 """Conditions, each with the most files that it may read and the ids that it is true for."""
 
 
+def test_partitions_whose_values_look_alike_one_after_another_have_separate_files(
+    tables: Tables,
+) -> None:
+    tables.create("shop.t", "a STRING, b STRING", partitioned_by=["a", "b"])
+    pairs = {("a", "bc"), ("ab", "c"), (None, "a"), ("a", None), ("-", ""), (None, ""), ("", None)}
+    first, second = zip(*pairs, strict=True)
+    columns = {"a": pa.array(first, pa.string()), "b": pa.array(second, pa.string())}
+    tables.append("shop.t", frame(tables, **columns))
+    partitions = files_of(tables, "shop.t")
+    assert {tuple(known.value for known in partition) for partition in partitions} == pairs
+
+
 def test_the_rows_of_a_partition_are_in_one_file_from_however_many_tasks_they_come(
     tables: Tables,
 ) -> None:
