@@ -263,8 +263,8 @@ class _Hash:
         return f"unhex(regexp_replace(concat({', '.join(digits)}), '{_SIGN_BYTES}', ''))"
 
     def _of_bytes(self, data: str) -> str:
-        size, rest = f"octet_length({data})", f"(octet_length({data}) % 4)"
-        whole = f"({size} - {rest})"
+        size = f"octet_length({data})"
+        whole = f"({size} - {size} % 4)"
         body = f"(CAST(hash({_SEED}, substring({data}, 1, {whole})) AS BIGINT) & {_M32}L)"
         # `conv` could read the number from these digits, but takes longer than all other steps.
         last = f"rpad(hex(substring({data}, {whole} + 1, 3)), 6, '0')"
@@ -280,7 +280,7 @@ class _Hash:
         self._step("state", f"({_shifted(h, 16)} ^ {whole} ^ ({mixed}) ^ {size})")
         self._step("state", _product(_shifted(h, 16), _MIX_1))
         self._step("state", _product(_shifted(h, 13), _MIX_2))
-        return f"IF({rest} = 0, {known}, {_shifted(h, 16)})"
+        return _shifted(h, 16)
 
 
 def _whole_number(value: str, data_type: DataType) -> str | None:
