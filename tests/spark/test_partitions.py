@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -15,11 +16,15 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
+from strandline.catalog.commands import ColumnDefinition, TableDefinition
+from strandline.catalog.commands.table_definition import describe, first_columns
 from strandline.errors import InvalidInput
+from strandline.model.descriptors import TableDescriptor
 from strandline.model.partitioning import Partition, PartitionValue, Transform, TransformKind
 from strandline.model.types import BIGINT, DATE, TIMESTAMP, TIMESTAMP_NTZ, DecimalType
 from strandline.spark import Counts, Tables
-from strandline.spark.partitions import with_values
+from strandline.spark.partitions import partition_of, with_values
+from strandline.spark.schemas import column_definitions
 from tests.spark.data import folder, frame, ids
 
 pytestmark = pytest.mark.spark
@@ -41,6 +46,9 @@ def sample() -> pa.Table:
     """Return rows of all types that can partition a table: extremes, times around 1970, NULL."""
     source = random.Random(7)
     micros = [-1, 0, 1, -86_400_000_000, -86_400_000_001, 3_599_999_999, -62_135_596_800_000_000]
+    micros += [43_200_000_000, 86_400_000_000]  # 12 hours apart
+    # In New York, the time zone of the session, the clocks show the same at both.
+    micros += [1_383_456_600_000_000, 1_383_460_200_000_000]
     micros += [source.randrange(-4 * 10**15, 4 * 10**15) for _ in range(40)]
     days = [
         -719_162,
@@ -64,6 +72,7 @@ def sample() -> pa.Table:
         n >> (7 * place)
         for place, n in enumerate(source.randrange(-(10**38), 10**38) for _ in range(18))
     ]
+    less = [huge[0] // 10**19, *(n // 10**20 for n in huge)]
     alphabet = "aé\0€\U00010000 z'\\"
     texts = ["", "iceberg", *("".join(source.choices(alphabet, k=n % 9)) for n in range(70))]
     count = 130
@@ -83,7 +92,7 @@ def sample() -> pa.Table:
                            pa.decimal128(18, 18)),
             "huge": column(_decimals(huge, 0), pa.decimal128(38, 0)),
             "split": column(_decimals(huge, 10), pa.decimal128(38, 10)),
-            "less": column(_decimals([n // 10**20 for n in huge], 2), pa.decimal128(19, 2)),
+            "less": column(_decimals(less, 2), pa.decimal128(19, 2)),
             "tail": column(_decimals(huge, 38), pa.decimal128(38, 38)),
             "name": column(texts, pa.string()),
             "raw": column([text.encode() for text in texts], pa.binary()),
@@ -140,6 +149,45 @@ def test_spark_separates_partitions_as_the_specification_does(tables: Tables) ->
         assert (None, None) in pairs
         # The expected and the computed values map one to one.
         assert len(pairs) == len(set(expected)) == len(set(actual)), (column, transform)
+
+
+@pytest.mark.parametrize("int96", [False, True])
+def test_the_partition_of_a_file_is_computed_as_the_specification_does(*, int96: bool) -> None:
+    given = sample()
+    columns = column_definitions(SAMPLE_SCHEMA)
+    fields = [f"`{column.name}`" for column in columns]
+    table = described(columns, partitioned_by=(*fields, "bucket(7, day)"))
+    types = {column.id: column for column in table.columns}
+    values = {c.id: physical(given.column(c.name), c.type) for c in table.columns}
+    for number in range(given.num_rows):
+        file = io.BytesIO()
+        row = given.slice(number, 1)
+        pq.write_table(row, file, use_deprecated_int96_timestamps=int96)
+        expected = []
+        for field in table.partitioning:
+            value = values[field.source_id][number]
+            if value is not None:
+                value = field.transform.apply(value, types[field.source_id].type)
+            expected.append(PartitionValue(field.id, value))
+        assert partition_of(file, table) == tuple(expected)
+
+
+def test_a_text_that_is_not_utf_8_has_no_partition() -> None:
+    table = described(column_definitions("name STRING"), partitioned_by=("name",))
+    file = io.BytesIO()
+    pq.write_table(pa.table({"name": pa.array([b"\xff"], pa.binary()).view(pa.string())}), file)
+    with pytest.raises(InvalidInput, match="'name' is not UTF-8"):
+        partition_of(file, table)
+
+
+def described(
+    columns: tuple[ColumnDefinition, ...], *, partitioned_by: tuple[str, ...]
+) -> TableDescriptor:
+    definition = TableDefinition(
+        name="t", columns=columns, transactional=True, partitioned_by=partitioned_by
+    )
+    first = first_columns(definition)
+    return describe(definition, first, owner="", table_id=1, schema_id=1, zone_id=1, created=0)
 
 
 SCHEMA = "id BIGINT, region STRING, ts TIMESTAMP"
