@@ -265,6 +265,7 @@ def test_partitions_whose_values_look_alike_one_after_another_have_separate_file
 ) -> None:
     tables.create("shop.t", "a STRING, b STRING", partitioned_by=["a", "b"])
     pairs = {("a", "bc"), ("ab", "c"), (None, "a"), ("a", None), ("-", ""), (None, ""), ("", None)}
+    pairs |= {("2", "abcdefghij-"), ("11abcdefghij", None)}
     first, second = zip(*pairs, strict=True)
     columns = {"a": pa.array(first, pa.string()), "b": pa.array(second, pa.string())}
     tables.append("shop.t", frame(tables, **columns))
