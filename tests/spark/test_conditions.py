@@ -15,6 +15,7 @@ pytestmark = pytest.mark.spark
 COLUMNS = {
     "id": "BIGINT", "n": "INT", "s": "STRING", "c": "DECIMAL(5, 2)", "b": "BOOLEAN", "d": "DATE",
     "t": "TIMESTAMP", "l": "TIMESTAMP_NTZ", "f": "DOUBLE", "g": "FLOAT", "x": "BINARY",
+    "y": "TINYINT", "h": "SMALLINT",
 }  # fmt: skip
 IDS = {name: number for number, name in enumerate(COLUMNS, start=1)}
 
@@ -54,6 +55,9 @@ IMPLIED: dict[str, list[ColumnBounds]] = {
     "s IS NOT NULL": [bounds("s")],
     "s <=> NULL": [bounds("s", null=True)],
     "id <=> NULL": [bounds("id", null=True)],
+    "id <=> n": [],
+    "y > 5Y": [bounds("y", "6")],
+    "h < 5S": [bounds("h", None, "4")],
     "s LIKE 'ab%c'": [bounds("s", "ab", "ac")],
     "s LIKE 'a_b'": [bounds("s", "a", "b")],
     "s LIKE 'a!%b%' ESCAPE '!'": [bounds("s", "a", "b")],

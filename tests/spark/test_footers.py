@@ -74,6 +74,7 @@ UTC = dt.UTC
             "2013-01-01T05:00:00.000000",
         ),
         (pa.string(), ["b", "", "ä"], "", "ä"),
+        (pa.string(), ["x" * (MAX_BOUND + 1)], "x" * MAX_BOUND, "x" * (MAX_BOUND - 1) + "y"),
         (pa.binary(), [b"a"], None, None),
     ],
 )
@@ -110,6 +111,11 @@ def test_a_footer_without_statistics_gives_no_bounds_and_no_null_count() -> None
 def test_a_date_that_python_cannot_hold_has_no_bounds() -> None:
     days = pa.array([1, 4_000_000], pa.int32()).cast(pa.date32())
     statistics = bounds(pa.date32(), days, row_group_size=1)
+    assert (statistics.lower, statistics.upper, statistics.nulls) == (None, None, 0)
+
+
+def test_a_text_that_is_not_utf_8_has_no_bounds() -> None:
+    statistics = bounds(pa.string(), pa.array([b"a", b"\xff"], pa.binary()).view(pa.string()))
     assert (statistics.lower, statistics.upper, statistics.nulls) == (None, None, 0)
 
 
