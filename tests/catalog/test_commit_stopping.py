@@ -118,8 +118,10 @@ def test_callers_get_an_error_if_the_commit_thread_ends_and_the_next_one_starts_
     """It may lack memory. A node that serves clients then ends, but an embedded one lives on."""
     gate = Gate(manager)
     first, calls = queued(manager, gate, [create("a"), create("b")])
+    dying: list[threading.Thread] = []
 
     def die(*_: object) -> NoReturn:
+        dying.append(threading.current_thread())
         raise MemoryError("planted")
 
     with monkeypatch.context() as patch:
@@ -130,6 +132,7 @@ def test_callers_get_an_error_if_the_commit_thread_ends_and_the_next_one_starts_
             error = call.outcome()
             assert isinstance(error, Unavailable)
             assert "MemoryError" in error.message
+    dying[0].join()  # it warns of its error in this test, not in a later one
     assert Call(manager, create("b")).outcome() == 4
     assert schemas(manager) == ["b", "first"]
 

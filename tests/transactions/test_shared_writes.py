@@ -177,8 +177,10 @@ def test_waiting_calls_get_an_error_if_the_thread_ends_and_the_next_one_starts_i
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may lack memory. A node that serves clients then ends, but an embedded one lives on."""
+    dying: list[threading.Thread] = []
 
     def die(*_: object) -> NoReturn:
+        dying.append(threading.current_thread())
         raise MemoryError("planted")
 
     with together(store) as submitted:
@@ -187,6 +189,7 @@ def test_waiting_calls_get_an_error_if_the_thread_ends_and_the_next_one_starts_i
     for result in waiting:
         with pytest.raises(Unavailable, match="MemoryError"):
             result()
+    dying[0].join()  # it warns of its error in this test, not in a later one
     monkeypatch.undo()
     with together(store) as submitted:
         begun = submitted(store.transactions.beginning(1, user="ann"))
