@@ -21,13 +21,13 @@ from strandline.durable import UpdateLog, durable_state
 from strandline.model.descriptors import ConstraintKind
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.type_parser import parse_type
+from strandline.node import DATABASE_FILE
 from tests.catalog.test_logs_of_releases import names_of
 from tests.catalog.test_logs_since_0_4_0 import KINDS
 from tests.durable.logs import LOGS
 
 FOLDER = Path(__file__).parent
 RELEASE = strandline.__version__.partition(".dev")[0].replace(".", "_")
-DATABASE = "strandline.db"
 
 
 def column(name: str, type_text: str, comment: str | None = None) -> ColumnDefinition:
@@ -114,12 +114,13 @@ def write_log(kind: str) -> None:
             with LOGS[KINDS[kind]].open(address, clock) as log, manager_of(log, clock) as manager:
                 for command in epoch:
                     manager.execute(command, author="ann")
-                if epoch is AFTER:
-                    assert manager.compact(5)
+                if epoch is BEFORE:
+                    continue
+                assert manager.compact(5)
                 versions = range(5, manager.latest_catalog().version + 1)
                 catalogs = {version: manager.catalog(version) for version in versions}
                 token = manager.token.rank
-        (database,) = folder.rglob(DATABASE)
+        (database,) = folder.rglob(DATABASE_FILE)
         with closing(sqlite3.connect(database)) as connection:
             sql = list(connection.iterdump())
         golden = {

@@ -223,7 +223,7 @@ class Node:
             folders=self.folders,
             store=self.store,
             on_rows_gone=self.store.forget,
-            held_tables=self.store.held_tables,
+            cached_tables=self.store.cached_tables,
             notification_retention_ms=self.settings.notification_retention_ms,
             snapshot_hold_ms=self.settings.snapshot_hold_ms,
         )

@@ -453,7 +453,7 @@ def test_old_events_are_cleaned_and_a_cache_that_missed_them_still_answers_right
     with Node.open(lake.address, settings=SETTINGS) as behind:
         behind.store.follower.stop()
         behind.store.rows(table, RowKind.DATA_FILE, write_ids=None)
-        assert behind.store.held_tables() == [table]
+        assert behind.store.cached_tables() == [table]
         lake.wait(101 * RETENTION)
         lake.clean()
         assert [event.event_id for event in log.read(0, limit=100)] == [head]
@@ -474,7 +474,7 @@ def test_a_cache_that_lags_behind_loads_a_cleaned_table_again(in_folder: Lake) -
         behind.store.follower.stop()
         behind.store.log_applier.catch_up()
         behind.store.rows(table, RowKind.DATA_FILE, write_ids=None)
-        assert behind.store.held_tables() == [table]
+        assert behind.store.cached_tables() == [table]
         gone = lake.write(table)
         between = lake.write_ids(table)
         lake.remove(table, gone)

@@ -53,15 +53,15 @@ def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: 
         lake.session.execute(DropTable(schema="default", table="t"))
         lake.create("v")
         lake.clean()
-        assert [sorted(node.store.held_tables()) for node in nodes] == [[dropped, kept]] * 2
+        assert [sorted(node.store.cached_tables()) for node in nodes] == [[dropped, kept]] * 2
         lake.wait()
         assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
         lake.clean()
         other.catalogs.present()
         other.cleaner.clean(dry_run=True)
-        assert sorted(other.store.held_tables()) == [dropped, kept]
+        assert sorted(other.store.cached_tables()) == [dropped, kept]
         other.cleaner.clean()
-        assert [node.store.held_tables() for node in nodes] == [[kept]] * 2
+        assert [node.store.cached_tables() for node in nodes] == [[kept]] * 2
 
 
 def test_nothing_stays_in_the_database_of_a_table_that_no_kept_version_has(

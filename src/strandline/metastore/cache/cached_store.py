@@ -374,7 +374,7 @@ class CachedStore(ObjectStore):
         """Evict a table whose rows were cleaned: the next read loads it again."""
         self._replicas.evict(table_id)
 
-    def held_tables(self) -> list[int]:
+    def cached_tables(self) -> list[int]:
         """The ids of the tables that are in memory."""
         return [replica.table_id for replica in self.snapshot()[1]]
 

@@ -151,7 +151,7 @@ class Cleaner:
 
     ``guard`` is called inside every write transaction and raises if this process may no longer
     write. ``on_rows_gone`` is called with the id of a table after its rows and before its files are
-    deleted, and with those of ``held_tables`` (the tables in memory) that no kept version has.
+    deleted, and with those of ``cached_tables`` (the tables in memory) that no kept version has.
     ``store`` commits removals. What was removed less than ``snapshot_hold_ms`` ago stays.
     """
 
@@ -167,7 +167,7 @@ class Cleaner:
         folders: StoreFolders,
         store: ObjectStore,
         on_rows_gone: Callable[[int], None],
-        held_tables: Callable[[], Collection[int]],
+        cached_tables: Callable[[], Collection[int]],
         snapshot_hold_ms: int,
         notification_retention_ms: int,
     ) -> None:
@@ -181,7 +181,7 @@ class Cleaner:
         self._files = CleanedFiles(folders)
         self._store = store
         self._on_rows_gone = on_rows_gone
-        self._held_tables = held_tables
+        self._cached_tables = cached_tables
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
         self._old_transactions = OldTransactions(database, guard=guard)
@@ -454,8 +454,8 @@ class Cleaner:
         }
         with_rows = {*aside, *(table_id for (table_id,) in tables)}
         with_folders = {int(name["table"]) for _, name, _ in self._files.set_aside()}
-        held = set(self._held_tables())  # another node may have deleted the rows of some of them
-        unneeded_ids = self._in_no_version(with_rows | with_folders | written | held)
+        cached_ids = set(self._cached_tables())  # another node may have deleted rows of some
+        unneeded_ids = self._in_no_version(with_rows | with_folders | written | cached_ids)
         for table_id in sorted(unneeded_ids & with_rows):
             if this_pass.stopped():
                 return
@@ -472,7 +472,7 @@ class Cleaner:
                     self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
             yield cleaned
         if not this_pass.dry_run:
-            for table_id in unneeded_ids & held:
+            for table_id in unneeded_ids & cached_ids:
                 self._on_rows_gone(table_id)
             for in_list, table_ids in in_lists(sorted(unneeded_ids & written)):
                 self._change(f"DELETE FROM next_write_id WHERE table_id IN {in_list}", table_ids)
