@@ -235,6 +235,26 @@ def test_commits_that_are_trimmed_during_the_move_are_proved_too(
         assert frontier.since == state.recovered[0].version
 
 
+def test_a_trim_between_the_proof_and_the_seal_trims_the_new_log_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trimmed_to = list[int]()
+
+    def trim() -> None:
+        with place_of(folder) as place, reading_catalog_log(place) as log:
+            trimmed_to.append(log.frontier().upper - 1)
+            token = log.token()
+            assert token is not None
+            log.compact(trimmed_to[0], token)
+
+    with joined(folder) as state:
+        commit(state, "one")
+    before_the_next(monkeypatch, catalog_move._Move, "_seal", trim)
+    move(folder, "stash")
+    with place_of(folder) as place, reading_catalog_log(place) as log:
+        assert [log.frontier().since] == trimmed_to
+
+
 def test_a_commit_between_the_copies_to_both_logs_of_a_shadow_is_moved(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
