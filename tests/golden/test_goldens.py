@@ -27,6 +27,7 @@ from tests.golden import (
     goldens_0_5_0,
     goldens_0_6_0,
     goldens_0_7_0,
+    goldens_0_8_0,
 )
 from tests.golden.layout import nested
 from tests.positions import At
@@ -40,6 +41,7 @@ RELEASES = {
     "0.5.0": goldens_0_5_0.GOLDENS,
     "0.6.0": goldens_0_6_0.GOLDENS,
     "0.7.0": goldens_0_7_0.GOLDENS,
+    "0.8.0": goldens_0_8_0.GOLDENS,
 }
 UNSEALED = ("0.1.0", "0.2.0")
 """The releases whose records have no checksum."""

@@ -23,6 +23,7 @@ from tests.golden import (
     goldens_0_5_0,
     goldens_0_6_0,
     goldens_0_7_0,
+    goldens_0_8_0,
 )
 from tests.project.checkout import ROOT
 
@@ -37,6 +38,7 @@ GOLDENS = [
         *goldens_0_5_0.GOLDENS,
         *goldens_0_6_0.GOLDENS,
         *goldens_0_7_0.GOLDENS,
+        *goldens_0_8_0.GOLDENS,
         goldens_0_2_1.FENCE,
     ]
     if not isinstance(value, TypeTree)

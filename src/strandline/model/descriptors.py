@@ -23,7 +23,7 @@ name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated
 
@@ -143,6 +143,11 @@ class StorageFormat:
     properties: Properties = ()
     hive_columns: tuple[tuple[str, str, str | None], ...] | None = None
 
+    @property
+    def names_format(self) -> bool:
+        """Whether a Hive client gave a format. If not, it follows from the table's provider."""
+        return bool(self.serde or self.input_format)
+
 
 class ConstraintKind(Enum):
     """The kinds of constraints. The numbers are stored."""
@@ -190,6 +195,8 @@ class TableDescriptor:
     the index that was created with the primary key, or 0. ``storage_profile`` is a profile of the
     zone; empty means the zone's first. The table's statistics are stale when more than
     ``min_stale_rows`` rows and more than ``stale_rows_fraction`` (0 to 1) of all rows changed.
+    ``partition_storage`` is the format of those partitions of a plain table that store none of
+    their own; None if that is ``storage``.
     """
 
     id: int
@@ -217,6 +224,7 @@ class TableDescriptor:
     min_stale_rows: int = 500
     partitioning: tuple[PartitionField, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+    partition_storage: StorageFormat | None = None
 
     @property
     def columns(self) -> tuple[ColumnDescriptor, ...]:
@@ -237,6 +245,18 @@ class TableDescriptor:
             return self.schema_versions
         kept_versions = self.schema_versions if self.transactional else ()
         return (*kept_versions, SchemaVersion(self.schema_version + 1, columns))
+
+    def with_storage(self, storage: StorageFormat) -> TableDescriptor:
+        """This table with another format, which only partitions that are added later have.
+
+        The files of the present partitions stay as they were written.
+        """
+        partition_storage = None
+        if self.partition_columns and self.storage.names_format:
+            present = self.partition_storage or replace(self.storage, hive_columns=None)
+            if present != replace(storage, hive_columns=None):
+                partition_storage = present
+        return replace(self, storage=storage, partition_storage=partition_storage)
 
     def column(self, name: str) -> ColumnDescriptor | None:
         """Return the column with this name, ignoring case, or None if it does not exist."""

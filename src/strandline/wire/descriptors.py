@@ -197,15 +197,16 @@ _TABLE_3: Fields = (
     ("constraints", nested_list(Constraint)),
 )
 register(TableDescriptor, type_id=12, version=3, since="0.4.0", fields=_TABLE_3)
+_TABLE_4: Fields = tuple(
+    (name, COLUMNS_OF_VERSIONS if name == "schema_versions" else codec) for name, codec in _TABLE_3
+)
+register(TableDescriptor, type_id=12, version=4, since="0.7.0", fields=_TABLE_4)
 register(
     TableDescriptor,
     type_id=12,
-    version=4,
-    since="0.7.0",
-    fields=[
-        (name, COLUMNS_OF_VERSIONS if name == "schema_versions" else codec)
-        for name, codec in _TABLE_3
-    ],
+    version=5,
+    since="0.8.0",
+    fields=[*_TABLE_4, ("partition_storage", optional(STORAGE))],
 )
 
 _VIEW_1: Fields = (

@@ -347,11 +347,10 @@ class AlterTable:
         old = planning.table(self.schema, self.table)
         definition = self.definition
         new = replace(
-            old,
+            old.with_storage(definition.storage),
             owner=definition.owner or old.owner,
             kind=definition.kind,
             provider=definition.provider,
-            storage=definition.storage,
             location=definition.location,
             properties=definition.properties,
             comment=definition.comment,

@@ -64,7 +64,7 @@ def table_comes_back(
     """Return ``earlier``, one schema version after ``now``; a column that was absent is nullable.
 
     Rows written while the column was absent have no value for it, unless Spark fills it in. While
-    the whole table was absent, no rows were written.
+    the whole table was absent, no rows were written. Partitions keep the format that they have.
     """
     if now is None:
         return earlier
@@ -79,7 +79,12 @@ def table_comes_back(
     )
     versions = now.versions_with(columns)
     next_id = max(earlier.next_column_id, now.next_column_id)
-    return replace(earlier, schema_versions=versions, next_column_id=next_id)
+    return replace(
+        earlier,
+        schema_versions=versions,
+        next_column_id=next_id,
+        partition_storage=now.with_storage(earlier.storage).partition_storage,
+    )
 
 
 def _has_value_for_existing_rows(column: ColumnDescriptor) -> bool:

@@ -59,10 +59,7 @@ def _alter(
         for name, new, partition in new_partitions:
             # If the request names a partition twice, the partition is altered twice.
             old = altered.get(name) or rows[name].as_(PartitionRow)
-            altered_row = replace(new, created=old.created)
-            if not _has_location(partition):
-                altered_row = replace(altered_row, location=old.location)
-            altered[name] = altered_row
+            altered[name] = _with_unsent(new, partition, old)
         access = call.reader.access
         if not access.free and any(
             _redefines(partitioned, rows[name], row) for name, row in altered.items()
@@ -105,6 +102,16 @@ def _redefines(partitioned: Partitioned, row: Row, altered: PartitionRow) -> boo
 def _has_location(partition: Struct) -> bool:
     """Whether the client sent a location; without one, a partition stays where it is."""
     return bool((partition.get("sd") or {}).get("location"))
+
+
+def _with_unsent(new: PartitionRow, sent: Struct, old: PartitionRow) -> PartitionRow:
+    """``new``, which was read from ``sent``, with what its client left out as it is in ``old``."""
+    new = replace(new, created=old.created)
+    if not _has_location(sent):
+        new = replace(new, location=old.location)
+    if sent.get("sd") is None:
+        new = replace(new, storage=old.storage, columns=old.columns)
+    return new
 
 
 def _present(
@@ -210,7 +217,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
                 raise IllegalChange(f"Partition already exists:{shown}")
             places.return_folders(change, [rows[old_name]], except_for=new_name)
             old = rows[old_name].as_(PartitionRow)
-            renamed_row = replace(new, created=old.created, location=old.location)
+            renamed_row = replace(_with_unsent(new, partition, old), location=old.location)
             if places.is_own(rows[old_name]):
                 undo = PartitionMove(new_name, rows[old_name].row_id, old.location)
                 places.require_begun(change, [undo])

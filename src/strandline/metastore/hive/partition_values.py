@@ -14,7 +14,9 @@ cast becomes None, which means NULL here. Casts do not guess: ``1.5`` is not an 
 
 A client repeats the columns, the format and the location of the table in each partition. A row
 stores only the differences: its location relative to the table's location, so that it moves with
-the table, and its format and columns if they differ from the table's.
+the table, and its format and columns if they differ from the table's. When the format of the table
+changes, the partitions keep the one that they have (`TableDescriptor.partition_storage`): their
+files were written in it. Their columns follow the table's.
 """
 
 from __future__ import annotations
@@ -249,7 +251,8 @@ class Partitioned:
         )
         storage = completed(table).storage
         self._columns: tuple[HiveColumn, ...] = shown_columns(storage, plain_columns_of(table))
-        self._storage = replace(storage, hive_columns=None)
+        self._new_storage = replace(storage, hive_columns=None)
+        self._storage = table.partition_storage or self._new_storage
 
     @property
     def key_names(self) -> list[str]:
@@ -267,7 +270,7 @@ class Partitioned:
             ) from None
 
     def read(self, partition: Mapping[str, Any]) -> tuple[str, PartitionRow]:
-        """Return the name and row of a client's ``Partition``."""
+        """Return the name and row of a client's ``Partition``, by default in the table's format."""
         now = system_wall_clock() // 1000
         name = self.name_of(partition.get("values"))
         sd = partition.get("sd")
@@ -282,10 +285,10 @@ class Partitioned:
             created=now,
             last_access=partition.get("lastAccessTime", 0),
         )
-        if sd is None:
-            return name, row
-        storage = read_storage(sd, locations=[self.location])
-        columns = read_fields(sd.get("cols"))
+        storage, columns = self._new_storage, self._columns
+        if sd is not None:
+            storage = read_storage(sd, locations=[self.location])
+            columns = read_fields(sd.get("cols"))
         return name, replace(
             row,
             storage=None if storage == self._storage else storage,
@@ -331,7 +334,7 @@ class Partitioned:
         storage: StorageFormat | None = None,
         columns: Sequence[HiveColumn] | None = None,
     ) -> Struct:
-        """The storage descriptor of a partition there, by default in its table's format."""
+        """The storage descriptor of a partition there, by default of one that stores no format."""
         return storage_struct(
             self._storage if storage is None else storage,
             columns=self._columns if columns is None else columns,

@@ -74,7 +74,7 @@ def completed(table: TableDescriptor) -> TableDescriptor:
     if consistent != table.properties:
         table = replace(table, properties=consistent)
     storage = table.storage
-    own_format = storage.serde or storage.input_format or storage.hive_columns is not None
+    own_format = storage.names_format or storage.hive_columns is not None
     written = _FORMATS.get(table.provider.lower())
     if table.transactional or written is None or own_format:
         return table

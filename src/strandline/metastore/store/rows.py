@@ -73,8 +73,9 @@ class PartitionRow:
     """A partition of a plain table, as a Hive client adds it; the row's name is ``a=1/b=2``.
 
     ``values`` follow the table's partition columns. ``location`` is a URI or path; a relative one
-    is below the table's location and moves with it. ``storage`` and ``columns`` (name, type,
-    comment) are None if the partition uses those of the table. Times are in seconds since 1970.
+    is below the table's location and moves with it. ``columns`` (name, type, comment) is None if
+    the partition uses those of the table, and ``storage`` if it uses the ``partition_storage`` of
+    the table or, without one, its ``storage``. Times are in seconds since 1970.
     """
 
     values: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.metastore.hive.differential.scenario import Scenario, partition, storage, table
+from tests.metastore.hive.differential.scenario import SERDE, Scenario, partition, storage, table
 
 _DEFAULT = "__HIVE_DEFAULT_PARTITION__"
 _ODD = (
@@ -64,6 +64,20 @@ _VALUES: tuple[dict[str, Any], ...] = (
     {"partitionKeys": [{"name": "p"}], "maxParts": 2},
 )
 """Requests of ``get_partition_values``, without the names of the schema and the table."""
+
+
+def _with_format(**parts: Any) -> dict[str, Any]:
+    """Table ``pf.t`` in the format of ``parts``, as a client sends it in an alter."""
+    sd = storage(location="file:{warehouse}/pf.db/t", **parts)
+    return table("pf", "t", keys="p int", sd=sd)
+
+
+_OTHER_FORMAT: dict[str, Any] = {
+    "serdeInfo": {"serializationLib": SERDE, "parameters": {"field.delim": ";"}},
+    "numBuckets": 4,
+    "bucketCols": ["a"],
+    "sortCols": [{"col": "b", "order": 1}],
+}
 
 
 def _sent(value: str, **parameters: str) -> dict[str, Any]:
@@ -422,6 +436,31 @@ SCENARIOS = (
                 {"properties": {"DO_NOT_UPDATE_STATS": "true"}},
             ),
             ("get_partition", "pc", "t", ["2", "x"]),
+        ),
+    ),
+    Scenario(
+        "formats of partitions",
+        (
+            ("create_database", {"name": "pf"}),
+            ("create_table", table("pf", "t", keys="p int")),
+            ("add_partition", partition("pf", "t", "1")),
+            ("alter_table", "pf", "t", _with_format(**_OTHER_FORMAT)),
+            ("append_partition", "pf", "t", ["2"]),
+            ("add_partition", partition("pf", "t", "3", sd=storage(**_OTHER_FORMAT))),
+            ("add_partition", partition("pf", "t", "4")),
+            ("get_partitions", "pf", "t", -1),
+            (
+                "alter_table_with_environment_context",
+                "pf",
+                "t",
+                _with_format(inputFormat="third"),
+                {"properties": {"CASCADE": "true"}},
+            ),
+            ("append_partition", "pf", "t", ["5"]),
+            ("get_partitions", "pf", "t", -1),
+            ("alter_table", "pf", "t", _with_format()),
+            ("get_partitions", "pf", "t", -1),
+            ("get_partitions_by_names", "pf", "t", ["p=1", "p=5"]),
         ),
     ),
     Scenario(

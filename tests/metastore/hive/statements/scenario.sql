@@ -163,6 +163,11 @@ SHOW PARTITIONS logs;
 DESCRIBE EXTENDED logs PARTITION (year = 2025, host = 'w');
 ALTER TABLE logs DROP PARTITION (year = 2027, host = 'y y');
 SELECT line, year FROM logs; -- soak
+CREATE TABLE cuts (a INT, b STRING) PARTITIONED BY (p INT) ROW FORMAT DELIMITED FIELDS TERMINATED BY ',' STORED AS TEXTFILE;
+INSERT INTO cuts PARTITION (p = 1) VALUES (1, 'one');
+ALTER TABLE cuts SET SERDEPROPERTIES ('field.delim' = ';', 'serialization.format' = ';');
+INSERT INTO cuts PARTITION (p = 2) VALUES (2, 'two');
+SELECT * FROM cuts ORDER BY p;
 
 # Views
 
