@@ -30,6 +30,7 @@ from tests.catalog.scenario import (
     field,
 )
 
+CSV_SERDE = "org.apache.hadoop.hive.serde2.OpenCSVSerde"
 TEXT_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 KEYED = create_table("s.t", "id varchar(5) not null", "v int", primary_key=("id",))
 
@@ -419,6 +420,8 @@ SCENARIOS = [
             ("int", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, True),
             ("binary", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, False),
             ("array<int>", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, False),
+            ("array<int>", "string", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, True),
+            ("bigint", "int", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, False),
         )
     ),
     Scenario(

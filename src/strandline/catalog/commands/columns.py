@@ -79,6 +79,8 @@ def check_redefinition(
 _READ_BY_THEIR_FORMAT = frozenset({"delta", "hudi", "iceberg"})
 """Providers whose files are read with the types in their own metadata."""
 _TEXT_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+_STRINGS_SERDE = "org.apache.hadoop.hive.serde2.OpenCSVSerde"
+"""It reads every column as a string. Spark shows such columns, and sends them in each alter."""
 
 
 def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None:
@@ -92,6 +94,8 @@ def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None
             return
         if table.storage.serde == _TEXT_SERDE and is_plain_scalar and new == STRING:
             return  # as it is written in the file
+        if table.storage.serde == _STRINGS_SERDE and new == STRING:
+            return
         old, new = _without_collations(old), _without_collations(new)
     check_change(old, new)
 

@@ -114,6 +114,9 @@ CREATE TABLE serdes (a STRING) ROW FORMAT SERDE 'org.apache.hadoop.hive.serde2.O
 SHOW CREATE TABLE serdes;
 ALTER TABLE serdes SET SERDE 'org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe' WITH SERDEPROPERTIES ('k' = 'v');
 SHOW CREATE TABLE serdes;
+CREATE TABLE quoted (a INT, b STRING) ROW FORMAT SERDE 'org.apache.hadoop.hive.serde2.OpenCSVSerde' STORED AS TEXTFILE;
+ALTER TABLE quoted SET TBLPROPERTIES ('k' = 'v');
+SHOW TBLPROPERTIES quoted ('k');
 SHOW TABLES;
 SHOW TABLES LIKE 'o*|words';
 
