@@ -9,21 +9,14 @@ thread does for many requests (`Waits`) it awaits `result_of`, and needs no thre
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from types import coroutine
+from typing import Any, Protocol, TypeVar
 
 from strandline import work
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-
-class _OffLoop:
-    """The awaitable with which a request leaves the event loop."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield
 
 
 class Waits(Protocol[T_co]):
@@ -39,17 +32,10 @@ class Waits(Protocol[T_co]):
         """Return the result or raise the error. Only after the work has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Awaited(Generic[T]):
-    waits: Waits[T]
-
-    def __await__(self) -> Generator[Waits[T], T, T]:
-        return (yield self.waits)
-
-
-async def off_loop() -> None:
+@coroutine
+def off_loop() -> Generator[None, None, None]:
     """Continue in a worker thread, where the request may wait; return if it is in one already."""
-    await _OffLoop()
+    yield
 
 
 async def off_loop_for(units: int) -> None:
@@ -58,10 +44,10 @@ async def off_loop_for(units: int) -> None:
         await off_loop()
 
 
-async def result_of(waits: Waits[T]) -> T:
+@coroutine
+def result_of(waits: Waits[T]) -> Generator[Waits[T], T, T]:
     """The result of ``waits``; stays on the loop or in the thread. For `Workers.drive`."""
-    result: T = await _Awaited(waits)
-    return result
+    return (yield waits)
 
 
 def finish(request: Coroutine[Any, Any, T]) -> T:
