@@ -18,7 +18,6 @@ from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.rows import (
     DataFile,
     NewRow,
-    Removal,
     Row,
     RowKind,
     TableParametersRow,
@@ -146,12 +145,11 @@ class Dml:
         self.transactions.commit(txn_id)
         return txn_id
 
-    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
-        """The rows and removals of a write id, committed or not."""
+    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[int]]:
+        """The rows of a write id, committed or not, and the ids of those that it removed."""
         with self.database.read() as connection:
             rows = row_queries.rows_of_write(connection, table_id, write_id)
-            removed = row_queries.removed_by_write(connection, table_id, write_id)
-            return rows, [Removal(row_id, table_id, write_id) for row_id in removed]
+            return rows, row_queries.removed_by_write(connection, table_id, write_id)
 
     def events(self, after: int = 0) -> list[Notification]:
         return self.log.read(after, limit=10_000)

@@ -260,7 +260,7 @@ class Verification:
         folders: StoreFolders,
     ) -> Iterator[Finding]:
         committed = contents.committed.valid
-        removed = {removal.row_id for removal in contents.removals if committed(removal.write_id)}
+        removed = {row_id for row_id, write_id in contents.removals if committed(write_id)}
         for row in contents.rows:
             if row.kind is not RowKind.PARTITION or not committed(row.write_id):
                 continue

@@ -235,9 +235,9 @@ class CacheMachine(RuleBasedStateMachine):
                 gone = data.draw(st.sampled_from(there))
                 change.stage(remove=[gone.row_id])
                 txn.removed.add(gone.row_id)
-        rows, removals = self.dml.rows_of_write(table_id, change.write_id)
+        rows, removed_ids = self.dml.rows_of_write(table_id, change.write_id)
         self.rows |= {row.row_id: row for row in rows}
-        self.removals |= {(removal.row_id, removal.write_id) for removal in removals}
+        self.removals |= {(row_id, change.write_id) for row_id in removed_ids}
         self.ended.append(txn)
         self.committed[table_id] |= {change.write_id}
 

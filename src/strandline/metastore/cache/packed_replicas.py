@@ -24,7 +24,7 @@ from itertools import accumulate, pairwise, repeat
 from strandline.clock import Timestamp
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.cache.replicas import Replica
-from strandline.metastore.store.rows import Removal, Row, RowKind
+from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.table_contents import LeftOut, TableContents
 from strandline.transactions import ValidWriteIdList
 
@@ -71,10 +71,7 @@ class PackedReplica:
             left_out = LeftOut(self.left_out_up_to, ValidWriteIdList.parse(left_out_list))
         contents = TableContents(
             rows=tuple(self._rows(columns)),
-            removals=tuple(
-                Removal(row_id, self.table_id, write_id)
-                for row_id, write_id in json.loads(removals)
-            ),
+            removals=tuple(map(tuple, json.loads(removals))),
             committed=ValidWriteIdList.parse(committed),
             event_id=event_id,
             left_out=left_out,

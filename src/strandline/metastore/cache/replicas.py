@@ -301,8 +301,8 @@ class Replica:
         removed: defaultdict[int, list[int]] = defaultdict(list)
         for row in _rows_in(contents.rows, zone_partitions):
             rows[row.write_id].append(row)
-        for removal in contents.removals:
-            removed[removal.write_id].append(removal.row_id)
+        for row_id, write_id in contents.removals:
+            removed[write_id].append(row_id)
         writes = {
             write_id: Write().with_more(rows[write_id], removed[write_id])
             for write_id in rows.keys() | removed.keys()

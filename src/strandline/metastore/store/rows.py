@@ -1,7 +1,7 @@
 """Rows: what DML changes, as values.
 
 Everything that a transaction can add to a table or remove from it has one shape: a `Row` of some
-kind, added by one write id, with its content as a record. A row never changes. A `Removal` ends it:
+kind, added by one write id, with its content as a record. A row never changes. A removal ends it:
 a row of its own with the write id of the transaction that removed it, because two open transactions
 may remove the same file and only one of them will commit.
 
@@ -273,15 +273,6 @@ class Row(_StoredRow):
 
     def replaced_by(self, content: Content) -> NewRow:
         return NewRow.of(content, name=self.name, bucket=self.bucket)
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """Ends a row: ``write_id`` (of the row's table) removed it."""
-
-    row_id: int
-    table_id: int
-    write_id: int
 
 
 @dataclass(frozen=True, slots=True)

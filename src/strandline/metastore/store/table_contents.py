@@ -14,7 +14,7 @@ from strandline.metastore.store.row_queries import (
     fetched,
     row_from,
 )
-from strandline.metastore.store.rows import Removal, Row, RowKind
+from strandline.metastore.store.rows import Row, RowKind
 from strandline.sql import Query, run, value
 from strandline.transactions import ValidWriteIdList
 from strandline.transactions.list_records import last_commit, write_ids_at
@@ -47,12 +47,13 @@ class TableContents:
     """All rows and removals of a table that are not aborted, and the list of its commits.
 
     Rows of statistics are left out: there are as many as partitions, they are larger, and they are
-    seldom read. ``event_id`` is the last event of the notification log that the contents reflect.
-    ``left_out`` is None if they are complete.
+    seldom read. ``removals`` are pairs: the id of a row, and a write id that removed it.
+    ``event_id`` is the last event of the notification log that the contents reflect. ``left_out``
+    is None if they are complete.
     """
 
     rows: tuple[Row, ...]
-    removals: tuple[Removal, ...]
+    removals: tuple[tuple[int, int], ...]
     committed: ValidWriteIdList
     event_id: int
     left_out: LeftOut | None = None
@@ -92,7 +93,7 @@ def table_contents(
     return TableContents(
         rows=rows,
         removals=tuple(
-            Removal(row_id, table_id, write_id)
+            (row_id, write_id)
             for row_id, write_id in removed
             if row_id in row_ids and write_id not in aborted
         ),
