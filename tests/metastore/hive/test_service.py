@@ -513,8 +513,8 @@ class ReadingClient:
         return bool(self._asking.done())
 
     async def answer(self) -> list[str]:
-        encoded = await self._asking
-        names: list[str] = decode_result("get_tables", encoded.result)
+        answer = await self._asking
+        names: list[str] = decode_result("get_tables", answer.body)
         return names
 
 

@@ -27,9 +27,9 @@ from strandline.errors import (
 )
 from strandline.metastore.thrift import (
     HIVE_CODEC,
+    Answer,
     ApplicationException,
     ConnectionInfo,
-    Encoded,
     ServerSettings,
     ThriftException,
     ThriftServer,
@@ -311,7 +311,7 @@ def test_a_kept_answer_is_written_without_calling_the_handler(serve: Serve) -> N
     def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
         calls.append(args)
         kept[connection.request] = HIVE_CODEC.encode_result(method, DATABASE)
-        return Encoded(kept[connection.request])
+        return Answer(REPLY, kept[connection.request])
 
     running = serve(handler, lookup=kept.get)
     with running.client() as client:
@@ -456,7 +456,8 @@ def test_a_client_that_has_closed_its_sending_side_is_still_answered(
 
 
 def test_requests_that_wait_until_their_client_reads_are_answered_then(serve: Serve) -> None:
-    answer, count = Encoded(HIVE_CODEC.encode_result("get_database", {"name": "x" * 60_000})), 500
+    result = HIVE_CODEC.encode_result("get_database", {"name": "x" * 60_000})
+    answer, count = Answer(REPLY, result), 500
     running = serve(lambda *_: answer, settings=ServerSettings(max_pipelined_bytes=1_000))
     with connect(running) as stream:
         asked = request("get_database", name="d1") * (count // 2)
@@ -478,7 +479,7 @@ def test_the_server_stops_reading_from_a_client_that_does_not_read(serve: Serve)
     limit = 64 * 1024
 
     def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
-        return Encoded(big)
+        return Answer(REPLY, big)
 
     running = serve(handler, settings=ServerSettings(max_pipelined_bytes=limit))
     asked = 1_000_000

@@ -82,7 +82,6 @@ from strandline.metastore.thrift.dispatch import (
     Answer,
     ConnectionInfo,
     Dispatcher,
-    Encoded,
     answer_error,
     answer_value,
     refusal,
@@ -326,7 +325,7 @@ class HiveMetastoreService:
                     raise asyncio.CancelledError
                 kept_answer, mark = self.look_up(key), self._metastore.mark()
                 if kept_answer is not None:
-                    return Encoded(kept_answer)
+                    return Answer(REPLY, kept_answer)
                 question = self._question(connection, mark, request)
                 read = self._in_progress(question)
             answer = self._read_at(mark, read, connection, method, request)
@@ -375,7 +374,7 @@ class HiveMetastoreService:
 
         connection.on_leave = leave
 
-        async def waited() -> Encoded | Answer:
+        async def waited() -> Answer:
             self._waited += 1
             answer: _Answer | bytes = await result
             if isinstance(answer, bytes):
@@ -494,7 +493,7 @@ class HiveMetastoreService:
         answer = self._result(method, request, before)
         if _units(answer) <= work.AT_ONCE:
             return answer
-        return Encoded(HIVE_CODEC.encode_result(method.name, answer))
+        return Answer(REPLY, HIVE_CODEC.encode_result(method.name, answer))
 
     async def _handle(self, method: Method, request: Request, before: RecentCalls) -> Any:
         shares = method.kind is Kind.SHARES
@@ -508,10 +507,10 @@ class HiveMetastoreService:
         work.spend(units)
         return _Answer(HIVE_CODEC.encode_result(method.name, answer), _may_be_kept(call))
 
-    def _keep(self, key: bytes, mark: Hashable | None, answer: _Answer) -> Encoded:
+    def _keep(self, key: bytes, mark: Hashable | None, answer: _Answer) -> Answer:
         if mark is not None and answer.may_be_kept and key:
             self._kept_answers.keep(key, mark, answer.result)
-        return Encoded(answer.result)
+        return Answer(REPLY, answer.result)
 
     def _keep_delegated(self, key: bytes, mark: Hashable | None, answer: Answer) -> Answer:
         """Keep the answer of a child if it is short: the next such request needs no child."""

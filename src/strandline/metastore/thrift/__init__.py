@@ -5,7 +5,7 @@
 """
 
 from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
-from strandline.metastore.thrift.dispatch import ConnectionInfo, Dispatcher, Encoded
+from strandline.metastore.thrift.dispatch import Answer, ConnectionInfo, Dispatcher
 from strandline.metastore.thrift.field_table import HIVE_METASTORE, FieldTable, load_field_table
 from strandline.metastore.thrift.messages import ApplicationException, ThriftException, request_key
 from strandline.metastore.thrift.server import ServerStatistics, ThriftServer
@@ -14,11 +14,11 @@ from strandline.metastore.thrift.serving import ServerSettings
 __all__ = [
     "HIVE_CODEC",
     "HIVE_METASTORE",
+    "Answer",
     "ApplicationException",
     "Codec",
     "ConnectionInfo",
     "Dispatcher",
-    "Encoded",
     "FieldTable",
     "ServerSettings",
     "ServerStatistics",

@@ -36,16 +36,6 @@ from strandline.work.contents import Content
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """An answer that is already encoded: the whole result struct, as `Codec.encode_result` gives.
-
-    The server only has to write it.
-    """
-
-    result: bytes
-
-
 _RECENT, _RECENT_BYTES = 64, 640
 """The number of a client's requests that are remembered, and their largest size in bytes.
 
@@ -95,7 +85,7 @@ class ConnectionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one request: a kind of message and its struct.
+    """The answer to one request: a kind of message and its encoded struct.
 
     ``failed`` marks an unintended error. ``refused`` is the error with which a child process
     refused the request. The part that sends the answer owns a `Content`.
@@ -108,7 +98,8 @@ class Answer:
 
 
 # A handler gets decoded arguments and returns what the method returns (None for a void method), an
-# `Encoded`, or an awaitable of either. Both have as many types as the protocol: hence Any.
+# `Answer`, which the server only has to write, or an awaitable of either. Arguments and what is
+# returned have as many types as the protocol: hence Any.
 Handler = Callable[[ConnectionInfo, str, dict[str, Any]], Any]
 Lookup = Callable[[bytes], bytes | None]
 Delegate = Callable[[ConnectionInfo, str, memoryview], Awaitable[Answer]]
@@ -148,8 +139,6 @@ def answer_value(codec: Codec, method: str, value: Any) -> Answer:
     """Return the answer in which ``method`` returns the value that its handler gave."""
     if isinstance(value, Answer):
         return value
-    if isinstance(value, Encoded):
-        return Answer(REPLY, value.result)
     try:
         return Answer(REPLY, codec.encode_result(method, value))
     except InvalidInput as error:
