@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.clock import format_timestamp, parse_timestamp, timestamp
 from strandline.errors import InvalidName
-from strandline.model.identifiers import (
-    MAX_NAME_LENGTH,
-    QualifiedName,
-    check_name,
-    normalize,
-    split_version,
-)
+from strandline.model.identifiers import MAX_NAME_LENGTH, QualifiedName, check_name, normalize
 
 names = st.text(
     st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20
@@ -95,51 +88,3 @@ def test_an_invalid_qualified_name_is_refused(text: str) -> None:
 def test_a_printed_qualified_name_reads_back(schema: str, name: str) -> None:
     qualified = QualifiedName(schema, name)
     assert QualifiedName.parse(str(qualified)) == qualified
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("sales", ("sales", None)),
-        ("sales@42", ("sales", 42)),
-        ("sales@0", ("sales", 0)),
-        ("sales@2026-11-20t10:00:00z", ("sales", "2026-11-20T10:00:00Z")),
-        ("sales@2026-11-20T10:00:00Z", ("sales", "2026-11-20T10:00:00Z")),
-        ("sales@2026-11-20 10:00:00+01:00", ("sales", "2026-11-20 10:00:00+01:00")),
-        ("sales@2026-11-20", ("sales", "2026-11-20")),
-    ],
-)
-def test_a_version_is_split_from_a_schema_name(
-    name: str, expected: tuple[str, int | str | None]
-) -> None:
-    assert split_version(name) == expected
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sales@",
-        "@42",
-        "sales@x",
-        "sales@-1",
-        "sales@head~1",
-        "sales@1@2",
-        "sales@٣",
-        "@",
-        "sales@" + "1" * 19,
-    ],
-)
-def test_an_invalid_version_in_a_schema_name_is_refused(name: str) -> None:
-    with pytest.raises(InvalidName, match="does not name a version"):
-        split_version(name)
-
-
-@given(st.integers(1, 2**45), st.integers(0, 2**16 - 1))
-def test_every_formatted_timestamp_names_a_version_even_in_lower_case(
-    ms: int, logical: int
-) -> None:
-    at = timestamp(ms, logical)
-    schema, version = split_version(f"sales@{format_timestamp(at)}".lower())
-    assert schema == "sales"
-    assert isinstance(version, str)
-    assert parse_timestamp(version) == (at if logical else timestamp(ms, 2**16 - 1))

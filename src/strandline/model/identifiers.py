@@ -1,11 +1,8 @@
-"""Names: which are allowed, when two are equal, and what ``sales@42`` means.
+"""Names: which are allowed, and when two are equal.
 
 Names keep their case and are compared without it: `normalize` returns the form in which the catalog
 keeps names unique. It uses Unicode case folding, not lower case, because Spark treats two names as
 equal if either their upper or their lower case agrees.
-
-The Hive protocol has no versions, so a schema name may end in an ``@`` and a version: a number or a
-time. Hive clients send names in lower case, including these times.
 """
 
 from __future__ import annotations
@@ -14,8 +11,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from strandline.clock import parse_timestamp
-from strandline.errors import InvalidInput, InvalidName, UnsupportedOperation
+from strandline.errors import InvalidName, UnsupportedOperation
 from strandline.model.type_text import quote_name
 
 MAX_NAME_LENGTH = 255
@@ -28,7 +24,8 @@ MAX_USER_LENGTH = 255
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _PART = re.compile(r"`((?:[^`]|``)*+)`|([^`.\s]+)")
 _VERSION = re.compile(r"[0-9]{1,18}")
-_VERSION_MARK = "@"
+VERSION_MARK = "@"
+"""In the Hive protocol, which has no versions, it stands before the version of a schema."""
 SCAN_PREFIX = "_strandline_"
 # In place of a column with the last name, Spark returns the position of the row in its file.
 _SCAN_NAMES = ("_file", "_metadata", "_tmp_metadata_row_index")
@@ -77,9 +74,9 @@ def check_versioned_name(name: str, what: str) -> None:
     shows as a view. A table of that name would be read in place of the files.
     """
     check_name(name, what)
-    if _VERSION_MARK in name:
+    if VERSION_MARK in name:
         raise InvalidName(
-            f"the name of a {what} must not contain {_VERSION_MARK}, which stands before a version "
+            f"the name of a {what} must not contain {VERSION_MARK}, which stands before a version "
             f"(schema@42): {name!r}"
         )
 
@@ -121,32 +118,6 @@ class QualifiedName:
 
     def __str__(self) -> str:
         return f"{quote_name(self.schema)}.{quote_name(self.name)}"
-
-
-def split_version(schema_name: str) -> tuple[str, int | str | None]:
-    """Return a schema name without its version, and the version: a number, a time's text, or None.
-
-    ``sales@42`` → ("sales", 42); ``sales@2026-11-20t10:00:00z`` → ("sales",
-    "2026-11-20T10:00:00Z"), which `strandline.clock.parse_timestamp` reads. Raises `InvalidName` if
-    the text after the ``@`` is neither, or if no schema name precedes it.
-    """
-    schema, mark, version = schema_name.partition(_VERSION_MARK)
-    if not mark:
-        return schema_name, None
-    if schema:
-        number = version_number(version)
-        if number is not None:
-            return schema, number
-        try:
-            parse_timestamp(version)
-        except InvalidInput:
-            pass
-        else:
-            return schema, version.upper()
-    raise InvalidName(
-        f"{schema_name!r} does not name a version of a schema; write schema@42 or "
-        f"schema@2026-11-20T10:00:00Z"
-    )
 
 
 def _parts(text: str) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from strandline.clock import parse_timestamp
+from strandline.clock import format_timestamp, parse_timestamp, timestamp
 from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.hive.names import (
     hadoop_location,
@@ -25,7 +27,11 @@ TIME = parse_timestamp("2026-11-20T10:00:00Z")
     [
         ("NYC", "nyc", PRESENT),
         ("nyc@12", "nyc", AsOf(version=12)),
+        ("nyc@0", "nyc", AsOf(version=0)),
         ("nyc@2026-11-20t10:00:00z", "nyc", AsOf(time=TIME)),
+        ("nyc@2026-11-20T10:00:00Z", "nyc", AsOf(time=TIME)),
+        ("nyc@2026-11-20 11:00:00+01:00", "nyc", AsOf(time=TIME)),
+        ("nyc@2026-11-20", "nyc", AsOf(time=parse_timestamp("2026-11-20T00:00:00Z"))),
         ("@hive#nyc", "nyc", PRESENT),
         ("@HIVE#NYC@12", "nyc", AsOf(version=12)),
     ],
@@ -36,10 +42,36 @@ def test_a_schema_name_is_split_into_the_schema_and_its_version(
     assert split_schema(name) == (schema, at)
 
 
-@pytest.mark.parametrize("name", ["nyc@", "nyc@head", "`nyc@12`", "@12", "@spark#nyc"])
-def test_a_schema_name_with_an_invalid_version_or_catalog_does_not_exist(name: str) -> None:
-    with pytest.raises(ObjectNotFound):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nyc@",
+        "nyc@head",
+        "nyc@head~1",
+        "nyc@-1",
+        "nyc@1@2",
+        "nyc@٣",
+        "nyc@" + "1" * 19,
+        "`nyc@12`",
+        "@12",
+        "@",
+    ],
+)
+def test_a_schema_name_with_an_invalid_version_does_not_exist(name: str) -> None:
+    with pytest.raises(ObjectNotFound, match="does not name a version"):
         split_schema(name)
+
+
+def test_a_schema_name_with_another_catalog_does_not_exist() -> None:
+    with pytest.raises(ObjectNotFound, match="catalog spark does not exist"):
+        split_schema("@spark#nyc")
+
+
+@given(st.integers(1, 2**45), st.integers(0, 2**16 - 1))
+def test_every_formatted_time_names_a_version_even_in_lower_case(ms: int, logical: int) -> None:
+    at = timestamp(ms, logical)
+    time = at if logical else timestamp(ms, 2**16 - 1)
+    assert split_schema(f"nyc@{format_timestamp(at)}".lower()) == ("nyc", AsOf(time=time))
 
 
 def test_the_shown_schema_name_keeps_the_version_but_not_the_catalog() -> None:

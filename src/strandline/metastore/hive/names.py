@@ -19,17 +19,18 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.catalog import is_reserved
 from strandline.clock import parse_timestamp
-from strandline.errors import InvalidInput, InvalidName, ObjectNotFound, UnsupportedOperation
+from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.thrift.field_table import HIVE_METASTORE, StructSpec, Type
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor
-from strandline.model.identifiers import split_version
+from strandline.model.identifiers import VERSION_MARK, version_number
 from strandline.model.privileges import SYSTEM_NAME
 
 logger = logging.getLogger("strandline.calls")
@@ -110,17 +111,23 @@ def split_schema(name: str) -> tuple[str, AsOf]:
 
     Raises `ObjectNotFound` for a name with an ``@`` but no version: no schema has such a name.
     """
-    try:
-        schema, version = split_version((without_catalog(name) or "").lower())
-    except InvalidName as error:
-        # Spark does not show this error, so the log tells its user the reason.
-        logger.info("schema %r does not exist: %s", name, error.message)
-        raise ObjectNotFound(error.message) from None
-    if version is None:
+    shown = shown_schema(name)
+    schema, mark, point = shown.partition(VERSION_MARK)
+    if not mark:
         return schema, PRESENT
-    if isinstance(version, int):
-        return schema, AsOf(version=version)
-    return schema, AsOf(time=parse_timestamp(version))
+    if schema:
+        version = version_number(point)
+        if version is not None:
+            return schema, AsOf(version=version)
+        with suppress(InvalidInput):
+            return schema, AsOf(time=parse_timestamp(point))
+    message = (
+        f"{shown!r} does not name a version of a schema; write schema@42 or "
+        "schema@2026-11-20T10:00:00Z"
+    )
+    # Spark does not show this error, so the log tells its user the reason.
+    logger.info("schema %r does not exist: %s", name, message)
+    raise ObjectNotFound(message)
 
 
 def shown_schema(name: str) -> str:
