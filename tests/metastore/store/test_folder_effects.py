@@ -403,7 +403,7 @@ def test_effects_on_overlapping_folders_are_not_combined(
         def take(effect: str) -> bool:
             verb, path = effect.split()
             makes, moves = ([path], []) if verb == "make" else ([], [path])
-            return turn.take(lambda: (makes, moves))
+            return turn.take(makes, moves)
 
         assert turn.untouched
         assert take(first)

@@ -222,16 +222,15 @@ class FolderEffects:
         work = _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
             return True
-        makes, moves = work.makes, work.moves  # without `work.do`, which refers to the turn
-        if not turn.take(lambda: (self._paths(makes), self._paths(moves))):
+        if not turn.take(self._paths(work.makes), self._paths(work.moves)):
             return False
         work.do()
         return True
 
-    def _paths(self, places: Iterable[Place]) -> Sequence[str]:
+    def _paths(self, places: Iterable[Place]) -> Iterator[str]:
         """The paths of these places, without those out of reach."""
         folders = self._folders
-        return [folders.path_text(place) for place in places if folders.reaches(place)]
+        return (folders.path_text(place) for place in places if folders.reaches(place))
 
     # -- the effect of each verb
 

@@ -18,7 +18,7 @@ list of effects that are harmless together (each pair of effects would need its 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection
 
@@ -29,13 +29,6 @@ from strandline.model.places import Place
 
 MAX_EFFECTS = 512
 """The maximum number of effects of one SQL transaction: other writers wait for it."""
-
-Paths = Callable[[], tuple[Sequence[str], Sequence[str]]]
-"""Returns the folders that an effect makes, and those that it moves or removes.
-
-It must not refer to its turn, which keeps it: cycles live until the garbage collector runs.
-"""
-
 
 DefaultPlaces = dict[tuple[int, int], Place | None]
 """The place that its name gives to each new table, by version and table id."""
@@ -63,7 +56,6 @@ class Turn:
         """Folders above those of the effects that the turn found to be no symbolic links."""
         self.effects_left = MAX_EFFECTS
         """How many more effects the turn can take."""
-        self._first_paths: Paths | None = None
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
         self._moved_paths: set[str] = set()
@@ -79,32 +71,22 @@ class Turn:
     def untouched(self) -> bool:
         return self.effects_left == MAX_EFFECTS
 
-    def take(self, paths: Paths) -> bool:
-        """Take an effect on these folders; return False if it must wait for the next turn.
+    def take(self, makes: Iterable[str], moves: Iterable[str]) -> bool:
+        """Take an effect that makes some folders and moves or removes others.
 
-        Only while there are `effects_left`.
+        Return False if it must wait for the next turn. Only while there are `effects_left`.
         """
-        if self.appends:
-            pass  # it only makes folders, which can be repeated
-        elif self.untouched:
-            self._first_paths = paths  # resolved only if another effect follows
-        else:
-            if self._first_paths is not None:
-                self._touch(*map(self._names, self._first_paths()))
-                self._first_paths = None
-            making, moving = map(self._names, paths())
+        if not self.appends:  # else it only makes folders, which can be repeated
+            making, moving = self._names(makes), self._names(moves)
             if not self._free(making, moving):
                 return False
-            self._touch(making, moving)
+            for paths in (making, moving):
+                self._touched |= paths
+                _add_above(self._above_touched, paths)
+            self._moved_paths |= moving
+            _add_above(self._above_moved_paths, moving)
         self.effects_left -= 1
         return True
-
-    def _touch(self, making: set[str], moving: set[str]) -> None:
-        for paths in (making, moving) if moving else (making,):
-            self._touched |= paths
-            _add_above(self._above_touched, paths)
-        self._moved_paths |= moving
-        _add_above(self._above_moved_paths, moving)
 
     def _free(self, making: set[str], moving: set[str]) -> bool:
         """Whether these folders do not conflict with those of earlier effects; see the module."""
