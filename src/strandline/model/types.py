@@ -280,15 +280,24 @@ def walk(data_type: DataType) -> Iterator[DataType]:
 
 def _walk(data_type: DataType) -> Iterator[DataType]:
     yield data_type
+    for entry in fields_of(data_type):
+        yield from walk(entry.type)
+
+
+def fields_of(data_type: DataType) -> tuple[StructField, ...]:
+    """Return the types directly inside it as fields, with the names that Parquet files give them.
+
+    Elements, keys and values have no ids. A key counts as nullable: that it is not NULL is a rule
+    of every map, which is never checked.
+    """
     match data_type:
-        case ArrayType():
-            yield from walk(data_type.element)
-        case MapType():
-            yield from walk(data_type.key)
-            yield from walk(data_type.value)
-        case StructType():
-            for entry in data_type.fields:
-                yield from walk(entry.type)
+        case ArrayType(element, contains_null):
+            return (StructField("element", element, contains_null),)
+        case MapType(key, value, value_contains_null):
+            return StructField("key", key), StructField("value", value, value_contains_null)
+        case StructType(fields):
+            return fields
+    return ()
 
 
 def with_parts(data_type: DataType, change: Callable[[DataType], DataType]) -> DataType:
@@ -348,25 +357,13 @@ def without_char(data_type: DataType) -> DataType:
 
 def with_char(data_type: DataType, named: DataType) -> DataType:
     """Return ``data_type`` with its strings replaced by the char or varchar types in ``named``."""
-    match data_type, named:
-        case StringType(None), CharType() | VarcharType():
-            return named
-        case ArrayType(), ArrayType():
-            return replace(data_type, element=with_char(data_type.element, named.element))
-        case MapType(), MapType():
-            return replace(
-                data_type,
-                key=with_char(data_type.key, named.key),
-                value=with_char(data_type.value, named.value),
-            )
-        case StructType(fields), StructType(others) if len(fields) == len(others):
-            return StructType(
-                tuple(
-                    replace(entry, type=with_char(entry.type, other.type))
-                    for entry, other in zip(fields, others, strict=True)
-                )
-            )
-    return data_type
+    if data_type == STRING and isinstance(named, CharType | VarcharType):
+        return named
+    fields, others = fields_of(data_type), fields_of(named)
+    if type(data_type) is not type(named) or len(fields) != len(others):
+        return data_type
+    remaining = iter(others)
+    return with_parts(data_type, lambda inner: with_char(inner, next(remaining).type))
 
 
 def all_nullable(data_type: DataType) -> DataType:

@@ -37,7 +37,15 @@ from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.partitioning import Partition
 from strandline.model.type_text import ddl_text, quoted
-from strandline.model.types import ArrayType, CharType, DataType, MapType, StructType, VarcharType
+from strandline.model.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StructType,
+    VarcharType,
+    fields_of,
+)
 from strandline.spark.folder import TableFolder, spark_path
 from strandline.spark.footers import column_statistics, file_ids
 from strandline.spark.partitions import KEY, partition_of, with_partition_key
@@ -179,18 +187,9 @@ def constrained(data_type: DataType, *, nullable: bool) -> bool:
     """Whether a column of the type has constraints that Parquet files do not enforce."""
     if not nullable:
         return True
-    match data_type:
-        case CharType() | VarcharType():
-            return True
-        case ArrayType(element, contains_null):
-            return constrained(element, nullable=contains_null)
-        case MapType(key, value, value_contains_null):
-            return constrained(key, nullable=True) or constrained(
-                value, nullable=value_contains_null
-            )
-        case StructType(fields):
-            return any(constrained(f.type, nullable=f.nullable) for f in fields)
-    return False
+    if isinstance(data_type, CharType | VarcharType):
+        return True
+    return any(constrained(f.type, nullable=f.nullable) for f in fields_of(data_type))
 
 
 def broken(value: Column, data_type: DataType, *, nullable: bool) -> Column:

@@ -9,7 +9,7 @@ and Spark reads values of a narrower type as the wider one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableDescriptor
-from strandline.model.types import ArrayType, DataType, MapType, StructType
+from strandline.model.types import StructField, fields_of
 
 _FIELD_ID = b"PARQUET:field_id"
 _FOOTER = 5
@@ -57,8 +57,8 @@ def _version(path: Path, table: TableDescriptor) -> int:
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"data file {path} cannot be read: {error}") from error
     for version in reversed(table.schema_versions):
-        pairs = ((column.name, column.id, column.type) for column in version.columns)
-        if frozenset(_names((), pairs)) == written:
+        fields = (StructField(c.name, c.type, field_id=c.id) for c in version.columns)
+        if frozenset(_names((), fields)) == written:
             return version.number
     raise CorruptData(
         f"data file {path} has columns that are in no version of the schema of {table.name}; run "
@@ -67,22 +67,11 @@ def _version(path: Path, table: TableDescriptor) -> int:
 
 
 def _names(
-    place: tuple[str, ...], fields: Iterable[tuple[str, int | None, DataType]]
+    place: tuple[str, ...], fields: Iterable[StructField]
 ) -> Iterable[tuple[tuple[str, ...], int]]:
-    for name, field_id, data_type in fields:
-        yield (*place, name), field_id or 0
-        yield from _names((*place, name), _inner(data_type))
-
-
-def _inner(data_type: DataType) -> Sequence[tuple[str, int | None, DataType]]:
-    match data_type:
-        case ArrayType(element):
-            return [("element", None, element)]
-        case MapType(key, value):
-            return [("key", None, key), ("value", None, value)]
-        case StructType(fields):
-            return [(field.name, field.field_id, field.type) for field in fields]
-    return ()
+    for field in fields:
+        yield (*place, field.name), field.field_id or 0
+        yield from _names((*place, field.name), fields_of(field.type))
 
 
 @lru_cache(maxsize=_KEPT)
