@@ -85,19 +85,6 @@ _GEOMETRY = re.compile(r"geometry(?:\( *(\w+:\w+) *\))?")
 _GEOGRAPHY = re.compile(r"geography(?:\( *(?:(\w+:\w+) *(?:, *(\w+) *)?|(\w+) *)\))?")
 
 
-def is_spatial(text: str) -> bool:
-    """Whether ``text`` begins like a geometry or geography type."""
-    return text.startswith(("geometry", "geography"))
-
-
-def spatial_json(data_type: GeometryType | GeographyType) -> str:
-    """Return Spark's JSON name: ``geometry(EPSG:3857)``, ``geography(OGC:CRS84, SPHERICAL)``."""
-    name = system_name(data_type.srid)
-    if isinstance(data_type, GeometryType):
-        return f"geometry({name})"
-    return f"geography({name}, {_EDGES})"
-
-
 def parse_spatial_json(text: str) -> GeometryType | GeographyType:
     """Return the type that Spark's JSON ``text`` names. Each parameter may be omitted.
 
@@ -300,8 +287,10 @@ def _value(data_type: DataType, style: _Style) -> object:
             return {"type": "struct", "fields": fields}
         case StringType() if style.collations_aside and _has_own_collation(data_type):
             return "string"
-        case GeometryType() | GeographyType():
-            return spatial_json(data_type)
+        case GeometryType(srid):
+            return f"geometry({system_name(srid)})"
+        case GeographyType(srid):
+            return f"geography({system_name(srid)}, {_EDGES})"
     return simple_string(data_type)
 
 
@@ -418,7 +407,7 @@ class _Reader:
         )
 
     def scalar(self, name: str, where: str) -> DataType:
-        spatial = is_spatial(name)
+        spatial = name.startswith(("geometry", "geography"))
         if not spatial and not _SCALAR.fullmatch(name):
             raise _unexpected(where, "the name of a type", name)
         try:
