@@ -10,8 +10,9 @@ cannot read, Spark declares one placeholder column.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from strandline.catalog.commands import ColumnDefinition
 from strandline.errors import InvalidInput, InvalidType, UnsupportedOperation
 from strandline.metastore.hive.names import same_location
 from strandline.metastore.hive.parameters import DERIVED, PATH
@@ -24,6 +25,8 @@ from strandline.model.descriptors import (
 from strandline.model.type_parser import parse_hive_type
 from strandline.model.type_text import hive_string
 from strandline.model.types import ATOMIC_TYPES, DataType
+
+Column = ColumnDefinition | ColumnDescriptor
 
 HiveColumn = tuple[str, str, str | None]
 """Name in lower case, type in Hive's spelling, comment."""
@@ -40,17 +43,6 @@ SUBDIRECTORIES = "strandline.hive.storedAsSubDirectories"
 
 PLACEHOLDER_COLUMNS: tuple[HiveColumn, ...] = (("col", "array<string>", NO_COMMENT),)
 """The columns that Spark declares if Hive cannot spell the columns or read the files."""
-
-
-class Column(Protocol):
-    """A column, from a definition or a descriptor."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> DataType: ...
-    @property
-    def comment(self) -> str | None: ...
 
 
 def int32(number: int) -> int:
