@@ -38,7 +38,7 @@ import socket
 from collections.abc import Awaitable
 from functools import partial
 from time import perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from strandline.errors import Overloaded, ProtocolError, StrandlineError, Unavailable
 from strandline.logs import CLIENT
@@ -62,8 +62,11 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from strandline.metastore.thrift.serving import SLICE_SECONDS, Outgoing, Serving, end_connection
+from strandline.metastore.thrift.serving import SLICE_SECONDS, Outgoing, end_connection
 from strandline.work import IN_THREAD, units_of_bytes, units_of_values
+
+if TYPE_CHECKING:  # the server imports this module
+    from strandline.metastore.thrift.server import ThriftServer
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +85,7 @@ _DRAIN_SECONDS = 2.0
 class Connection(asyncio.Protocol):
     """Serves one client of ``server``."""
 
-    def __init__(self, server: Serving, connection_id: int) -> None:
+    def __init__(self, server: ThriftServer, connection_id: int) -> None:
         self._server = server
         self._id = connection_id
         self._scanner = Scanner(max_message_bytes=server.settings.max_message_bytes)

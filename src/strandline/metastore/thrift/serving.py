@@ -1,28 +1,28 @@
-"""What a server and its connections share: settings, counters, and the interfaces between them.
+"""What a server and its connections share: settings, counters, and the way out of answers.
 
 **Slices.** Only the event loop sees the bytes of a message arrive. Finding the end of a message
 with a hundred thousand values takes a tenth of a second, and every client would wait for that. So a
 connection walks over a long message in slices. For each slice, and for the turn of the loop that
-follows it, it holds a lock that all connections share (`Serving.slicing`), and that is passed on in
-the order of requests. So between two slices the loop serves everything else that is ready, and a
-small request waits for one slice, however many long messages there are.
+follows it, it holds a lock that all connections share (`ThriftServer.slicing`), and that is passed
+on in the order of requests. So between two slices the loop serves everything else that is ready,
+and a small request waits for one slice, however many long messages there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from strandline.errors import Overloaded
-from strandline.metastore.call_log import CallLog
-from strandline.metastore.served_calls import ANSWER_BYTES, AnswerMemory, RequestMemory
-from strandline.metastore.thrift.codec import Codec
-from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
+from strandline.metastore.served_calls import ANSWER_BYTES
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.work.contents import PIECE, Content
+
+if TYPE_CHECKING:  # the server imports this module
+    from strandline.metastore.thrift.server import ThriftServer
 
 CONFIRM_SECONDS = 1.0
 """How long a TLS client may take to confirm the end of its connection when the node stops."""
@@ -94,31 +94,6 @@ class Counters:
     """Answers that were kept from an earlier call, by the name of the method."""
 
 
-class Serving(Protocol):
-    """The server, as a connection sees it."""
-
-    loop: asyncio.AbstractEventLoop
-    dispatcher: Dispatcher
-    settings: ServerSettings
-    calls: CallLog
-    codec: Codec
-    counters: Counters
-    base: BaseService
-    running: set[asyncio.Task[Any]]
-    slicing: asyncio.Lock
-    memory: RequestMemory
-    answers: AnswerMemory
-
-    @property
-    def reply_heads(self) -> Mapping[bytes, bytes]: ...
-
-    def admit(self, connection: Any, /) -> bool:  # Any: the connection that asks
-        """Whether a new connection is accepted. If not, it may have been aborted."""
-
-    def forget(self, connection: Any, /) -> None:  # Any: the connection that ended
-        """Remove a connection that has ended."""
-
-
 def _drop(_: bytes | memoryview) -> None:
     """Write nothing."""
 
@@ -132,7 +107,7 @@ class Outgoing:
 
     def __init__(
         self,
-        server: Serving,
+        server: ThriftServer,
         owner: object,
         *,
         write: Callable[[bytes | memoryview], None],
