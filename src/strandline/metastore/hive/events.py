@@ -408,8 +408,8 @@ class HiveEvents:
             )
             struct = relation_struct(table, schema=schema, place=place)
             text = Quoted(encode_basestring(HIVE_CODEC.to_json_text("Table", struct)))
-            shown = self._metastore.folders.shown
-            partitioned = Partitioned(table, schema=schema, location=place, shown=shown)
+            folders = self._metastore.folders
+            partitioned = Partitioned(table, schema=schema, location=place, folders=folders)
             storage = HIVE_CODEC.to_json_form(
                 "StorageDescriptor", partitioned.storage_struct(PLACE)
             )

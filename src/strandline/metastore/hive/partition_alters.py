@@ -18,7 +18,6 @@ from strandline.metastore.hive.partition_changes import named_table, plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.partition_places import PartitionPlaces
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
 from strandline.metastore.store.warehouse import FolderMoves, FolderRefused, Moved
@@ -70,9 +69,7 @@ def _alter(
             for name, row in altered.items()
             if row.location != rows[name].as_(PartitionRow).location
         }
-        places = PartitionPlaces(
-            partitioned.table, location=partitioned.location, folders=call.folders
-        )
+        places = partitioned.places
         if relocated:
             places.return_folders(change, [rows[name] for name in relocated])
         new_rows = zip(altered, stored_rows(call, partitioned, altered, change), strict=True)
@@ -192,7 +189,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
     names = [old_name, new_name]
     rows_now = store.sql_store.rows(table_id, RowKind.PARTITION, write_ids=None, names=names)
     present = {row.name: row for row in rows_now}
-    places = PartitionPlaces(partitioned.table, location=partitioned.location, folders=call.folders)
+    places = partitioned.places
     begun: list[PartitionMove] = []
     if old_name in present and partitioned.table.kind is TableKind.MANAGED:
         # Where the files are before they move.

@@ -26,7 +26,6 @@ from strandline.metastore.hive.partition_values import Partitioned, partition_va
 from strandline.metastore.hive.registry import Call, changes, invalid_object, meta_exception
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_content_change
-from strandline.metastore.partition_places import PartitionPlaces
 from strandline.metastore.store.partition_moves import name_of
 from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
 from strandline.metastore.store.staging import Staging
@@ -60,8 +59,7 @@ async def plain_table(
     if relation.transactional:
         raise refuse_content_change(f"{scope.name}.{relation.name}", what)
     location = await call.reader.shown_location(relation)
-    shown = call.folders.shown
-    return Partitioned(relation, schema=scope.name, location=location, shown=shown)
+    return Partitioned(relation, schema=scope.name, location=location, folders=call.folders)
 
 
 async def named_table(
@@ -143,7 +141,7 @@ def add_all(
 def _stage_new(
     call: Call, partitioned: Partitioned, rows: Mapping[str, PartitionRow], change: Staging
 ) -> None:
-    places = PartitionPlaces(partitioned.table, location=partitioned.location, folders=call.folders)
+    places = partitioned.places
     places.require_present(change)
     places.refuse_unfinished(change, {row.location for row in rows.values()})
     unsynced = Unsynced()
@@ -276,7 +274,7 @@ def _drop(
     """
     delete_data = bool(call.args.get("deleteData"))
     purge = if_purge(call.args.get("environment_context") or call.args.get("environmentContext"))
-    places = PartitionPlaces(partitioned.table, location=partitioned.location, folders=call.folders)
+    places = partitioned.places
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         places.require_present(change)
         rows = list(change.visible(RowKind.PARTITION, names).values())

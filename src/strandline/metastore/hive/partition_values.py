@@ -45,7 +45,9 @@ from strandline.metastore.hive.storage_descriptors import (
     storage_struct,
 )
 from strandline.metastore.hive.table_structs import partition_columns_of
+from strandline.metastore.partition_places import PartitionPlaces
 from strandline.metastore.store.rows import PartitionRow
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.metastore.table_parameters import LAST_DDL_TIME
 from strandline.model.descriptors import StorageFormat, TableDescriptor, TableKind, properties
@@ -228,10 +230,7 @@ _CASTS: dict[DataType, Cast] = {
 
 
 class Partitioned:
-    """The common parts of the partitions of one table. ``schema`` is the schema name in answers.
-
-    ``shown`` maps a recorded place to the present one (`StoreFolders.shown`).
-    """
+    """The common parts of the partitions of one table. ``schema`` is the schema name in answers."""
 
     def __init__(
         self,
@@ -239,9 +238,9 @@ class Partitioned:
         *,
         schema: str,
         location: str,
-        shown: Callable[[str], str],
+        folders: StoreFolders,
     ) -> None:
-        self._shown = shown
+        self._folders = folders
         self.table = table
         self.schema = schema
         self.location = location
@@ -253,6 +252,10 @@ class Partitioned:
         self._columns: tuple[HiveColumn, ...] = shown_columns(storage, plain_columns_of(table))
         self._new_storage = replace(storage, hive_columns=None)
         self._storage = table.partition_storage or self._new_storage
+
+    @property
+    def places(self) -> PartitionPlaces:
+        return PartitionPlaces(self.table, location=self.location, folders=self._folders)
 
     @property
     def key_names(self) -> list[str]:
@@ -304,7 +307,7 @@ class Partitioned:
     def place(self, row: PartitionRow) -> str:
         """Return the location of the partition's files."""
         place = resolve_location(self.location, row.location)
-        now = self._shown(place)
+        now = self._folders.shown(place)
         return place if now == place else hadoop_location(now)
 
     def struct(

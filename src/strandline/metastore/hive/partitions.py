@@ -188,8 +188,7 @@ async def named_partitions(
     common = None
     if isinstance(relation, TableDescriptor):
         location = await call.reader.shown_location(relation)
-        shown = call.folders.shown
-        common = Partitioned(relation, schema=scope.name, location=location, shown=shown)
+        common = Partitioned(relation, schema=scope.name, location=location, folders=call.folders)
     return Partitions(call, scope, common)
 
 

@@ -26,7 +26,6 @@ from strandline.metastore.hive.partition_changes import plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.partition_places import PartitionPlaces
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.rows import (
     PartitionRow,
@@ -95,11 +94,11 @@ async def _truncate_partitions(
     missing = set(names or ()) - {row.name for row in rows}
     if missing:
         raise ObjectNotFound(f"partition {min(missing)} does not exist")
-    places = PartitionPlaces(partitioned.table, location=partitioned.location, folders=call.folders)
     if not rows:
         return
     with _emptying(call, partitioned) as emptying:
         present = emptying.change.visible(RowKind.PARTITION, {row.name for row in rows})
+        places = partitioned.places
         places.return_folders(emptying.change, present.values())
         for row in present.values():
             if not places.is_own(row):
@@ -150,10 +149,8 @@ def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
     While the block runs, nothing drops or renames the table, or creates another in its folder.
     Raises `WriteConflict` if that has happened since the request was read.
     """
-    table = partitioned.table
-    with call.metastore.store.change(table.id, author=call.user) as change:
-        places = PartitionPlaces(table, location=partitioned.location, folders=call.folders)
-        places.require_present(change)
+    with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
+        partitioned.places.require_present(change)
         emptying = _Emptying(call, partitioned, change)
         yield emptying
         emptying.moves.sync()
