@@ -58,19 +58,15 @@ def as_of(*, version: int | None, time: Moment | None) -> AsOf:
 
     Raises `InvalidInput` for both a version and a time, and for what is not a time.
     """
-    if version is not None and time is not None:
-        raise InvalidInput("name a version or a time to read as of, not both")
-    if time is None:
-        return AsOf(version=version)
-    if isinstance(time, str):
-        return AsOf(time=parse_timestamp(time))
     if isinstance(time, datetime):
-        return AsOf(time=parse_timestamp(time.isoformat()))
-    if not isinstance(time, int):
+        time = time.isoformat()
+    if isinstance(time, str):
+        time = parse_timestamp(time)
+    if time is not None and not isinstance(time, int):
         raise InvalidInput(
             f"a time is a text like 2026-11-20T10:00:00Z, a datetime or a Timestamp, not {time!r}"
         )
-    return AsOf(time=time)
+    return AsOf(version=version, time=time)
 
 
 class ReaderSnapshot:
