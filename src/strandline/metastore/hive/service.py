@@ -172,14 +172,8 @@ ANONYMOUS = "anonymous"
 """The author of changes by a client that did not identify itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """An encoded answer. ``may_be_kept``: each user gets the same one until the next commit."""
-
-    result: bytes
-    may_be_kept: bool
-
-
+_Answered = tuple[Answer, bool]
+"""An answer, and whether it may be kept: each user gets the same one until the next commit."""
 _Question = tuple[bytes, Hashable, str]
 """A request, its mark and its user, which together determine the answer.
 
@@ -359,7 +353,7 @@ class HiveMetastoreService:
             begun = self._begin(connection, method, request)
             if not isinstance(begun, PooledCall):
                 self._at_once += 1
-                return self._keep(key, mark, begun)
+                return self._kept(key, mark, *begun)
             read = _Read(begun, self._begun_reads, mark)
             if key:
                 self._reads[question] = read
@@ -376,13 +370,12 @@ class HiveMetastoreService:
 
         async def waited() -> Answer:
             self._waited += 1
-            answer: _Answer | bytes = await result
-            if isinstance(answer, bytes):
+            answered: _Answered | bytes = await result
+            if isinstance(answered, bytes):
                 if has_left:  # no child works for nobody
                     raise asyncio.CancelledError
-                delegated, may_be_kept = await self._delegate_to_child(connection, method, answer)
-                return self._keep_delegated(key, mark, delegated) if may_be_kept else delegated
-            return self._keep(key, mark, answer)
+                answered = await self._delegate_to_child(connection, method, answered)
+            return self._kept(key, mark, *answered)
 
         return waited()
 
@@ -394,17 +387,17 @@ class HiveMetastoreService:
 
     def _begin(
         self, connection: ConnectionInfo, method: Method, request: Request
-    ) -> _Answer | PooledCall:
+    ) -> _Answered | PooledCall:
         """Begin a read. The result of a call is an answer, or the encoded arguments if too long."""
 
-        def go_on(reading: Coroutine[Any, Any, _Answer]) -> _Answer | bytes:
+        def go_on(reading: Coroutine[Any, Any, _Answered]) -> _Answered | bytes:
             try:
                 with work.budget(None if self._children is None else work.IN_THREAD):
                     return finish(reading)
             except work.TooLong:
                 return HIVE_CODEC.encode_args(method.name, request.args)
 
-        def run() -> _Answer | bytes:
+        def run() -> _Answered | bytes:
             return go_on(self._encoded(method, request))
 
         user = request.user
@@ -425,8 +418,7 @@ class HiveMetastoreService:
 
     async def _delegate_to_child(
         self, connection: ConnectionInfo, method: Method, args: bytes | memoryview
-    ) -> tuple[Answer, bool]:
-        """Return the answer, and whether it `_may_be_kept`."""
+    ) -> _Answered:
         assert self._children is not None  # the callers check that
         self._delegated += 1
         user = connection.user or ANONYMOUS
@@ -499,29 +491,31 @@ class HiveMetastoreService:
         shares = method.kind is Kind.SHARES
         return await method.handler(await self._call(request, before, shares=shares))
 
-    async def _encoded(self, method: Method, request: Request) -> _Answer:
+    async def _encoded(self, method: Method, request: Request) -> _Answered:
         call = await self._call(request)
         answer = await method.handler(call)
         units = _units(answer)
         await off_loop_for(units)
         work.spend(units)
-        return _Answer(HIVE_CODEC.encode_result(method.name, answer), _may_be_kept(call))
+        return Answer(REPLY, HIVE_CODEC.encode_result(method.name, answer)), _may_be_kept(call)
 
-    def _keep(self, key: bytes, mark: Hashable | None, answer: _Answer) -> Answer:
-        if mark is not None and answer.may_be_kept and key:
-            self._kept_answers.keep(key, mark, answer.result)
-        return Answer(REPLY, answer.result)
+    def _kept(self, key: bytes, mark: Hashable | None, answer: Answer, may_be_kept: bool) -> Answer:
+        """Return the answer, and keep it if it may be kept.
 
-    def _keep_delegated(self, key: bytes, mark: Hashable | None, answer: Answer) -> Answer:
-        """Keep the answer of a child if it is short: the next such request needs no child."""
-        body = answer.body
+        That of a child is kept if it is short: the next such request needs no child.
+        """
         returned = answer.kind == REPLY and answer.refused is None
-        if not returned or not isinstance(body, Content) or body.size > _KEPT_OF_CHILD:
+        if mark is None or not (key and may_be_kept and returned):
             return answer
-        result = body.read()
-        body.close()
-        self._keep(key, mark, _Answer(result, may_be_kept=True))
-        return replace(answer, body=result)
+        body = answer.body
+        if isinstance(body, Content):
+            if body.size > _KEPT_OF_CHILD:
+                return answer
+            content, body = body, body.read()
+            content.close()
+            answer = replace(answer, body=body)
+        self._kept_answers.keep(key, mark, body)
+        return answer
 
     async def _call(
         self, request: Request, before: RecentCalls = NOTHING_BEFORE, *, shares: bool = False
