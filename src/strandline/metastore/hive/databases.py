@@ -21,6 +21,7 @@ from strandline.metastore.hive.names import (
     present_schema,
     principal_type,
     require_catalog,
+    shown_schema,
     without_catalog,
 )
 from strandline.metastore.hive.past_tables import NO_PLACE
@@ -100,7 +101,7 @@ async def get_databases(call: Call) -> list[str]:
 @changes("create_database")
 async def create_database(call: Call) -> None:
     database = call.struct("database")
-    name = (without_catalog(database.get("name", "")) or "").lower()
+    name = shown_schema(database.get("name", ""))
     if not is_hive_name(name):
         raise InvalidInput(f"{name} is not a valid database name")
     location = database.get("locationUri")

@@ -10,13 +10,7 @@ from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands import AlterFunction, CreateFunction, DropFunction, RenameFunction
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.names import (
-    is_hive_name,
-    is_shown,
-    present_schema,
-    principal_type,
-    without_catalog,
-)
+from strandline.metastore.hive.names import is_hive_name, is_shown, present_schema, principal_type
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct, int32
 from strandline.metastore.off_loop import off_loop_for
@@ -85,7 +79,7 @@ async def get_all_functions(call: Call) -> Struct:
 @changes("create_function")
 async def create_function(call: Call) -> None:
     function = call.struct("func")
-    schema = _schema(function.get("dbName", ""))
+    schema = present_schema(function.get("dbName", ""))
     name = _name(function)
     if call.reader.catalog.schema(schema) is None:
         raise ObjectNotFound(f"The function's database {function.get('dbName')} does not exist")
@@ -109,7 +103,7 @@ async def alter_function(call: Call) -> None:
     them.
     """
     function = call.struct("newFunc")
-    schema, name = _schema(call.text("dbName")), call.text("funcName").lower()
+    schema, name = present_schema(call.text("dbName")), call.text("funcName").lower()
     owner = function.get("ownerName")
     _require_function(call, schema, name)
     altered = AlterFunction(
@@ -121,7 +115,7 @@ async def alter_function(call: Call) -> None:
         resources=_resources(function) or None,
     )
     commands: list[Command] = [altered]
-    target, new_name = _schema(function.get("dbName") or schema), _name(function)
+    target, new_name = present_schema(function.get("dbName") or schema), _name(function)
     if (target, new_name) != (schema, name):
         renamed = RenameFunction(schema=schema, function=name, new_name=new_name, new_schema=target)
         commands.append(renamed)
@@ -130,7 +124,7 @@ async def alter_function(call: Call) -> None:
 
 @changes("drop_function")
 async def drop_function(call: Call) -> None:
-    schema, name = _schema(call.text("dbName")), call.text("funcName")
+    schema, name = present_schema(call.text("dbName")), call.text("funcName")
     _require_function(call, schema, name)
     call.execute(DropFunction(schema=schema, function=name))
 
@@ -140,10 +134,6 @@ def _require_function(call: Call, schema: str, name: str) -> None:
     call.reader.schema(call.reader.present, schema)
     if call.reader.catalog.function(schema, name) is None:
         raise ObjectNotFound(f"Function {call.text('dbName')}.{name} does not exist")
-
-
-def _schema(sent: str) -> str:
-    return present_schema(without_catalog(sent) or "")
 
 
 def _name(function: Struct) -> str:
