@@ -25,7 +25,7 @@ writes other dates and times than the rows have: in another calendar, or in mill
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,13 +44,12 @@ from strandline.model.type_parser import parse_fields, parse_type
 from strandline.model.types import (
     DATE,
     TIMESTAMP,
-    ArrayType,
     DataType,
     DecimalType,
-    MapType,
     StructField,
     StructType,
     as_stored,
+    fields_of,
     walk,
     with_parts,
 )
@@ -224,56 +223,31 @@ It is empty for the columns themselves.
 """
 
 
+def _inside(place: _Place, field: StructField) -> _Place:
+    return (*place, field.field_id or field.name)
+
+
 def _places_with_reused_names(table: TableDescriptor) -> frozenset[_Place]:
     meanings: dict[tuple[_Place, str], set[tuple[int | None, DataType | None]]] = {}
 
-    def add(place: _Place, name: str, field_id: int | None, data_type: DataType) -> None:
-        decimal = data_type if isinstance(data_type, DecimalType) else None
-        meanings.setdefault((place, normalize(name)), set()).add((field_id, decimal))
+    def add(place: _Place, fields: Iterable[StructField]) -> None:
+        for field in fields:
+            decimal = field.type if isinstance(field.type, DecimalType) else None
+            known = meanings.setdefault((place, normalize(field.name)), set())
+            known.add((field.field_id, decimal))
+            add(_inside(place, field), fields_of(field.type))
 
     for version in table.schema_versions:
-        for column in version.columns:
-            add((), column.name, column.id, column.type)
-            for place, field in _nested_fields(column.type, (column.id,)):
-                add(place, field.name, field.field_id, field.type)
+        add((), (StructField(c.name, c.type, field_id=c.id) for c in version.columns))
     return frozenset(place for (place, _), found in meanings.items() if len(found) > 1)
 
 
-def _nested_fields(data_type: DataType, place: _Place) -> Iterator[tuple[_Place, StructField]]:
-    match data_type:
-        case ArrayType(element):
-            yield from _nested_fields(element, (*place, "element"))
-        case MapType(key, value):
-            yield from _nested_fields(key, (*place, "key"))
-            yield from _nested_fields(value, (*place, "value"))
-        case StructType(fields):
-            for field in fields:
-                yield place, field
-                yield from _nested_fields(field.type, (*place, field.field_id or 0))
-
-
 def _renamed(data_type: DataType, place: _Place, reused: frozenset[_Place]) -> DataType:
-    match data_type:
-        case ArrayType(element):
-            return replace(data_type, element=_renamed(element, (*place, "element"), reused))
-        case MapType(key, value):
-            return replace(
-                data_type,
-                key=_renamed(key, (*place, "key"), reused),
-                value=_renamed(value, (*place, "value"), reused),
-            )
-        case StructType(fields):
-            return StructType(
-                tuple(
-                    replace(
-                        field,
-                        name=f"{SCAN_PREFIX}{field.field_id}" if place in reused else field.name,
-                        type=_renamed(field.type, (*place, field.field_id or 0), reused),
-                    )
-                    for field in fields
-                )
-            )
-    return data_type
+    places = (_inside(place, field) for field in fields_of(data_type))
+    if isinstance(data_type, StructType) and place in reused:
+        fields = (replace(f, name=f"{SCAN_PREFIX}{f.field_id}") for f in data_type.fields)
+        data_type = StructType(tuple(fields))
+    return with_parts(data_type, lambda inner: _renamed(inner, next(places), reused))
 
 
 def _without_ids(data_type: DataType) -> DataType:
