@@ -43,6 +43,7 @@ from strandline.model.type_text import simple_string
 from strandline.model.types import (
     DEFAULT_COLLATION,
     MAX_DEPTH,
+    STRING,
     ArrayType,
     AtomicType,
     DataType,
@@ -52,8 +53,10 @@ from strandline.model.types import (
     StringType,
     StructField,
     StructType,
+    fields_of,
     holds_char,
     with_char,
+    with_parts,
     without_char,
 )
 
@@ -164,7 +167,7 @@ def schema_json(struct: StructType, *, field_ids: bool = False) -> str:
 
 def type_value(data_type: DataType, *, field_ids: bool = False) -> Any:
     """Return Spark's JSON of any type, as `json.loads` returns it. Char and varchar stay."""
-    return _value(data_type, _WITH_IDS if field_ids else _WITHOUT_IDS)
+    return _value(data_type, field_ids=field_ids)
 
 
 def parse_schema_json(text: str, *, field_ids: bool = False) -> StructType:
@@ -222,18 +225,6 @@ def _parsed(text: str) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Style:
-    """How to write a type: with ids or not, and whether collations go to the enclosing field."""
-
-    field_ids: bool
-    collations_aside: bool
-
-
-_WITH_IDS = _Style(field_ids=True, collations_aside=False)
-_WITHOUT_IDS = _Style(field_ids=False, collations_aside=False)
-
-
 def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -259,7 +250,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _value(data_type: DataType, style: _Style) -> object:
+def _value(data_type: DataType, *, field_ids: bool) -> object:
     # Nearly all types take these two branches; a match statement is several times slower.
     if type(data_type) is AtomicType:
         return _JSON_NAMES.get(data_type.name, data_type.name)
@@ -269,24 +260,22 @@ def _value(data_type: DataType, style: _Style) -> object:
         case ArrayType():
             return {
                 "type": "array",
-                "elementType": _value(data_type.element, style),
+                "elementType": _value(data_type.element, field_ids=field_ids),
                 "containsNull": data_type.contains_null,
             }
         case MapType():
             return {
                 "type": "map",
-                "keyType": _value(data_type.key, style),
-                "valueType": _value(data_type.value, style),
+                "keyType": _value(data_type.key, field_ids=field_ids),
+                "valueType": _value(data_type.value, field_ids=field_ids),
                 "valueContainsNull": data_type.value_contains_null,
             }
         case StructType():
             fields = [
-                _field_value(entry, field_ids=style.field_ids, hide_char=False)
+                _field_value(entry, field_ids=field_ids, hide_char=False)
                 for entry in data_type.fields
             ]
             return {"type": "struct", "fields": fields}
-        case StringType() if style.collations_aside and _has_own_collation(data_type):
-            return "string"
         case GeometryType(srid):
             return f"geometry({system_name(srid)})"
         case GeographyType(srid):
@@ -306,13 +295,14 @@ def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dic
         data_type = without_char(data_type)
     if collations := _collations(data_type, entry.name):
         metadata[COLLATIONS_KEY] = collations
+        data_type = _without_collations(data_type)
     if field_ids:
         metadata.pop(FIELD_ID_KEY, None)
         if entry.field_id is not None:
             metadata[FIELD_ID_KEY] = entry.field_id
     return {
         "name": entry.name,
-        "type": _value(data_type, _Style(field_ids=field_ids, collations_aside=True)),
+        "type": _value(data_type, field_ids=field_ids),
         "nullable": entry.nullable,
         "metadata": metadata,
     }
@@ -320,6 +310,15 @@ def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dic
 
 def _has_own_collation(string: StringType) -> bool:
     return string.collation is not None and string.collation != DEFAULT_COLLATION
+
+
+def _without_collations(data_type: DataType) -> DataType:
+    """Return the type without the collations that the metadata of its field has."""
+    if isinstance(data_type, StringType):
+        return STRING if _has_own_collation(data_type) else data_type
+    if isinstance(data_type, StructType):
+        return data_type  # its fields have their own metadata
+    return with_parts(data_type, _without_collations)
 
 
 def _collations(data_type: DataType, path: str) -> dict[str, str]:
@@ -491,20 +490,12 @@ def _collations_of(value: object, name: str) -> dict[str, str]:
 
 def _with_collations(data_type: DataType, path: str, collations: dict[str, str]) -> DataType:
     """Return the type at ``path`` below a field, with the collations of its strings."""
-    match data_type:
-        case StringType(None):
-            return StringType(collations.get(path))
-        case ArrayType(element):
-            return replace(
-                data_type, element=_with_collations(element, f"{path}.element", collations)
-            )
-        case MapType(key, value):
-            return replace(
-                data_type,
-                key=_with_collations(key, f"{path}.key", collations),
-                value=_with_collations(value, f"{path}.value", collations),
-            )
-    return data_type
+    if data_type == STRING:
+        return StringType(collations.get(path))
+    if isinstance(data_type, StructType):
+        return data_type  # its fields have their own metadata
+    paths = (f"{path}.{inner.name}" for inner in fields_of(data_type))
+    return with_parts(data_type, lambda inner: _with_collations(inner, next(paths), collations))
 
 
 def _member(value: dict[str, Any], key: str, where: str) -> object:
