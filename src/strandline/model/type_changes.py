@@ -54,6 +54,7 @@ from strandline.model.types import (
     StructType,
     VarcharType,
     depth_of,
+    ids_in,
     walk,
     with_parts,
 )
@@ -92,14 +93,7 @@ def assign_ids(data_type: DataType, next_id: int) -> tuple[DataType, int]:
     """
     if not depth_of(data_type):
         return data_type, next_id
-    used_ids = [
-        entry.field_id
-        for inner in walk(data_type)
-        if isinstance(inner, StructType)
-        for entry in inner.fields
-        if entry.field_id is not None
-    ]
-    free_ids = count(max(next_id, max(used_ids, default=-1) + 1))
+    free_ids = count(max(next_id, max(ids_in(data_type), default=-1) + 1))
     return _assigned(data_type, free_ids), next(free_ids)
 
 

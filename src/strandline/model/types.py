@@ -300,6 +300,12 @@ def fields_of(data_type: DataType) -> tuple[StructField, ...]:
     return ()
 
 
+def ids_in(data_type: DataType) -> Iterator[int]:
+    """Iterate over the ids of the fields inside the type, at every level."""
+    for inner in walk(data_type):
+        yield from (f.field_id for f in fields_of(inner) if f.field_id is not None)
+
+
 def with_parts(data_type: DataType, change: Callable[[DataType], DataType]) -> DataType:
     """Return the type with ``change`` applied to each type directly inside it, in their order."""
     match data_type:

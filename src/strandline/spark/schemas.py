@@ -50,6 +50,7 @@ from strandline.model.types import (
     StructType,
     as_stored,
     fields_of,
+    ids_in,
     walk,
     with_parts,
 )
@@ -127,12 +128,9 @@ def metadata_for_files(field: spark_types.StructField) -> dict[str, Any]:
 
 def field_ids(columns: Iterable[ColumnDescriptor]) -> frozenset[int]:
     """The ids that a file with these columns has, at every level."""
-    ids = set()
+    ids: set[int] = set()
     for column in columns:
-        ids.add(column.id)
-        for inner in walk(column.type):
-            if isinstance(inner, StructType):
-                ids.update(f.field_id for f in inner.fields if f.field_id is not None)
+        ids.update((column.id, *ids_in(column.type)))
     return frozenset(ids)
 
 
