@@ -18,7 +18,7 @@ from strandline.errors import (
     TransactionFinished,
     TransactionNotFound,
 )
-from strandline.metastore.hive.names import without_catalog
+from strandline.metastore.hive.names import shown_schema
 from strandline.metastore.hive.registry import Call, writes
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactions import NO_AGENT, owner_of_transactions
@@ -51,8 +51,7 @@ async def lock(call: Call) -> Struct:
     except LimitExceeded as error:
         # The method declares no exception for it. Clients take any other for a bug of the server.
         return {"lockid": 0, "state": NOT_ACQUIRED, "errorMessage": error.message}
-    refuses_to_wait = call.args.get("zeroWaitReadEnabled") or call.args.get("exclusiveCTAS")
-    if refuses_to_wait and not queued.acquired and _gives_up(call, queued):
+    if not queued.acquired and _gives_up(call, queued):
         locks.withdraw(queued.lock_id)
         message = f"Unable to acquire the lock: lock {queued.blocked_by} is held or waits before it"
         return {"lockid": queued.lock_id, "state": NOT_ACQUIRED, "errorMessage": message}
@@ -125,7 +124,7 @@ def _component(sent: Struct) -> Component:
         mode = LockMode(sent["type"])
     except ValueError:
         raise InvalidInput(f"{sent['type']} is not a lock type") from None
-    schema = _name(without_catalog(sent.get("dbname", ""))) or ""
+    schema = shown_schema(sent.get("dbname", ""))
     if level == 1:
         return Component(mode, schema)
     return Component(mode, schema, _name(table), _name(partition) if level == 3 else None)
