@@ -8,7 +8,7 @@
                       decides. ``shadow:FIRST+SECOND`` names two other logs
 ====================  =============================================================================
 
-`LOGS` is the registry: the setting ``catalog_log`` can name every log in it.
+The setting ``catalog_log`` can name each of these `LOGS`.
 
 A store remembers its log in one row of its SQL database (`RememberedLog`). The first node writes
 the row before it creates the catalog. A store of an older release has no row, and its log is
@@ -145,10 +145,6 @@ class OpenedLog:
     require_log: RequireLog = accept_log
 
 
-OpenLog = Callable[[LogPlace, ExitStack], OpenedLog]
-"""Opens a log and registers what must be closed later on the stack."""
-
-
 def _metastorage_of(
     place: LogPlace, stack: ExitStack, version_key: str
 ) -> tuple[Metastorage, UpperWithin | None]:
@@ -191,40 +187,14 @@ def _open_persist(place: LogPlace, stack: ExitStack) -> OpenedLog:
     return OpenedLog(log, within, store)
 
 
-def _in_database_only(opening: OpenLog) -> OpenLog:
-    """Wrap ``opening`` to refuse a store whose address puts its catalog outside the database."""
-
-    def open_checked(place: LogPlace, stack: ExitStack) -> OpenedLog:
-        if not place.address.is_one_database:
-            raise InvalidInput(
-                f"a log in SQL keeps the catalog in {place.database.name}, but the store is "
-                f"{place.address.name}; name the store by the address of that database"
-            )
-        return opening(place, stack)
-
-    return open_checked
-
-
-def _shadow(first: OpenLog, second: OpenLog, *, names: tuple[str, str]) -> OpenLog:
-    """Return the opener of a shadow of two logs; the first decides."""
-
-    def open_shadow(place: LogPlace, stack: ExitStack) -> OpenedLog:
-        deciding, following = first(place, stack), second(place, stack)
-        log = ShadowLog(deciding.log, following.log, names=names)
-        return OpenedLog(log, deciding.upper_within, deciding.metastorage)
-
-    return open_shadow
-
-
-LOGS: dict[str, OpenLog] = {
+_OPENERS: dict[str, Callable[[LogPlace, ExitStack], OpenedLog]] = {
     DEFAULT: _open_metastorage_log,
-    "stash": _in_database_only(_open_stash),
+    "stash": _open_stash,
     PERSIST: _open_persist,
-    _SHADOW: _shadow(_open_metastorage_log, _open_stash, names=(DEFAULT, "stash")),
 }
+"""They register on the stack what must be closed later."""
+LOGS = (*_OPENERS, _SHADOW)
 """Every log that a store may have, by its name in the setting."""
-_BESIDE: dict[str, OpenLog] = {**LOGS, "stash": _open_stash}
-"""Every log that may be the second of a shadow. The stash is allowed for a store on etcd too."""
 _PAIR = "shadow:FIRST+SECOND"
 
 
@@ -256,7 +226,7 @@ def open_catalog_log(place: LogPlace, stack: ExitStack, *, wanted: str) -> Opene
 
 def refuse_unknown(name: str, *, option: str) -> None:
     """Raise `InvalidInput` if ``name`` is not the name of a log. An empty ``name`` is accepted."""
-    if name and _opening(name) is None:
+    if name and not _is_known(name):
         raise InvalidInput(f"{option} is {name!r}; it must be one of {', '.join(LOGS)}, {_PAIR}")
 
 
@@ -474,10 +444,10 @@ def _in_database(place: LogPlace) -> LogPlace:
 
 def parts_of(name: str) -> tuple[str, ...]:
     """Return the names of the logs that the log ``name`` consists of. The first decides."""
+    if name == _SHADOW:
+        return (DEFAULT, "stash")
     kind, _, pair = name.partition(":")
-    if kind != _SHADOW:
-        return (name,)
-    return tuple(pair.split("+")) if pair else (DEFAULT, "stash")
+    return tuple(pair.split("+")) if kind == _SHADOW else (name,)
 
 
 def deciding_part(name: str) -> str:
@@ -485,21 +455,31 @@ def deciding_part(name: str) -> str:
     return parts_of(name)[0]
 
 
-def _opening(name: str) -> OpenLog | None:
-    """Return the opener of the log ``name``, which may be a shadow, or None if it is unknown."""
-    kind, _, pair = name.partition(":")
-    first, _, second = pair.partition("+")
-    if kind == _SHADOW and first != second and {first, second} <= LOGS.keys() - {_SHADOW}:
-        return _shadow(LOGS[first], _BESIDE[second], names=(first, second))
-    return LOGS.get(name)
+def _is_known(name: str) -> bool:
+    parts = parts_of(name)
+    is_pair = len(parts) == 2 and parts[0] != parts[1]
+    return name in LOGS or (is_pair and _OPENERS.keys() >= {*parts})
 
 
 def open_log(name: str, place: LogPlace, stack: ExitStack) -> OpenedLog:
-    """Open the remembered log ``name``. Raises `CorruptData` if it is unknown."""
-    opening = _opening(name)
-    if opening is None:
+    """Open the remembered log ``name``. Raises `CorruptData` if it is unknown.
+
+    Raises `InvalidInput` if the stash decides, but the address puts the catalog outside of the
+    store's SQL database. Only the second log of a shadow may be a stash beside etcd.
+    """
+    if not _is_known(name):
         raise CorruptData(
             f"{place.database.name} says that its catalog is kept in the log {name!r}, which this "
             f"program does not know; it knows {', '.join(LOGS)}. Use the release that wrote it"
         )
-    return opening(place, stack)
+    parts = parts_of(name)
+    if parts[0] == "stash" and not place.address.is_one_database:
+        raise InvalidInput(
+            f"a log in SQL keeps the catalog in {place.database.name}, but the store is "
+            f"{place.address.name}; name the store by the address of that database"
+        )
+    if name in _OPENERS:
+        return _OPENERS[name](place, stack)
+    first, second = parts
+    deciding, following = _OPENERS[first](place, stack), _OPENERS[second](place, stack)
+    return replace(deciding, log=ShadowLog(deciding.log, following.log, names=(first, second)))
