@@ -123,12 +123,11 @@ class Maintenance:
             )
         remaining_rows = consolidated(old)
         remaining_rows += (row for row in old if row.kind in APPEND_ONLY)
-        first = Batch(0, upper, len(remaining_rows), parts=shard.upload(remaining_rows, state))
-        batches = [first]
+        batches = [shard.batch_in_parts(0, upper, remaining_rows, state)]
         end = covered[-1].upper
         if upper < end:
             later = [row for row in rows if row.version >= upper]
-            batches.append(Batch(upper, end, len(later), parts=shard.upload(later, state)))
+            batches.append(shard.batch_in_parts(upper, end, later, state))
         history = (*batches, *state.batches[len(covered) :])
         since = up_to, heads[up_to]
         return Rewrite(state, history, state.appended, since=since, fence=fence)
@@ -171,11 +170,8 @@ class Maintenance:
                 (appended, [row for row in rows if row.kind in LASTING]),
             ):
                 if of_kinds:
-                    into.append(self._in_parts(lower, upper, of_kinds, state))
+                    into.append(self._shard.batch_in_parts(lower, upper, of_kinds, state))
         return tuple(history), tuple(sorted(appended, key=lambda batch: batch.lower))
-
-    def _in_parts(self, lower: int, upper: int, rows: Sequence[Row], state: ShardState) -> Batch:
-        return Batch(lower, upper, len(rows), parts=self._shard.upload(rows, state))
 
     def _merged(self, batches: Batches, state: ShardState, *, first: int = 0) -> Batches:
         """``batches`` with the last small ones merged into one; those before ``first`` stay."""
@@ -185,7 +181,7 @@ class Maintenance:
             if sum(counts) > PART_ROWS or 2 * max(counts) > sum(counts):
                 break
             rows = self._rows_that_count(last, state)
-            merged = self._in_parts(last[0].lower, last[-1].upper, rows, state)
+            merged = self._shard.batch_in_parts(last[0].lower, last[-1].upper, rows, state)
             batches = (*batches[:-MERGED_AT_ONCE], merged)
         return batches
 

@@ -202,11 +202,9 @@ class PersistLog(UpdateLog):
             return batch, ()
         history = [row for row in rows if row.kind not in LASTING]
         lasting = [row for row in rows if row.kind in LASTING]
-        upload = self.shard.upload
-        appended = (
-            (Batch(lower, upper, len(lasting), parts=upload(lasting, state)),) if lasting else ()
-        )
-        return Batch(lower, upper, len(history), parts=upload(history, state)), appended
+        in_parts = self.shard.batch_in_parts
+        appended = (in_parts(lower, upper, lasting, state),) if lasting else ()
+        return in_parts(lower, upper, history, state), appended
 
     def time_of(self, update: Update) -> Timestamp | None:
         self.shard.refresh()  # a log that was set back may have the revision that was seen before

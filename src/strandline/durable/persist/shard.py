@@ -26,7 +26,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
@@ -80,22 +80,6 @@ class _Gone(Exception):
     """A blob of an outdated state is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardStatistics:
-    """Counts since the shard was opened by this object.
-
-    ``lost_races`` counts diffs that lost to another writer's, ``unused_uploads`` parts that no diff
-    names.
-    """
-
-    commits: int
-    lost_races: int
-    reloads: int
-    uploads: int
-    unused_uploads: int
-    downloads: int
-
-
 class Shard:
     """See the module. Safe for threads; several processes may have the same shard open."""
 
@@ -107,11 +91,6 @@ class Shard:
         self._latest = ShardState(name)
         self._seen: tuple[int, ShardState] | None = None
         self._parts: OrderedDict[str, pa.Table] = OrderedDict()
-        self._counts = dict.fromkeys(ShardStatistics.__slots__, 0)
-
-    def statistics(self) -> ShardStatistics:
-        with self._lock:
-            return ShardStatistics(**self._counts)
 
     # -- the state ---------------------------------------------------------------------------------
 
@@ -146,7 +125,6 @@ class Shard:
 
     def _reload(self) -> ShardState:
         """The state computed from the last rollup and the diffs after it."""
-        self._count("reloads")
         seqno = -1
         while True:
             head = self.consensus.head(self.name)
@@ -217,14 +195,12 @@ class Shard:
             )
             if committed is not None:
                 break
-            self._count("lost_races")
             lost_to, is_latest = self.refresh(), True
             if lost_to.seqno == state.seqno:
                 raise CorruptData(
                     f"the changes of shard {self.name} from {diff.seqno} on are missing; {REMEDY}"
                 )
             state = lost_to
-        self._count("commits")
         after = applied(state, replace(diff, time=committed.time))
         self._seen = (committed.revision, after)
         self._advance(after)
@@ -251,23 +227,24 @@ class Shard:
 
     # -- rows --------------------------------------------------------------------------------------
 
-    def upload(self, rows: Sequence[Row], state: ShardState) -> tuple[BlobRef, ...]:
-        """Write ``rows`` as parts, for a command that is based on ``state``."""
-        return tuple(
+    def batch_in_parts(
+        self, lower: int, upper: int, rows: Sequence[Row], state: ShardState
+    ) -> Batch:
+        """The batch of ``rows``, written as parts for a command that is based on ``state``."""
+        parts = tuple(
             self.put(write_part(rows[start : start + PART_ROWS]), state.seqno, "part")
             for start in range(0, len(rows), PART_ROWS)
         )
+        return Batch(lower, upper, len(rows), parts=parts)
 
     def put(self, data: bytes, seqno: int, what: str) -> BlobRef:
         key = new_blob_key(self.name, seqno, what)
         self.blob.set(key, data)
-        self._count("uploads")
         return BlobRef(key, len(data), crc32(data))
 
     def remove_unused(self, refs: Iterable[BlobRef]) -> None:
         """Remove blobs of this process that no state names or ever will."""
         for ref in refs:
-            self._count("unused_uploads")
             try:
                 self.blob.delete(ref.key)
             except Unavailable:  # the sweep removes it
@@ -364,17 +341,12 @@ class Shard:
                 f"the blob {ref.key} of shard {self.name} is missing; if the folder of the blobs "
                 f"is not mounted, mount it, otherwise {REMEDY}"
             )
-        self._count("downloads")
         if len(data) != ref.size or crc32(data) != ref.checksum:
             raise CorruptData(
                 f"the blob {ref.key} of shard {self.name} has {len(data)} bytes, which are not "
                 f"the {ref.size} bytes that were written; {REMEDY}"
             )
         return data
-
-    def _count(self, what: str) -> None:
-        with self._lock:
-            self._counts[what] += 1
 
 
 def batches_between(batches: Batches, start: int, end: int) -> Batches:
