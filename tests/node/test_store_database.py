@@ -14,9 +14,10 @@ import pytest
 
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
-from strandline.node import DATABASE_FILE, Node
+from strandline.node import DATABASE_FILE, Node, store_database
 from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import (
+    MARKS,
     accept_loss,
     examine_in_background,
     head_of,
@@ -351,14 +352,16 @@ def test_a_concurrent_commit_during_the_comparison_of_the_head_is_not_a_loss(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(folder) as node:
-        real = HeadFile.marks_of
+        committed = []
 
-        def marks_before_a_commit(head: HeadFile, connection: sqlite3.Connection) -> dict[str, int]:
-            marks = real(head, connection)
-            monkeypatch.setattr(HeadFile, "marks_of", real)
-            node.session(user="ann").execute(CreateSchema(name="meanwhile"))
-            return marks
+        class Raced(HeadFile):
+            def read_marks(self, connection: sqlite3.Connection) -> dict[str, int]:
+                marks = super().read_marks(connection)
+                committed.append(node.session(user="ann").execute(CreateSchema(name="meanwhile")))
+                return marks
 
-        monkeypatch.setattr(HeadFile, "marks_of", marks_before_a_commit)
+        monkeypatch.setattr(
+            store_database, "head_of", lambda folder: Raced(folder / HEAD_FILE, MARKS)
+        )
         open_store_database(folder).close()
-        assert HeadFile.marks_of is real
+        assert committed

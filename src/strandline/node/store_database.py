@@ -150,7 +150,7 @@ def compare_head(folder: Path, database: SqliteDatabase) -> None:
     head = head_of(folder)
     head_marks = head.recorded_marks() or {}
     with database.read() as connection:
-        head.compare(head_marks, head.marks_of(sqlite_file.driver_of(connection)))
+        head.compare(head_marks, head.read_marks(sqlite_file.driver_of(connection)))
 
 
 def keep_head(folder: Path, database: SqliteDatabase) -> None:
@@ -176,7 +176,7 @@ def accept_loss(folder: Path, *, confirm: Callable[[dict[str, int], dict[str, in
     )
     try:
         with database.read() as connection:
-            marks = head.marks_of(sqlite_file.driver_of(connection))
+            marks = head.read_marks(sqlite_file.driver_of(connection))
         if not any(marks.values()):
             refuse_lost_database(folder)  # it has tables and not a single version
         confirm(before, marks)

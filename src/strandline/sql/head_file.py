@@ -60,7 +60,7 @@ class HeadFile:
     def __init__(self, path: Path, marks: Sequence[Mark]) -> None:
         self.path = path
         self._marks = tuple(marks)
-        self._read: tuple[tuple[Mark, ...], str] | None = None  # the query of `read_marks`
+        self._read: str | None = None  # the query of `read_marks`
         self._written: dict[str, int] | None = None
         self._last: tuple[bytes, dict[str, int]] = b"", {}  # the file as last written, and decoded
         self._file: int | None = None
@@ -71,29 +71,17 @@ class HeadFile:
     def read_marks(self, connection: sqlite3.Connection) -> dict[str, int]:
         """The marks that the transaction of ``connection`` sees.
 
-        Marks whose table does not exist at the first call are ignored from then on.
+        A mark is 0 if its table does not exist at the first call.
         """
         if self._read is None:
-            tables = _tables_of(connection)
-            present_marks = tuple(mark for mark in self._marks if mark.table in tables)
-            self._read = (
-                present_marks,
-                "SELECT " + ", ".join(f"({mark.select})" for mark in present_marks),
-            )
-        present_marks, select = self._read
+            names = connection.execute("SELECT name FROM sqlite_master").fetchall()
+            tables = {name for (name,) in names}
+            selects = (f"({mark.select})" if mark.table in tables else "0" for mark in self._marks)
+            self._read = "SELECT " + ", ".join(selects)
         marks: dict[str, int] = {}
-        for mark, value in zip(present_marks, connection.execute(select).fetchone(), strict=True):
+        values = connection.execute(self._read).fetchone()
+        for mark, value in zip(self._marks, values, strict=True):
             marks[mark.name] = max(int(value or 0), marks.get(mark.name, 0))
-        return marks
-
-    def marks_of(self, connection: sqlite3.Connection) -> dict[str, int]:
-        """`read_marks` for a database in which tables may be missing."""
-        tables = _tables_of(connection)
-        marks = dict.fromkeys((mark.name for mark in self._marks), 0)
-        for mark in self._marks:
-            if mark.table in tables:
-                row = connection.execute(mark.select).fetchone()
-                marks[mark.name] = max(int(row[0] or 0) if row else 0, marks[mark.name])
         return marks
 
     # -- what the file says
@@ -203,10 +191,6 @@ class HeadFile:
 
 _TURN = "writes"
 _JSON = json.JSONEncoder(separators=(",", ":"))
-
-
-def _tables_of(connection: sqlite3.Connection) -> set[str]:
-    return {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
 
 
 def _slot(values: Mapping[str, int]) -> bytes:

@@ -188,7 +188,7 @@ def _copy_catalog(node: Node, work: Path, *, mode: int) -> Manifest:
             with copied.read() as connection:
                 fence = FenceRow.read(connection)
                 time = stored_time(connection)
-                marks = head_of(work).marks_of(sqlite_file.driver_of(connection))
+                marks = head_of(work).read_marks(sqlite_file.driver_of(connection))
         if not missing or missing == missing_before:
             return Manifest(
                 format=FORMAT,
