@@ -16,7 +16,7 @@ from strandline.config import Settings
 from strandline.durable import CatalogTransaction, durable_state
 from strandline.durable.migrations import FORMAT
 from strandline.errors import StrandlineError, surface_of
-from strandline.metastore.store.tables import VERSION
+from strandline.metastore.store.upgrades import PART
 from strandline.model.descriptors import Setting
 from strandline.node import Node
 from strandline.node.address import DATABASE_FILE
@@ -84,7 +84,7 @@ def test_upgrade_check_names_the_tables_that_a_node_would_upgrade(tmp_path: Path
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:
         database.execute("UPDATE strandline_schema SET version = 4 WHERE part = 'metastore'")
         database.commit()
-    would = f"a node would upgrade the tables of 'metastore' from version 4 to {VERSION}"
+    would = f"a node would upgrade the tables of 'metastore' from version 4 to {PART.version}"
     assert would in run("upgrade-check", tmp_path)
     Node.open(tmp_path).close()
     assert "would" not in run("upgrade-check", tmp_path)

@@ -327,8 +327,8 @@ def test_a_flipped_byte_of_a_table_without_records_is_found_or_changes_nothing(
     """
     file = tmp_path / DATABASE_FILE
     with closing(open_sqlite(file)) as database:
-        for part, (version, metadata) in PARTS.items():
-            database.ensure_schema(part, version, metadata)
+        for part in PARTS.values():
+            database.ensure_schema(part)
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
         for table, row in ROWS.items():
@@ -359,8 +359,8 @@ def rows_of(file: Path, table: str) -> list[tuple[object, ...]]:
 
 
 def test_each_column_of_a_table_without_records_is_indexed() -> None:
-    for _, metadata in PARTS.values():
-        for table in metadata.sorted_tables:
+    for part in PARTS.values():
+        for table in part.metadata.sorted_tables:
             if any(isinstance(column.type, LargeBinary) for column in table.c):
                 continue  # the checksum of its record covers the other columns
             if "checksum" in table.c:

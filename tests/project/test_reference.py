@@ -23,9 +23,7 @@ from strandline.catalog.undo import reading
 from strandline.cli.main import COMMANDS, IO_ERROR, main
 from strandline.cli.status import status_of
 from strandline.config import Settings
-from strandline.durable import stash_tables
 from strandline.errors import StrandlineError
-from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
 from strandline.metastore.cache import replica_set
 from strandline.metastore.hive import event_methods, partition_filter, patterns
@@ -33,20 +31,18 @@ from strandline.metastore.hive.registry import METHODS
 from strandline.metastore.session import bodies, local_session
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.json_forms import snake_case
-from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.thrift import ServerSettings, scanner
 from strandline.metastore.thrift.field_table import HIVE_METASTORE
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.model import identifiers, partitioning, types
-from strandline.node import catalog_log, http_connections, place, users
+from strandline.node import http_connections, users
 from strandline.node.metrics import METRICS, Count
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.node.settings import REGISTRY
+from strandline.node.store_database import PARTS
 from strandline.spark.transaction import MAX_FILES
-from strandline.sql import schema_versions
 from strandline.transactions import locks
-from strandline.transactions import tables as transaction_tables
 from strandline.transactions.transaction import MAX_CLIENT_TEXT
 from strandline.wire import formats
 from tests.project.checkout import ROOT
@@ -163,16 +159,8 @@ def test_every_table_of_the_database_is_listed() -> None:
         for row in rows(section(page("storage-layout"), "## The database"))
         for name in CODE.findall(row[0])
     }
-    parts = [
-        (schema_versions.BASE_PART, schema_versions.BASE_TABLES),
-        (sql_tables.PART, sql_tables.METADATA),
-        (transaction_tables.PART, transaction_tables.METADATA),
-        (metastore_tables.PART, metastore_tables.METADATA),
-        (place.PART, place.METADATA),
-        (catalog_log.PART, catalog_log.METADATA),
-        (stash_tables.PART, stash_tables.METADATA),
-    ]
-    assert listed == {(name, part) for part, metadata in parts for name in metadata.tables}
+    parts = PARTS.values()
+    assert listed == {(name, part.name) for part in parts for name in part.metadata.tables}
 
 
 def test_every_route_is_listed() -> None:

@@ -126,7 +126,7 @@ class PostgresServer:
             self._emptied = self.new_database()
             return self._emptied
         connection = self._connection(self._emptied)
-        known = {table.name for _, metadata in PARTS.values() for table in metadata.sorted_tables}
+        known = {table.name for part in PARTS.values() for table in part.metadata.sorted_tables}
         rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         for (name,) in rows.fetchall():
             if name not in known:
@@ -155,8 +155,8 @@ class PostgresServer:
     def _make_template(self) -> None:
         self._connection(self.url()).execute(f"CREATE DATABASE {_TEMPLATE}".encode())
         database = open_database(self.url(database=_TEMPLATE))
-        for part, (version, metadata) in PARTS.items():
-            database.ensure_schema(part, version, metadata)
+        for part in PARTS.values():
+            database.ensure_schema(part)
         database.close()
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.sql import Database, SqliteDatabase, open_database, open_sqlite, postgres_database
+from strandline.sql.schema_versions import Part
 from tests.servers import postgresql
 from tests.servers.sqlite import sqlite_url
 from tests.sql import work
@@ -34,7 +35,7 @@ def url(request: pytest.FixtureRequest, path: Path) -> str:
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
     opened = open_database(url)
-    opened.ensure_schema("counter", 1, work.METADATA)
+    opened.ensure_schema(Part("counter", 1, work.METADATA))
     yield opened
     opened.close()
 
@@ -42,6 +43,6 @@ def database(url: str) -> Iterator[Database]:
 @pytest.fixture
 def sqlite(path: Path) -> Iterator[SqliteDatabase]:
     opened = open_sqlite(path)
-    opened.ensure_schema("counter", 1, work.METADATA)
+    opened.ensure_schema(Part("counter", 1, work.METADATA))
     yield opened
     opened.close()

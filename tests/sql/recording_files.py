@@ -19,6 +19,7 @@ from typing import Any
 from strandline.clock import HybridClock
 from strandline.errors import StrandlineError
 from strandline.sql import open_sqlite, sqlite_file, take_time
+from strandline.sql.schema_versions import Part
 from tests.sql import work
 
 Event = tuple[str, str]
@@ -192,7 +193,7 @@ def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -
 def fail_to_sync_a_commit(say: Say, hear: Hear, path: str) -> None:
     """Commit 1, fail to sync the commit of 2, and report what reads say while the disk fails."""
     recording, database = Recording(Path(path)), open_sqlite(path)
-    database.ensure_schema("counter", 1, work.METADATA)
+    database.ensure_schema(Part("counter", 1, work.METADATA))
     work.put(database, 1, 1)
 
     def attempt(action: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from strandline.clock import HybridClock
 from strandline.errors import DeadlineExceeded, Stopping, StrandlineError
 from strandline.sql import Database, change, change_each, open_database, run, stored_time, take_time
+from strandline.sql.schema_versions import Part
 from tests.sql.processes import Process
 from tests.sql.work import COUNTER, fail_to_put, ids, put
 
@@ -180,7 +181,7 @@ def test_close_waits_for_running_calls_and_refuses_new_ones(
 ) -> None:
     monkeypatch.setattr("strandline.sql.database._CLOSE_PATIENCE", 60.0)
     database = open_database(url)
-    database.ensure_schema("counter", 1, MetaData())
+    database.ensure_schema(Part("counter", 1, MetaData()))
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:

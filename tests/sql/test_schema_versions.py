@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, te
 
 from strandline.errors import IncompatibleFormat
 from strandline.sql import Database, open_database
-from strandline.sql.schema_versions import BASE_VERSION, Step
+from strandline.sql.schema_versions import BASE, Part, Step
 from tests.sql import work
 from tests.sql.work import put
 
@@ -18,11 +18,11 @@ def test_a_part_is_created_once_and_in_one_version(database: Database) -> None:
     newer = MetaData()
     Table("newer", newer, Column("id", Integer, primary_key=True))
     with pytest.raises(IncompatibleFormat) as refused:
-        database.ensure_schema("counter", 0, newer)
+        database.ensure_schema(Part("counter", 0, newer))
     for part in (database.name, "counter", "version 1", "version 0"):
         assert part in refused.value.message
     with pytest.raises(IncompatibleFormat, match="an older release"):
-        database.ensure_schema("counter", 2, newer)
+        database.ensure_schema(Part("counter", 2, newer))
     with database.read() as connection:
         assert sorted(inspect(connection).get_table_names()) == [
             "blob",
@@ -47,12 +47,12 @@ def test_an_older_part_is_upgraded_through_each_step(
 ) -> None:
     put(database, 1, 1)
     steps = {2: add_column("second"), 3: add_column("third")}
-    database.ensure_schema("counter", 3, work.METADATA, steps=steps)
-    database.ensure_schema("counter", 3, work.METADATA, steps=steps)  # nothing is left to do
+    database.ensure_schema(Part("counter", 3, work.METADATA, steps))
+    database.ensure_schema(Part("counter", 3, work.METADATA, steps))  # nothing is left to do
     with database.read() as connection:
         assert connection.exec_driver_sql("SELECT * FROM counter").one() == (1, 1, 7, 7)
     with pytest.raises(IncompatibleFormat, match=r"newer.*version 3.*version 1"):
-        database.ensure_schema("counter", 1, work.METADATA)
+        database.ensure_schema(Part("counter", 1, work.METADATA))
 
 
 def test_a_step_that_fails_or_is_missing_changes_nothing(database: Database) -> None:
@@ -63,13 +63,13 @@ def test_a_step_that_fails_or_is_missing_changes_nothing(database: Database) -> 
 
     with pytest.raises(KeyError):
         database.ensure_schema(
-            "counter", 3, work.METADATA, steps={2: add_column("second"), 3: fail}
+            Part("counter", 3, work.METADATA, {2: add_column("second"), 3: fail})
         )
     with pytest.raises(IncompatibleFormat, match="cannot be upgraded"):
-        database.ensure_schema("counter", 3, work.METADATA, steps={2: add_column("second")})
+        database.ensure_schema(Part("counter", 3, work.METADATA, {2: add_column("second")}))
     with database.read() as connection:
         assert connection.exec_driver_sql("SELECT * FROM counter").one() == (1, 1)
-    database.ensure_schema("counter", 1, work.METADATA)
+    database.ensure_schema(Part("counter", 1, work.METADATA))
 
 
 def test_concurrent_upgrades_take_each_step_once(database: Database, url: str) -> None:
@@ -80,10 +80,7 @@ def test_concurrent_upgrades_take_each_step_once(database: Database, url: str) -
             calls = [
                 threads.submit(
                     other.ensure_schema,
-                    "counter",
-                    2,
-                    work.METADATA,
-                    steps={2: add_column("second")},
+                    Part("counter", 2, work.METADATA, {2: add_column("second")}),
                 )
                 for other in others
             ]
@@ -99,5 +96,5 @@ def test_concurrent_upgrades_take_each_step_once(database: Database, url: str) -
 def test_a_database_of_a_newer_release_is_refused(database: Database, url: str) -> None:
     with database.write() as connection:
         connection.exec_driver_sql("UPDATE strandline_schema SET version = 9 WHERE part = 'sql'")
-    with pytest.raises(IncompatibleFormat, match=rf"version 9.*version {BASE_VERSION}"):
+    with pytest.raises(IncompatibleFormat, match=rf"version 9.*version {BASE.version}"):
         open_database(url)

@@ -15,6 +15,7 @@ from sqlalchemy import event
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
 from strandline.sql import SqliteDatabase, open_sqlite, sqlite_file, take_time
+from strandline.sql.schema_versions import Part
 from tests.sql.processes import Process
 from tests.sql.work import BLOB, COUNTER, fail_to_put, ids, put
 
@@ -114,7 +115,7 @@ def test_an_interrupted_commit_or_rollback_leaves_no_transaction_open(
         raise KeyboardInterrupt
 
     with closing(open_sqlite(path)) as sqlite, closing(open_sqlite(path, patience=0.0)) as other:
-        sqlite.ensure_schema("counter", 1, COUNTER.metadata)
+        sqlite.ensure_schema(Part("counter", 1, COUNTER.metadata))
         event.listen(sqlite._writer_engine, call, interrupt)
         with pytest.raises(KeyboardInterrupt):
             put(sqlite, 1, 1) if call == "commit" else fail_to_put(sqlite)

@@ -27,6 +27,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.sql import SqliteDatabase, open_database, open_sqlite
+from strandline.sql.schema_versions import Part
 from strandline.sql.sqlite_file import (
     describe_holder,
     file_of,
@@ -95,7 +96,7 @@ def test_the_database_of_another_program_is_refused_and_not_changed(path: Path) 
 
 def make_damaged(path: Path) -> None:
     database = open_sqlite(path)
-    database.ensure_schema("counter", 1, METADATA)
+    database.ensure_schema(Part("counter", 1, METADATA))
     with database.write() as connection:
         for number in range(200):
             connection.execute(BLOB.insert().values(id=number, value=bytes(1000)))
@@ -172,7 +173,7 @@ def test_a_file_system_that_is_mounted_read_only_is_named_in_the_error(
 
 def test_a_disk_that_fails_during_the_commit_makes_the_outcome_unknown(path: Path) -> None:
     database = open_sqlite(path)
-    database.ensure_schema("counter", 1, METADATA)
+    database.ensure_schema(Part("counter", 1, METADATA))
     with database.write() as connection:
         connection.execute(BLOB.insert().values(id=1, value=b"kept"))
     with Process("tests.sql.work:write_on_a_failing_disk", str(path)) as other:

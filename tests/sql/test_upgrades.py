@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -13,16 +12,11 @@ from sqlalchemy import Column, Connection, MetaData, inspect, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
 from sqlalchemy.schema import DropTable
 
-from strandline.durable import stash_tables
 from strandline.errors import DeadlineExceeded
-from strandline.metastorage import sql_tables as metastorage_tables
-from strandline.metastore.store import tables as metastore_tables
-from strandline.metastore.store import upgrades as metastore_upgrades
 from strandline.node.store_database import PARTS
-from strandline.sql import Database, open_database, postgres_database, run, schema_versions
+from strandline.sql import Database, open_database, postgres_database, run
 from strandline.sql.postgres_database import PostgresDatabase
-from strandline.sql.schema_versions import Step
-from strandline.transactions import tables as transaction_tables
+from strandline.sql.schema_versions import BASE, Part, Step
 from tests.servers import postgresql
 from tests.servers.sqlite import sqlite_url
 from tests.sql import work
@@ -49,7 +43,7 @@ def columns(database: Database) -> set[str]:
 
 def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> None:
     first = open_database(url)
-    first.ensure_schema("counter", 1, work.METADATA)
+    first.ensure_schema(Part("counter", 1, work.METADATA))
     taken: list[int] = []
     begin = Barrier(UPGRADERS)
 
@@ -65,7 +59,7 @@ def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> No
     def upgrade(_: int) -> None:
         database = open_database(url)
         begin.wait()
-        database.ensure_schema("counter", 2, newer, steps=steps)
+        database.ensure_schema(Part("counter", 2, newer, steps))
         database.close()
 
     with ThreadPoolExecutor(UPGRADERS) as threads:
@@ -86,13 +80,13 @@ def lose_patience(database: Database) -> None:
 def test_an_upgrade_may_take_longer_than_a_call(servers_url: str) -> None:
     """An index of a large table takes minutes."""
     database = open_database(servers_url)
-    database.ensure_schema("counter", 1, work.METADATA)
+    database.ensure_schema(Part("counter", 1, work.METADATA))
 
     def step(connection: Connection) -> None:
         lose_patience(database)
         connection.execute(text("SELECT pg_sleep(0.2)"))
 
-    database.ensure_schema("counter", 2, work.METADATA, steps={2: step})
+    database.ensure_schema(Part("counter", 2, work.METADATA, {2: step}))
     database.close()
 
 
@@ -102,13 +96,13 @@ def test_an_upgrade_of_a_table_that_is_read_gives_up_and_says_why(
     """All who need the table would wait behind it, as long as a dump or a job reads."""
     monkeypatch.setattr(postgres_database, "UPGRADE_LOCK_SECONDS", 0.05)
     database, other = open_database(servers_url), open_database(servers_url)
-    database.ensure_schema("counter", 1, work.METADATA)
+    database.ensure_schema(Part("counter", 1, work.METADATA))
     steps: dict[int, Step] = {2: lambda connection: work.COUNTER.drop(connection)}
     with other.read() as reading:
         run(reading, "SELECT * FROM counter")
         with pytest.raises(DeadlineExceeded, match="is in use and cannot be changed; stop"):
-            database.ensure_schema("counter", 2, MetaData(), steps=steps)
-    database.ensure_schema("counter", 2, MetaData(), steps=steps)
+            database.ensure_schema(Part("counter", 2, MetaData(), steps))
+    database.ensure_schema(Part("counter", 2, MetaData(), steps))
     database.close()
     other.close()
 
@@ -117,24 +111,17 @@ def test_a_process_that_waits_for_the_upgrade_of_another_says_so(servers_url: st
     upgrading, database = open_database(servers_url), open_database(servers_url)
     waiting_sessions = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     with ThreadPoolExecutor(1) as threads, upgrading._schema_change() as connection:
-        waiting = threads.submit(database.ensure_schema, "counter", 1, work.METADATA)
+        waiting = threads.submit(database.ensure_schema, Part("counter", 1, work.METADATA))
         while not connection.exec_driver_sql(waiting_sessions).all():
             time.sleep(0.001)  # only the server knows when it waits
         lose_patience(database)
         with pytest.raises(DeadlineExceeded, match="another process creates or upgrades"):
             waiting.result()
-    database.ensure_schema("counter", 1, work.METADATA)
+    database.ensure_schema(Part("counter", 1, work.METADATA))
     database.close()
     upgrading.close()
 
 
-STEPS: dict[str, Mapping[int, Step]] = {
-    schema_versions.BASE_PART: schema_versions.STEPS,
-    metastorage_tables.PART: metastorage_tables.STEPS,
-    transaction_tables.PART: transaction_tables.STEPS,
-    metastore_tables.PART: metastore_upgrades.STEPS,
-    stash_tables.PART: stash_tables.STEPS,
-}
 RELEASES = {
     "0_2_0": {"sql": 1, "metastorage": 1, "transactions": 1, "metastore": 1},
     "0_2_1": {"sql": 2, "metastorage": 2, "transactions": 2, "metastore": 2, "place": 1},
@@ -186,9 +173,7 @@ def make_tables_of(release: str, url: str) -> None:
     """Make the tables of that release in an empty database, with a row in some of them."""
     engine = open_database(url)
     with engine._schema_change() as connection:
-        for table in reversed(
-            schema_versions.BASE_TABLES.sorted_tables
-        ):  # remove those of this release
+        for table in reversed(BASE.metadata.sorted_tables):  # remove those of this release
             connection.execute(DropTable(table))
         statements = (GOLDEN / f"{release}.{engine.dialect}.sql").read_text()
         for statement in statements.split(";\n"):
@@ -202,8 +187,8 @@ def make_tables_of(release: str, url: str) -> None:
 
 def open_all_parts(url: str) -> None:
     database = open_database(url)
-    for part, (version, metadata) in PARTS.items():
-        database.ensure_schema(part, version, metadata, steps=STEPS.get(part, {}))
+    for part in PARTS.values():
+        database.ensure_schema(part)
     database.close()
 
 
@@ -276,6 +261,6 @@ def test_upgraded_tables_of_an_older_release_equal_those_of_a_new_store(
 
 
 def test_every_part_has_a_step_for_each_version_since_its_first() -> None:
-    for part, (version, _) in PARTS.items():
-        missing = set(range(2, version + 1)) - set(STEPS.get(part, {}))
-        assert not missing, f"{part} has no step to {missing}"
+    for part in PARTS.values():
+        missing = set(range(2, part.version + 1)) - set(part.steps)
+        assert not missing, f"{part.name} has no step to {missing}"

@@ -13,6 +13,7 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table
 from strandline.clock import HybridClock
 from strandline.errors import StrandlineError
 from strandline.sql import Database, open_database, open_sqlite, stored_time, take_time
+from strandline.sql.schema_versions import Part
 
 Say = Callable[[object], None]
 Hear = Callable[[], Any]
@@ -31,7 +32,7 @@ def make_and_count(say: Say, hear: Hear, url: str, rounds: int) -> None:
     say("ready")
     hear()
     database = open_database(url)
-    database.ensure_schema("counter", 1, METADATA)
+    database.ensure_schema(Part("counter", 1, METADATA))
     for _ in range(rounds):
         with database.write() as connection:
             connection.exec_driver_sql(
@@ -59,7 +60,7 @@ def take_times(say: Say, hear: Hear, url: str, wall: int, rounds: int) -> None:
 def hold_a_write(say: Say, hear: Hear, url: str) -> None:
     """Change a number inside a write transaction and stay in it until told to continue."""
     database = open_database(url)
-    database.ensure_schema("counter", 1, METADATA)
+    database.ensure_schema(Part("counter", 1, METADATA))
     with database.write() as connection:
         connection.exec_driver_sql("INSERT INTO counter VALUES (7, 7)")
         say("holding")

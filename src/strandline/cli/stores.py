@@ -78,7 +78,7 @@ def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Da
         opened = open_database(address.objects, read_only=read_only)
     with closing(opened) as database:
         with database.read() as connection:
-            if schema_versions.version_of(connection, schema_versions.BASE_PART) is None:
+            if schema_versions.version_of(connection, schema_versions.BASE) is None:
                 raise _no_catalog(address)
         refuse_foreign_parts(database)
         yield database

@@ -115,7 +115,7 @@ class StashLog(UpdateLog):
         self._kinds = tables.Kinds(())  # as last committed or read
         self._remembered: tuple[int, Frontier] | None = None
         """A mark, and the frontier that was read after it. Used only if `mark_is_proof`."""
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
+        database.ensure_schema(tables.PART)
 
     @property
     def max_updates(self) -> int:

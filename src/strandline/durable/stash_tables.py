@@ -42,19 +42,16 @@ from strandline.errors import CorruptData
 from strandline.fencing import FenceToken
 from strandline.sql import Parameter, Query, change_each, first_row, insert_queries, run
 from strandline.sql import Row as SqlRow
-from strandline.sql.schema_versions import Step, whole_row
+from strandline.sql.schema_versions import Part, whole_row
 
 METADATA = MetaData()
-PART = "stash"
-VERSION = 2
 
 
 def _add_nonce(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE stash ADD COLUMN nonce BIGINT NOT NULL DEFAULT 0")
 
 
-STEPS: Mapping[int, Step] = {2: _add_nonce}
-"""The steps that upgrade the tables of an older version to `VERSION`."""
+PART = Part("stash", 2, METADATA, {2: _add_nonce})
 
 STASH = Table(
     "stash",

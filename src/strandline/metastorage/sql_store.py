@@ -129,7 +129,7 @@ class SqlMetastorage(Metastorage):
         self._deletions_kept = deletions_kept
         self._remembered = (-1, 0)
         """A mark, and the revision that was read after it. Used only if `mark_is_proof`."""
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
+        database.ensure_schema(tables.PART)
 
     def get(self, key: str) -> KeyValue | None:
         self._enter("gets")

@@ -8,8 +8,6 @@ a stored time this is impossible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -25,14 +23,12 @@ from sqlalchemy import (
 from strandline.clock import Timestamp, add_milliseconds
 from strandline.metastorage.store import Lease
 from strandline.sql import first_row, run
-from strandline.sql.schema_versions import Step, add_indexes, whole_row
+from strandline.sql.schema_versions import Part, add_indexes, whole_row
 
 # Keys are compared byte by byte, whatever collation the server has.
 _KEY = String().with_variant(String(collation="C"), "postgresql")
 
 METADATA = MetaData()
-PART = "metastorage"
-VERSION = 2
 
 ENTRIES = Table(
     "metastorage",
@@ -80,8 +76,7 @@ def _add_indexes(connection: Connection) -> None:
     add_indexes(connection, HEAD, LEASES)
 
 
-STEPS: Mapping[int, Step] = {2: _add_indexes}
-"""The steps that upgrade the tables of an older version to `VERSION`."""
+PART = Part("metastorage", 2, METADATA, {2: _add_indexes})
 
 
 def lease_row(connection: Connection, name: str) -> Lease | None:

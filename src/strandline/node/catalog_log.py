@@ -59,11 +59,10 @@ from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.node.address import StoreAddress, shown_address
 from strandline.node.membership import RequireLog, accept_log, new_member_id, raises_fence_of
 from strandline.sql import Database, FenceRow, change, first_row, schema_versions
-from strandline.sql.schema_versions import whole_row
+from strandline.sql.schema_versions import Part, whole_row
 
-PART = "catalog_log"
-VERSION = 1
 METADATA = MetaData()
+PART = Part("catalog_log", 1, METADATA)
 REMEMBERED = Table(
     "strandline_catalog_log",
     METADATA,
@@ -297,7 +296,7 @@ def bring_catalog(place: LogPlace, log: UpdateLog) -> None:
                     raise
                 # A node has trimmed the log meanwhile: try again.
         token = copied.token()
-    place.database.ensure_schema(PART, VERSION, METADATA)
+    place.database.ensure_schema(PART)
     with place.database.write() as connection:
         put_remembered(connection, RememberedLog(DEFAULT))
         fence = FenceRow.read(connection)
@@ -376,7 +375,7 @@ def remember(
 
     With ``if_new``, the row is not replaced once the store has a fence.
     """
-    place.database.ensure_schema(PART, VERSION, METADATA)
+    place.database.ensure_schema(PART)
     with place.database.write() as connection:
         present = read_remembered(connection)
         is_settled = if_new and FenceRow.read(connection) is not None

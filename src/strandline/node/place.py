@@ -48,12 +48,11 @@ from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.node.address import DATABASE_FILE
 from strandline.sql import SqliteDatabase, change, first_row, schema_versions
-from strandline.sql.schema_versions import whole_row
+from strandline.sql.schema_versions import Part, whole_row
 
 HEAD_FILE = "strandline.head"
-PART = "place"
-VERSION = 1
 METADATA = MetaData()
+PART = Part("place", 1, METADATA)
 PLACE = Table(
     "strandline_place",
     METADATA,
@@ -85,7 +84,7 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     ``folder`` is absolute. The first opener records the place. Raises `StoreMoved`, and then
     changes nothing, if the store was recorded at another place.
     """
-    database.ensure_schema(PART, VERSION, METADATA)
+    database.ensure_schema(PART)
     present = current_place(folder)
     with database.read() as connection:
         recorded = read(connection)

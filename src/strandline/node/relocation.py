@@ -25,9 +25,7 @@ from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.catalog_log import LogPlace, part_from_blobs, reading_catalog_log
 from strandline.node.membership import new_member_id
 from strandline.node.place import (
-    METADATA,
     PART,
-    VERSION,
     RecordedPlace,
     current_place,
     made_at,
@@ -66,7 +64,7 @@ def relocate(folder: str | Path, *, copy: bool) -> Relocated:
         refuse_lost_database(path)
         raise NotFound(f"there is no store in {path}; name the folder that holds {DATABASE_FILE}")
     with closing(open_store_database(path)) as database:
-        database.ensure_schema(PART, VERSION, METADATA)
+        database.ensure_schema(PART)
         with database.read() as connection:
             recorded = read(connection)
         old = recorded.path if recorded else made_at(database)

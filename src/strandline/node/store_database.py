@@ -25,8 +25,8 @@ from pathlib import Path
 
 from strandline.durable import stash_tables
 from strandline.errors import IncompatibleFormat, StrandlineError
-from strandline.metastorage import sql_tables as metastorage_tables
-from strandline.metastore.store import tables as metastore_tables
+from strandline.metastorage import sql_tables
+from strandline.metastore.store import upgrades
 from strandline.node import catalog_log, place
 from strandline.node.address import DATABASE_FILE
 from strandline.node.place import HEAD_FILE, refuse_lost_database
@@ -38,15 +38,18 @@ from strandline.transactions import tables as transaction_tables
 logger = logging.getLogger(__name__)
 
 PARTS = {
-    schema_versions.BASE_PART: (schema_versions.BASE_VERSION, schema_versions.BASE_TABLES),
-    metastorage_tables.PART: (metastorage_tables.VERSION, metastorage_tables.METADATA),
-    transaction_tables.PART: (transaction_tables.VERSION, transaction_tables.METADATA),
-    stash_tables.PART: (stash_tables.VERSION, stash_tables.METADATA),
-    catalog_log.PART: (catalog_log.VERSION, catalog_log.METADATA),
-    place.PART: (place.VERSION, place.METADATA),
-    metastore_tables.PART: (metastore_tables.VERSION, metastore_tables.METADATA),
+    part.name: part
+    for part in (
+        schema_versions.BASE,
+        sql_tables.PART,
+        transaction_tables.PART,
+        stash_tables.PART,
+        catalog_log.PART,
+        place.PART,
+        upgrades.PART,
+    )
 }
-"""The parts that this program knows, with their version and their tables."""
+"""The parts that this program knows, by name."""
 CATALOG_MARK = "catalog version"
 MARKS = (
     Mark(
@@ -113,27 +116,23 @@ def refuse_foreign_parts(database: Database) -> None:
         if not versions:
             return  # opened for reading, and there is no store yet
         schema_versions.refuse_unknown_parts(versions, PARTS, name=database.name)
-        for part, (version, _) in PARTS.items():
+        for part in PARTS.values():
             # Raises for a newer version. An older one is upgraded later.
-            schema_versions.is_current(
-                versions.get(part), part=part, version=version, name=database.name
-            )
-        upgraded = {
-            part: (versions.get(part), metadata)
-            for part, (version, metadata) in PARTS.items()
-            if versions.get(part) in (version, None)
-        }
-        database.refuse_incomplete(connection, upgraded)
+            schema_versions.is_current(versions.get(part.name), part, name=database.name)
+        upgraded = (
+            part for part in PARTS.values() if versions.get(part.name, part.version) == part.version
+        )
+        database.refuse_incomplete(connection, upgraded, versions)
 
 
 def older_parts(database: Database) -> Iterator[tuple[str, int, int]]:
     """Yield each part that an older release wrote, with its version and that of this program."""
     with database.read() as connection:
         versions = schema_versions.versions_of(connection)
-    for part, (version, _) in PARTS.items():
-        present = versions.get(part, version)
-        if present < version:
-            yield part, present, version
+    for part in PARTS.values():
+        present = versions.get(part.name, part.version)
+        if present < part.version:
+            yield part.name, present, part.version
 
 
 def refuse_older_parts(database: Database, *, todo: str) -> None:

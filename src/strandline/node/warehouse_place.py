@@ -180,7 +180,7 @@ def refuse_nested(folder: Path) -> None:
 
 def recorded_warehouse(database: Database) -> RecordedPlace | None:
     """Return the recorded warehouse of the store in ``database``, or None before it has one."""
-    database.ensure_schema(place.PART, place.VERSION, place.METADATA)
+    database.ensure_schema(place.PART)
     with database.read() as connection:
         return place.read(connection)
 

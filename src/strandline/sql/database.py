@@ -32,15 +32,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
-from types import MappingProxyType
 from typing import ClassVar, Protocol, cast
 
-from sqlalchemy import Connection, MetaData, inspect
+from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from strandline.errors import (
@@ -54,13 +52,13 @@ from strandline.errors import (
 )
 from strandline.sql import schema_versions
 from strandline.sql.fair_lock import FairLock
+from strandline.sql.schema_versions import BASE, Part
 from strandline.sql.statements import Parameter, Query, Row, change, run
 
 PATIENCE = 30.0
 """Seconds that a write waits for its turn if the caller gives no deadline."""
 GIVE_UP_SECONDS = 2.0
 _CLOSE_PATIENCE = 10.0
-NO_STEPS: Mapping[int, schema_versions.Step] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,65 +240,45 @@ class Database(ABC):
     def wake(self) -> None:
         """Make all threads that wait for a commit return now."""
 
-    def ensure_schema(
-        self,
-        part: str,
-        version: int,
-        metadata: MetaData,
-        *,
-        steps: Mapping[int, schema_versions.Step] = NO_STEPS,
-    ) -> None:
-        """Bring the tables of ``part`` to ``version``: create them, or upgrade an older version.
+    def ensure_schema(self, part: Part) -> None:
+        """Bring the tables of ``part`` to its version: create them, or upgrade an older version.
 
-        ``steps[N]`` upgrades the tables from version N - 1 to N. All of it is one write
-        transaction, which several processes may run at the same time. If it raises, nothing has
-        changed. Raises `IncompatibleFormat` if the database has a newer version, or one from which
-        a step is missing, and `CorruptData` if a table or column is missing.
+        All of it is one write transaction, which several processes may run at the same time. If it
+        raises, nothing has changed. Raises `IncompatibleFormat` if the database has a newer
+        version, or one from which a step is missing, and `CorruptData` if a table or column is
+        missing.
         """
-        current = partial(schema_versions.is_current, part=part, version=version, name=self.name)
         with self.read() as connection:
-            if current(schema_versions.version_of(connection, part)):
-                if self._complete_parts.get(part) != version:
-                    self.refuse_incomplete(connection, {part: (version, metadata)})
+            present = schema_versions.version_of(connection, part)
+            if schema_versions.is_current(present, part, name=self.name):
+                if self._complete_parts.get(part.name) != part.version:
+                    self.refuse_incomplete(connection, [part], {part.name: part.version})
                 return
         if self.read_only:
             return
         with self._schema_change() as connection:
-            stored_version = schema_versions.version_of(connection, part)
-            if not current(stored_version):
-                if stored_version is None:
-                    self._create(connection, part, version, metadata)
+            present = schema_versions.version_of(connection, part)
+            if not schema_versions.is_current(present, part, name=self.name):
+                if present is None:
+                    self._create(connection, part)
                 else:
-                    schema_versions.upgrade(
-                        connection,
-                        stored_version,
-                        part=part,
-                        version=version,
-                        steps=steps,
-                        name=self.name,
-                    )
+                    schema_versions.upgrade(connection, present, part, name=self.name)
                     columns = self._columns(connection)
-                    schema_versions.refuse_incomplete(columns, metadata, part=part, name=self.name)
-        self._complete_parts[part] = version
+                    schema_versions.refuse_incomplete(columns, part, name=self.name)
+        self._complete_parts[part.name] = part.version
 
-    def ensure_base_schema(self) -> None:
-        """`ensure_schema` for the tables that every database has."""
-        part, version = schema_versions.BASE_PART, schema_versions.BASE_VERSION
-        steps = schema_versions.STEPS
-        self.ensure_schema(part, version, schema_versions.BASE_TABLES, steps=steps)
-
-    def _create(self, connection: Connection, part: str, version: int, metadata: MetaData) -> None:
-        self.refuse_incomplete(connection, {part: (None, metadata)})
-        if part == schema_versions.BASE_PART and inspect(connection).get_table_names():
+    def _create(self, connection: Connection, part: Part) -> None:
+        self.refuse_incomplete(connection, [part], {})
+        if part is BASE and inspect(connection).get_table_names():
             raise InvalidInput(
                 f"{self.name} is the database of another program; choose another one"
             )
-        schema_versions.create_tables(connection, metadata)
-        if part == schema_versions.BASE_PART:
+        schema_versions.create_tables(connection, part.metadata)
+        if part is BASE:
             for row in (schema_versions.WRITES_ROW, schema_versions.LOOKS_ROW):
                 schema_versions.add_clock_row(connection, row)
         added = f"INSERT INTO {schema_versions.SCHEMA.name} (part, version) VALUES (?, ?)"
-        change(connection, added, (part, version))
+        change(connection, added, (part.name, part.version))
 
     def statistics(self) -> DatabaseStatistics:
         """What this object has done so far."""
@@ -346,23 +324,23 @@ class Database(ABC):
         self._close_connections()
 
     def refuse_incomplete(
-        self, connection: Connection, parts: Mapping[str, tuple[int | None, MetaData]]
+        self, connection: Connection, parts: Iterable[Part], versions: Mapping[str, int]
     ) -> None:
         """Raise `CorruptData` unless the tables of all ``parts`` exist with all their columns.
 
-        ``parts`` gives the stored version and the tables of each part. If the version is None, none
-        of its tables may exist.
+        ``versions`` are the stored versions. If that of a part is missing, none of its tables may
+        exist.
         """
         columns = self._columns(connection)
-        for part, (version, metadata) in parts.items():
-            if version is not None:
-                schema_versions.refuse_incomplete(columns, metadata, part=part, name=self.name)
-                self._complete_parts[part] = version
+        for part in parts:
+            if part.name in versions:
+                schema_versions.refuse_incomplete(columns, part, name=self.name)
+                self._complete_parts[part.name] = versions[part.name]
                 continue
-            orphans = columns.keys() & {table.name for table in metadata.sorted_tables}
-            if orphans and part != schema_versions.BASE_PART:
+            orphans = columns.keys() & {table.name for table in part.metadata.sorted_tables}
+            if orphans and part is not BASE:
                 raise CorruptData(
-                    f"{self.name} has the table {min(orphans)} of its part {part!r}, but the "
+                    f"{self.name} has the table {min(orphans)} of its part {part.name!r}, but the "
                     f"version of that part is missing in {schema_versions.SCHEMA.name}; restore "
                     "the store from a backup"
                 )

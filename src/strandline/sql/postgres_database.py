@@ -116,7 +116,7 @@ def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -
     try:
         database.refuse_shared_sessions()
         database.refuse_changed_collation()
-        database.ensure_base_schema()
+        database.ensure_schema(schema_versions.BASE)
     except BaseException:
         database.close()
         raise

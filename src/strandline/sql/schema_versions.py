@@ -9,7 +9,8 @@ every other version before it reads any row of its tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -34,9 +35,24 @@ row: it needs no index of its own, and SQLite can assign it."""
 NEVER_ASSIGNED_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}  # Any: as arguments
 """Arguments of a `Table` whose database never assigns a key again, whatever was deleted."""
 
+Step = Callable[[Connection], None]
+"""Upgrades the tables of a part by one version, inside the caller's transaction."""
+NO_STEPS: Mapping[int, Step] = MappingProxyType({})
+
+
+class Part(NamedTuple):
+    """A part of the databases of this release: its tables, and their version.
+
+    ``steps[N]`` upgrades the tables from version N - 1 to N.
+    """
+
+    name: str
+    version: int
+    metadata: MetaData
+    steps: Mapping[int, Step] = NO_STEPS
+
+
 BASE_TABLES = MetaData()
-BASE_PART = "sql"
-BASE_VERSION = 4
 
 SCHEMA = Table(
     "strandline_schema",
@@ -108,16 +124,17 @@ def add_clock_row(connection: Connection, row: int) -> None:
     )
 
 
-Step = Callable[[Connection], None]
-"""Upgrades the tables of a part by one version, inside the caller's transaction."""
-
-
-STEPS: Mapping[int, Step] = {
-    2: lambda connection: add_indexes(connection, CLOCK, FENCE),
-    3: lambda connection: add_indexes(connection, SCHEMA),
-    4: lambda connection: add_clock_row(connection, LOOKS_ROW),
-}
-"""The steps that upgrade the tables of this module to `BASE_VERSION`."""
+BASE = Part(
+    "sql",
+    4,
+    BASE_TABLES,
+    {
+        2: lambda connection: add_indexes(connection, CLOCK, FENCE),
+        3: lambda connection: add_indexes(connection, SCHEMA),
+        4: lambda connection: add_clock_row(connection, LOOKS_ROW),
+    },
+)
+"""The tables of this module."""
 
 
 def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
@@ -128,25 +145,23 @@ def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
     return columns
 
 
-def refuse_incomplete(
-    present: Mapping[str, Collection[str]], metadata: MetaData, *, part: str, name: str
-) -> None:
-    """Raise `CorruptData` unless each table of ``metadata`` exists with all its columns.
+def refuse_incomplete(present: Mapping[str, Collection[str]], part: Part, *, name: str) -> None:
+    """Raise `CorruptData` unless each table of ``part`` exists with all its columns.
 
     ``present`` has the columns of each table of the database ``name``.
     """
-    for table in metadata.sorted_tables:
+    for table in part.metadata.sorted_tables:
         columns = present.get(table.name)
         if columns is None:
             raise CorruptData(
-                f"{name} no longer has its table {table.name} (part {part!r}); restore the store "
-                "from a backup"
+                f"{name} no longer has its table {table.name} (part {part.name!r}); restore the "
+                "store from a backup"
             )
         missing = [column.name for column in table.c if column.name not in columns]
         if missing:
             raise CorruptData(
-                f"{name} has no column {missing[0]!r} in its table {table.name} (part {part!r});"
-                " restore the store from a backup"
+                f"{name} has no column {missing[0]!r} in its table {table.name} (part "
+                f"{part.name!r}); restore the store from a backup"
             )
 
 
@@ -170,9 +185,9 @@ def versions_of(connection: Connection) -> dict[str, int]:
     return dict(run(connection, f"SELECT part, version FROM {SCHEMA.name}"))
 
 
-def version_of(connection: Connection, part: str) -> int | None:
+def version_of(connection: Connection, part: Part) -> int | None:
     """The version of ``part`` in this database, or None before it was created."""
-    return versions_of(connection).get(part)
+    return versions_of(connection).get(part.name)
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
@@ -191,62 +206,42 @@ def create_tables(connection: Connection, metadata: MetaData) -> None:
         connection.exec_driver_sql(statement)
 
 
-def is_current(present: int | None, *, part: str, version: int, name: str) -> bool:
-    """Whether the tables have ``version``; False if they must be created or upgraded.
+def is_current(present: int | None, part: Part, *, name: str) -> bool:
+    """Whether the tables have the version of ``part``; False to create or upgrade them.
 
     ``name`` is the database's name in messages. Raises `IncompatibleFormat` for a newer version.
     """
-    if present is None or present == version:
+    if present is None or present == part.version:
         return present is not None
     if not isinstance(present, int):
         raise CorruptData(
-            f"{name} has the invalid version {present!r} of its part {part!r}; restore the store "
-            "from a backup"
+            f"{name} has the invalid version {present!r} of its part {part.name!r}; restore the "
+            "store from a backup"
         )
-    if present > version:
-        raise _incompatible(
-            present,
-            part=part,
-            version=version,
-            name=name,
-            release="a newer",
-            todo="use that release",
-        )
+    if present > part.version:
+        raise _incompatible(present, part, name=name, release="a newer", todo="use that release")
     return False
 
 
-def upgrade(
-    connection: Connection,
-    present: int,
-    *,
-    part: str,
-    version: int,
-    steps: Mapping[int, Step],
-    name: str,
-) -> None:
-    """Upgrade ``part`` from version ``present`` to ``version``; ``steps[N]`` goes from N - 1 to N.
+def upgrade(connection: Connection, present: int, part: Part, *, name: str) -> None:
+    """Upgrade ``part`` from version ``present``.
 
     Raises `IncompatibleFormat` if a step is missing, before any step runs.
     """
-    missing_steps = range(present + 1, version + 1)
-    if any(number not in steps for number in missing_steps):
-        raise _incompatible(
-            present,
-            part=part,
-            version=version,
-            name=name,
-            release="an older",
-            todo="it cannot be upgraded to this one",
-        )
+    missing_steps = range(present + 1, part.version + 1)
+    if any(number not in part.steps for number in missing_steps):
+        todo = "it cannot be upgraded to this one"
+        raise _incompatible(present, part, name=name, release="an older", todo=todo)
     for number in missing_steps:
-        steps[number](connection)
-    connection.execute(update(SCHEMA).where(SCHEMA.c.part == part).values(version=version))
+        part.steps[number](connection)
+    of_part = update(SCHEMA).where(SCHEMA.c.part == part.name)
+    connection.execute(of_part.values(version=part.version))
 
 
 def _incompatible(
-    present: int, *, part: str, version: int, name: str, release: str, todo: str
+    present: int, part: Part, *, name: str, release: str, todo: str
 ) -> IncompatibleFormat:
     return IncompatibleFormat(
-        f"{name} was written by {release} release: its part {part!r} has version {present}, but "
-        f"this program knows version {version}; {todo}"
+        f"{name} was written by {release} release: its part {part.name!r} has version {present}, "
+        f"but this program knows version {part.version}; {todo}"
     )

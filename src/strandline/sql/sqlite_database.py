@@ -115,10 +115,10 @@ def open_sqlite(
     try:
         if before_creation is not None and size:
             with database.read() as connection:
-                empty = schema_versions.version_of(connection, schema_versions.BASE_PART) is None
+                empty = schema_versions.version_of(connection, schema_versions.BASE) is None
             if empty:
                 before_creation()
-        database.ensure_base_schema()
+        database.ensure_schema(schema_versions.BASE)
         database.remember_place()
         database.was_checked = size <= check_bytes
     except BaseException:

@@ -16,8 +16,6 @@ are deleted at the abort, or when no open transaction is old enough to conflict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from sqlalchemy import (
     DDL,
     BigInteger,
@@ -31,15 +29,14 @@ from sqlalchemy import (
     Text,
 )
 
-from strandline.sql.schema_versions import NEVER_ASSIGNED_AGAIN, ROW_NUMBER, add_indexes, whole_row
+from strandline.sql.schema_versions import (
+    NEVER_ASSIGNED_AGAIN,
+    ROW_NUMBER,
+    Part,
+    add_indexes,
+    whole_row,
+)
 
-PART = "transactions"
-VERSION = 4
-"""Version 2 (release 0.2.1) added locks, users of holds, and indexes that detect flipped bytes.
-
-Version 3 (release 0.3.0) added such indexes for locks and footprints. Version 4 (release 0.4.0)
-added an index of the write ids that are not committed, and ``txn_reserved``.
-"""
 LAST_ID = (1 << 63) - 1
 """The largest number that a column can store: no id is larger."""
 
@@ -183,9 +180,14 @@ def _index_pending_and_reserve(connection: Connection) -> None:
     METADATA.create_all(connection, tables=[TXN_RESERVED])
 
 
-STEPS: Mapping[int, Callable[[Connection], None]] = {
-    2: _add_locks_and_users,
-    3: _index_locks_and_footprints,
-    4: _index_pending_and_reserve,
-}
-"""The steps that upgrade the tables: each leads to the version that is its key."""
+PART = Part(
+    "transactions",
+    4,
+    METADATA,
+    {2: _add_locks_and_users, 3: _index_locks_and_footprints, 4: _index_pending_and_reserve},
+)
+"""Version 2 (release 0.2.1) added locks, users of holds, and indexes that detect flipped bytes.
+
+Version 3 (release 0.3.0) added such indexes for locks and footprints. Version 4 (release 0.4.0)
+added an index of the write ids that are not committed, and ``txn_reserved``.
+"""

@@ -67,7 +67,7 @@ from strandline.transactions.conflicts import NameRow
 from strandline.transactions.holds import watermark_at
 from strandline.transactions.list_records import list_of, min_open_txn, seen_by_query
 from strandline.transactions.shared_writes import Round, SharedCall
-from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
+from strandline.transactions.tables import PART
 from strandline.transactions.transaction import (
     Heartbeat,
     Step,
@@ -111,7 +111,7 @@ class Transactions(TransactionEnds):
         name_row: NameRow = lambda *_: None,
         has_own_times: bool = False,
     ) -> None:
-        database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
+        database.ensure_schema(PART)
         super().__init__(
             database,
             clock,

@@ -17,7 +17,6 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.metastore.store import tables
 from strandline.metastore.store.notifications import COMMIT, WRITE
 from strandline.metastore.store.rows import (
     DataFile,
@@ -27,7 +26,7 @@ from strandline.metastore.store.rows import (
     TableParametersRow,
     new_parameters,
 )
-from strandline.metastore.store.upgrades import STEPS
+from strandline.metastore.store.upgrades import PART
 from strandline.model.places import Place
 from strandline.transactions import TransactionState, ValidWriteIdList
 from tests.metastore.dml import (
@@ -405,7 +404,7 @@ def test_the_tables_of_a_0_2_0_store_are_upgraded(dml: Dml) -> None:
         connection.exec_driver_sql(
             "UPDATE strandline_schema SET version = 1 WHERE part = 'metastore'"
         )
-    dml.database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
+    dml.database.ensure_schema(PART)
     moves = dml.store.partition_moves(FLIGHTS)
     assert moves.follow("p=a", 1) == ("p=a", None)
     (move,) = moves.follow("p=b", dropped)[1:]

@@ -31,8 +31,7 @@ from sqlalchemy import Connection
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable.update import ARGUMENTS, Arguments, Change
 from strandline.errors import CorruptData
-from strandline.metastore.store import tables
-from strandline.metastore.store.upgrades import STEPS
+from strandline.metastore.store import upgrades
 from strandline.sql import Counter, Database, Parameter, Query, change_each, first_row, take_time
 from strandline.wire import decode, nested_list, register
 from strandline.wire.codecs import TEXT, UINT, pair, sequence
@@ -184,7 +183,7 @@ class NotificationLog:
     """The log of one store. Safe for threads, and for several processes on one store."""
 
     def __init__(self, database: Database, clock: HybridClock) -> None:
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
+        database.ensure_schema(upgrades.PART)
         self._database = database
         self._clock = clock
 

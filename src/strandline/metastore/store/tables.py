@@ -14,16 +14,6 @@ from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData
 
 from strandline.sql.schema_versions import ROW_NUMBER, whole_row
 
-PART = "metastore"
-VERSION = 5
-"""Version 2, of release 0.2.1, added ``partition_move`` and indexes that find flipped bytes.
-
-Version 3, of release 0.3.0, added an index of tables by place, and ``unfinished_move``. Version 4,
-of release 0.4.0, added ``cleaned_table``. Version 5, of release 0.6.0, added the row id to
-``store_row_by_name`` and removed ``table_location_whole``. Since then, SQLite makes some keys
-INTEGER; a table that an older release made keeps its key.
-"""
-
 METADATA = MetaData()
 
 STORE_ROW = Table(

@@ -22,6 +22,7 @@ from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.tables import (
     CLEANED_TABLE,
+    METADATA,
     NOTIFICATION_SEQUENCE,
     PARTITION_MOVE,
     STORE_ROW,
@@ -31,7 +32,7 @@ from strandline.metastore.store.tables import (
 )
 from strandline.model.places import DROPPED
 from strandline.sql import run
-from strandline.sql.schema_versions import Step, add_indexes
+from strandline.sql.schema_versions import Part, add_indexes
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +118,21 @@ def _change_indexes(connection: Connection) -> None:
     add_indexes(connection, STORE_ROW)
 
 
-STEPS: Mapping[int, Step] = {
-    2: _add_partition_moves_and_indexes,
-    3: _find_places_and_unfinished_moves,
-    4: _add_cleaned_tables,
-    5: _change_indexes,
-}
-"""The upgrade step to each version of the tables."""
+PART = Part(
+    "metastore",
+    5,
+    METADATA,
+    {
+        2: _add_partition_moves_and_indexes,
+        3: _find_places_and_unfinished_moves,
+        4: _add_cleaned_tables,
+        5: _change_indexes,
+    },
+)
+"""Version 2, of release 0.2.1, added ``partition_move`` and indexes that find flipped bytes.
+
+Version 3, of release 0.3.0, added an index of tables by place, and ``unfinished_move``. Version 4,
+of release 0.4.0, added ``cleaned_table``. Version 5, of release 0.6.0, added the row id to
+``store_row_by_name`` and removed ``table_location_whole``. Since then, SQLite makes some keys
+INTEGER; a table that an older release made keeps its key.
+"""

@@ -64,10 +64,10 @@ def copy_rows(source: Database, target: Database) -> None:
     """
     with source.read() as connection:
         parts = schema_versions.versions_of(connection)
-    for part, (version, metadata) in PARTS.items():
-        if part in parts and part != schema_versions.BASE_PART:
-            target.ensure_schema(part, version, metadata)
-    tables = [t for part in sorted(parts) for t in PARTS[part][1].sorted_tables]
+    for part in PARTS.values():
+        if part.name in parts and part is not schema_versions.BASE:
+            target.ensure_schema(part)
+    tables = [t for part in sorted(parts) for t in PARTS[part].metadata.sorted_tables]
     with target.write() as into, source.read() as connection:
         _refuse_rows(into, name=target.name)
         for table in tables:
@@ -143,7 +143,7 @@ def refuse_used(database: Database) -> None:
 def _refuse_rows(connection: Connection, *, name: str) -> None:
     # If the database has no part yet, `open_database` refuses the tables of other programs.
     parts = schema_versions.versions_of(connection)
-    tables = [t for part in parts if part in PARTS for t in PARTS[part][1].sorted_tables]
+    tables = [t for part in parts if part in PARTS for t in PARTS[part].metadata.sorted_tables]
     rows = [table for table in tables if table.name not in _IN_EMPTY_STORES]
     if parts.keys() - PARTS.keys() or any(
         connection.execute(select(table).limit(1)).first() for table in rows
@@ -160,7 +160,7 @@ def clear(database: Database) -> None:
         parts = schema_versions.versions_of(connection)
     with database.write() as connection:
         for part in parts:
-            for table in PARTS[part][1].sorted_tables:
+            for table in PARTS[part].metadata.sorted_tables:
                 if table.name not in (SCHEMA.name, CLOCK.name):
                     database.allow_more_time(connection)
                     connection.execute(delete(table))
