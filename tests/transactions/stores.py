@@ -14,7 +14,7 @@ from strandline.errors import Fenced
 from strandline.sql import Query, open_database, stored_time
 from strandline.transactions import Transaction, Transactions, records
 from strandline.transactions.transaction import TransactionListener
-from strandline.transactions.transactions import DEFAULT_HISTORY_RETENTION_MS
+from strandline.transactions.transaction_ends import DEFAULT_HISTORY_RETENTION_MS
 from strandline.transactions.write_ids import ValidTxnList
 from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, new_table

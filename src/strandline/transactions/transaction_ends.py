@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from strandline.transactions.holds import Holds
 from strandline.transactions.locks import Locks
 from strandline.transactions.reserved_ids import ReservedIds
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
+from strandline.transactions.tables import PART
 from strandline.transactions.transaction import (
     Transaction,
     TransactionListener,
@@ -42,6 +44,8 @@ from strandline.transactions.transaction_reads import PATIENCE, TransactionReads
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_TIMEOUT_MS = 300_000
+DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
 _ABORTED_TOGETHER = 50
 """How many transactions one write aborts: other writers wait for it."""
 _MAX_UNWRITTEN = 10_000
@@ -57,7 +61,13 @@ class End:
 
 
 class TransactionEnds(TransactionReads):
-    """See the module. ``listeners`` take part in the end of each transaction that wrote."""
+    """See the module. ``listeners`` take part in the end of each transaction that wrote.
+
+    ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
+    every write transaction and raises if this process may no longer write. ``holds`` and ``locks``
+    are those of the same store. ``has_own_times`` says that the catalog is in another database,
+    which assigns the times of its versions.
+    """
 
     def __init__(
         self,
@@ -66,15 +76,24 @@ class TransactionEnds(TransactionReads):
         *,
         catalogs: CatalogView,
         guard: Callable[[Connection], None],
-        listeners: Iterable[TransactionListener],
-        name_row: NameRow,
-        timeout_ms: int,
-        monotonic: Callable[[], float],
-        retention_ms: Callable[[], int],
+        listeners: Iterable[TransactionListener] = (),
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        monotonic: Callable[[], float] = time.monotonic,
+        history_retention_ms: Callable[[], int] = lambda: DEFAULT_HISTORY_RETENTION_MS,
+        name_row: NameRow = lambda *_: None,
+        has_own_times: bool = False,
     ) -> None:
-        super().__init__(database, clock, catalogs=catalogs, guard=guard, retention_ms=retention_ms)
+        database.ensure_schema(PART)
+        super().__init__(
+            database, clock, catalogs=catalogs, guard=guard, retention_ms=history_retention_ms
+        )
+        self.has_own_times = has_own_times
         self.holds = Holds(
-            database, clock, guard=guard, history_retention_ms=retention_ms, monotonic=monotonic
+            database,
+            clock,
+            guard=guard,
+            history_retention_ms=history_retention_ms,
+            monotonic=monotonic,
         )
         self._writes = GuardedWrites(
             database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
@@ -89,6 +108,7 @@ class TransactionEnds(TransactionReads):
         self.locks = Locks(
             database, clock, guard=guard, heartbeats=self.heartbeats, timeout_ms=timeout_ms
         )
+        self._timeout_ms = timeout_ms
         self._listeners = tuple(listeners)
         self._first_of_listeners = [query for of in self._listeners for query in of.first_queries]
         self._name_row = name_row

@@ -37,13 +37,12 @@ and cannot answer for a past time); locks (others would have to wait for a write
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Connection
 
-from strandline.clock import HybridClock, Timestamp, milliseconds
+from strandline.clock import Timestamp, milliseconds
 from strandline.errors import (
     InvalidInput,
     LimitExceeded,
@@ -51,28 +50,15 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.sql import (
-    Database,
-    Query,
-    Row,
-    present_time,
-    run,
-    run_at_commit,
-    take_time,
-    take_time_query,
-)
+from strandline.sql import Query, Row, present_time, run, run_at_commit, take_time, take_time_query
 from strandline.transactions import records
-from strandline.transactions.catalog_view import CatalogView
-from strandline.transactions.conflicts import NameRow
 from strandline.transactions.holds import watermark_at
 from strandline.transactions.list_records import list_of, min_open_txn, seen_by_query
 from strandline.transactions.shared_writes import Round, SharedCall
-from strandline.transactions.tables import PART
 from strandline.transactions.transaction import (
     Heartbeat,
     Step,
     Transaction,
-    TransactionListener,
     TransactionStatistics,
     refuse_long_texts,
     require_owner,
@@ -80,8 +66,6 @@ from strandline.transactions.transaction import (
 from strandline.transactions.transaction_ends import TransactionEnds
 from strandline.transactions.transaction_reads import PATIENCE
 
-DEFAULT_TIMEOUT_MS = 300_000
-DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
 MAX_BATCH = 1_000
 """The maximum number of transactions that one call begins, or allocates write ids for."""
 MAX_OPEN = 100_000
@@ -89,43 +73,10 @@ MAX_OPEN = 100_000
 
 
 class Transactions(TransactionEnds):
-    """The transactions of one store. Safe for threads, and for several processes on one store.
+    """The transactions of one store. Safe for threads, and for several processes on one store."""
 
-    ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
-    every write transaction and raises if this process may no longer write. ``holds`` and ``locks``
-    are those of the same store. ``has_own_times`` says that the catalog is in another database,
-    which assigns the times of its versions.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        clock: HybridClock,
-        *,
-        catalogs: CatalogView,
-        guard: Callable[[Connection], None],
-        listeners: Iterable[TransactionListener] = (),
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        monotonic: Callable[[], float] = time.monotonic,
-        history_retention_ms: Callable[[], int] = lambda: DEFAULT_HISTORY_RETENTION_MS,
-        name_row: NameRow = lambda *_: None,
-        has_own_times: bool = False,
-    ) -> None:
-        database.ensure_schema(PART)
-        super().__init__(
-            database,
-            clock,
-            catalogs=catalogs,
-            guard=guard,
-            listeners=listeners,
-            name_row=name_row,
-            timeout_ms=timeout_ms,
-            monotonic=monotonic,
-            retention_ms=history_retention_ms,
-        )
-        self.has_own_times = has_own_times
-        self._timeout_ms = timeout_ms
-        self._uncounted = 0
+    _uncounted = 0
+    """How many begins are left until `_require_room` counts again."""
 
     # -- the life of a transaction
 
