@@ -26,7 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
-from strandline.metastore.store.warehouse import make_folders, sync_folder
+from strandline.files import sync_folder
+from strandline.metastore.store.warehouse import make_folders
 from strandline.node import place
 from strandline.node.address import DATABASE_FILE
 from strandline.node.place import RecordedPlace

@@ -34,7 +34,7 @@ from pathlib import Path
 from zlib import crc32
 
 from strandline.errors import CorruptData, IncompatibleFormat
-from strandline.ownership import give_to_owner
+from strandline.files import give_to_owner
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ import pytest
 from strandline.catalog import Command
 from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
 from strandline.errors import Unavailable
+from strandline.files import sync_folder
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.folder_turns import MAX_EFFECTS, Turn
 from strandline.metastore.store.table_places import TablePlaces, put_places
@@ -318,7 +319,7 @@ def test_moves_of_many_folders_share_a_sql_transaction(
     node.ddl(*(create(node, name) for name in names))
     version = node.ddl(DropSchema(name="nyc", cascade=True), project=False)
     steps: list[str] = []
-    sync, move = warehouse.sync_folder, node.log.move_projection
+    sync, move = sync_folder, node.log.move_projection
 
     def noted_sync(folder: Path) -> None:
         steps.append(folder.name)

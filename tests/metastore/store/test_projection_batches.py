@@ -17,6 +17,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, RenameTab
 from strandline.catalog.verbs import FolderEffect
 from strandline.durable.update import Entry
 from strandline.errors import DeadlineExceeded, Unavailable, UnknownOutcome
+from strandline.files import sync_folder
 from strandline.metastore.store import projection, warehouse
 from strandline.metastore.store.folder_effects import folder_effect
 from strandline.metastore.store.projection import Projector
@@ -68,7 +69,7 @@ def test_waiting_callers_share_one_batch_and_one_sync_of_each_folder(
     node: Node, slow_batch: SlowBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    sync = warehouse.sync_folder
+    sync = sync_folder
 
     def noted(folder: Path) -> None:
         synced.append(folder)

@@ -29,6 +29,7 @@ from strandline.catalog.group_commit import GroupCommit
 from strandline.config import Settings
 from strandline.errors import AlreadyExists, Unavailable, UnknownOutcome
 from strandline.fencing import FenceToken
+from strandline.files import sync_folder
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.folder_turns import Turn
 from strandline.model.descriptors import TableKind
@@ -228,7 +229,7 @@ def test_a_version_is_committed_after_its_folders_are_synced(
     in_folder: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    sync, commit = warehouse.sync_folder, SqliteDatabase._commit
+    sync, commit = sync_folder, SqliteDatabase._commit
 
     def noted_sync(folder: Path) -> None:
         sync(folder)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
+from strandline.files import sync_folder
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.warehouse import (
     FolderRefused,
@@ -124,7 +125,7 @@ def test_a_move_is_synced_before_it_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    rename, sync = os.rename, warehouse.sync_folder
+    rename, sync = os.rename, sync_folder
 
     def noted_rename(source: Path, target: Path) -> None:
         rename(source, target)

@@ -18,7 +18,6 @@ region come from the environment (``AWS_…``), as for every program that uses S
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import stat
@@ -32,7 +31,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from strandline.errors import InvalidInput, Unavailable
-from strandline.ownership import give_folder_to_owner, give_to_owner
+from strandline.files import give_folder_to_owner, give_to_owner, sync_folder, try_lock
 
 MAX_NAME = 200
 """The maximum length of a file name in bytes; file systems allow 255."""
@@ -117,7 +116,7 @@ class FileBlob(Blob):
                 raise
             finally:
                 os.close(descriptor)
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
 
     def _is_there(self) -> bool:
         """Whether the folder exists. Raises `Unavailable` if it is gone."""
@@ -137,7 +136,7 @@ class FileBlob(Blob):
             self._folder.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
             give_folder_to_owner(self._folder)
         for folder in self._folder.absolute().parents:
-            _sync_folder(folder)
+            sync_folder(folder)
         self._unfinished.mkdir(mode=self._folder_mode, exist_ok=True)
         give_folder_to_owner(self._unfinished)
 
@@ -148,7 +147,7 @@ class FileBlob(Blob):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
             try:
                 give_to_owner(descriptor, of=self._folder)
-                if _locked(descriptor) and os.fstat(descriptor).st_nlink:
+                if try_lock(descriptor) and os.fstat(descriptor).st_nlink:
                     return descriptor, path
             except BaseException:
                 os.close(descriptor)
@@ -158,7 +157,7 @@ class FileBlob(Blob):
     def delete(self, key: str) -> None:
         with self._errors("removed"), suppress(FileNotFoundError):
             self._path(key).unlink()
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         with self._errors("listed"), suppress(FileNotFoundError):
@@ -174,7 +173,7 @@ class FileBlob(Blob):
                 with suppress(FileNotFoundError):
                     descriptor = os.open(entry.path, os.O_WRONLY)
                     try:
-                        if _locked(descriptor):
+                        if try_lock(descriptor):
                             os.unlink(entry.path)
                             removed += 1
                     finally:
@@ -198,27 +197,6 @@ class FileBlob(Blob):
                 f"a file below {self._folder} cannot be {what}: {error.strerror or error}; try "
                 "again when the disk works and has free space"
             ) from error
-
-
-def _locked(descriptor: int) -> bool:
-    """Whether this process could lock the file."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:
-        os.sync()  # the folder cannot be opened for reading, so sync everything
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def blobs_in(folder: Path) -> FileBlob:

@@ -28,8 +28,8 @@ from enum import Enum
 from pathlib import Path
 
 from strandline.errors import InvalidInput, StrandlineError, Unavailable, UnsupportedOperation
+from strandline.files import give_folder_to_owner, sync_folder
 from strandline.model.places import Place
-from strandline.ownership import give_folder_to_owner
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +100,8 @@ class Unsynced:
         for folder in self._folders:
             try:
                 sync_folder(Path(folder))
+            except (FileNotFoundError, NotADirectoryError):
+                pass  # it was removed meanwhile, with its contents
             except OSError as error:
                 raise Unavailable(
                     f"could not sync the folder {folder} to disk: {_reason(error)}; check the "
@@ -384,21 +386,6 @@ def _note(unsynced: Unsynced | None, folders: Iterable[str]) -> None:
     now.add(folders)
     if unsynced is None:
         now.sync()
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync the entries of a folder to disk, unless it is gone."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:
-        os.sync()  # a folder that cannot be opened is synced with everything else
-        return
-    except (FileNotFoundError, NotADirectoryError):
-        return  # it was removed meanwhile, with its contents
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error: OSError) -> str:

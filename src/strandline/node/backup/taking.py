@@ -31,7 +31,6 @@ name files that were added in between and are not in the backup).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import stat
@@ -47,7 +46,7 @@ from strandline import __version__
 from strandline.clock import HybridClock, format_timestamp
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.errors import AlreadyExists, InvalidInput
-from strandline.metastore.store.warehouse import sync_folder
+from strandline.files import sync_folder, try_lock
 from strandline.node.address import DATABASE_FILE
 from strandline.node.backup.archive import ArchiveWriter
 from strandline.node.backup.database_copy import copy_database
@@ -140,13 +139,14 @@ def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
                 "another file"
             )
         # Another backup may have finished since: then the opened file is its archive.
-        if not _locks(written) or not os.path.samestat(os.fstat(written.fileno()), path.stat()):
+        descriptor = written.fileno()
+        if not try_lock(descriptor) or not os.path.samestat(os.fstat(descriptor), path.stat()):
             raise AlreadyExists(
                 f"another backup to {target} is running; wait for it, or name another file"
             )
         try:
-            os.fchmod(written.fileno(), mode)  # overrides umask and an earlier backup's mode
-            os.ftruncate(written.fileno(), 0)
+            os.fchmod(descriptor, mode)  # overrides umask and an earlier backup's mode
+            os.ftruncate(descriptor, 0)
             yield written
             _refuse_file(target)
             os.rename(path, target)
@@ -154,14 +154,6 @@ def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
             path.unlink(missing_ok=True)
             raise
     sync_folder(target.parent)
-
-
-def _locks(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _copy_catalog(node: Node, work: Path, *, mode: int) -> Manifest:

@@ -1,4 +1,4 @@
-"""Who owns what root makes in the folder of another user.
+"""Files and folders: their owner, their lock, and whether they are on disk.
 
 A command that root runs on a store must not leave anything that the nodes, which run as the owner
 of the store, cannot read or change. SQLite gives its log to the owner of the database. All other
@@ -7,6 +7,7 @@ files and folders are given to the owner of the folder that they are made in.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -29,3 +30,25 @@ def give_folder_to_owner(folder: str | Path) -> None:
             give_to_owner(descriptor, of=os.path.dirname(folder))
         finally:
             os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock a file until it is closed. Returns False if another process has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the entries of a folder to disk."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        os.sync()  # a folder that cannot be opened is synced with everything else
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
