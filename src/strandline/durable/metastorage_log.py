@@ -50,6 +50,7 @@ from strandline.durable.log import (
     refuse_absent,
     refuse_lasting,
     refuse_other_token,
+    refuse_unreadable,
     trimmed_away,
 )
 from strandline.durable.rows import REMEDY
@@ -319,17 +320,12 @@ class MetastorageLog(UpdateLog):
         Returns if one of them was appended or trimmed since ``pairs`` were read.
         """
         frontier = self._read_frontier()
-        if start <= frontier.since:
-            raise trimmed_away(start, since=frontier.since)
+        refuse_unreadable(start, end, since=frontier.since, upper=frontier.upper)
         present = {int(pair.key.removeprefix(UPDATE)) for pair in pairs}
         missing = sorted(set(range(start, end)) - present)
         if not missing:
             raise CorruptData(
                 f"version {start} of the log is a snapshot where an update was expected"
-            )
-        if missing[0] >= frontier.upper:
-            raise VersionNotFound(
-                f"version {missing[0]} is not in the log; the latest is {frontier.upper - 1}"
             )
         is_there = self._store.get(update_key(missing[0])) is not None
         if is_there or self._read_frontier().since > frontier.since:
