@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.events import AppliedVersion, CatalogReset, Listener, Listeners, OnReset
+from strandline.catalog.events import AppliedVersion, Listener, Listeners, OnReset
 from strandline.catalog.history import AwaitedVersions, History
 from strandline.catalog.set_back import SetBackCheck
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, system_elapsed
@@ -395,11 +395,11 @@ class CatalogApplier:
         logger.warning(
             "another node fenced this node at %s; it has now joined %s", lost_token, state.token
         )
-        before, history = self._history.latest, self._recovered(state)
+        history = self._recovered(state)
         self._state = state
         self._keep_only(history)
         self._joined_anew += 1
-        self._listeners.call(CatalogReset(before, history.latest))
+        self._listeners.call(history.latest)
 
     @property
     def set_back(self) -> Future[str]:
@@ -445,15 +445,14 @@ class CatalogApplier:
             self._awaited.end(Stopping.of_node())
 
     def _apply_some(self) -> None:
-        latest = self._history.latest
         try:
-            updates = self._state.updates_after(latest)
+            updates = self._state.updates_after(self._history.latest)
         except TrimmedAway as error:
             # The catalog is complete, but the listeners never see the versions in between.
             logger.info("%s", error)
             self._keep_only(History(self._activated(self._state.start())))
             self._log_time.move_past(self._time_in_log(self._history.latest))
-            self._listeners.call(CatalogReset(latest, self._history.latest))
+            self._listeners.call(self._history.latest)
             return
         for applied in updates:
             if applied.version > self._history.latest.version:  # else a listener's read did

@@ -34,22 +34,14 @@ class AppliedVersion:
     catalog: Catalog
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogReset:
-    """The versions between ``before`` and ``catalog`` were trimmed before this node applied them.
-
-    A listener that follows the catalog version by version has to read ``catalog`` as a whole.
-    """
-
-    before: Catalog
-    catalog: Catalog
-
-
 Listener = Callable[[AppliedVersion], None]
 """Called for each applied version, in order; the next version waits until all have returned."""
 
 OnReset = Callable[[Catalog], None]
-"""Called if a `Listener` missed versions, with the catalog to begin again from."""
+"""Called if a `Listener` missed versions, which were trimmed before this node applied them.
+
+A listener that follows the catalog version by version has to read this one as a whole.
+"""
 
 
 class Listeners:
@@ -61,7 +53,7 @@ class Listeners:
 
     def __init__(self) -> None:
         self._listeners: list[tuple[Listener, OnReset | None]] = []
-        self._pending: deque[AppliedVersion | CatalogReset] = deque()
+        self._pending: deque[AppliedVersion | Catalog] = deque()
         self._caller: int | None = None
         self.failures = 0
 
@@ -74,8 +66,11 @@ class Listeners:
         """Call ``listener`` for each version from now on, or ``on_reset`` if it missed some."""
         self._listeners.append((listener, on_reset))
 
-    def call(self, *versions: AppliedVersion | CatalogReset) -> None:
-        """Call the listeners for ``versions``, after those pending. Logs and counts failures."""
+    def call(self, *versions: AppliedVersion | Catalog) -> None:
+        """Call the listeners for ``versions``, after those pending. Logs and counts failures.
+
+        A catalog is one that the listeners have to begin again from.
+        """
         self._pending += versions
         if self.calling:
             return
@@ -90,16 +85,17 @@ class Listeners:
         """Whether the calling thread is inside a listener."""
         return self._caller == threading.get_ident()
 
-    def _call_each(self, version: AppliedVersion | CatalogReset) -> None:
+    def _call_each(self, version: AppliedVersion | Catalog) -> None:
+        catalog = version.catalog if isinstance(version, AppliedVersion) else version
         for listener, on_reset in self._listeners:
             try:
                 if isinstance(version, AppliedVersion):
                     listener(version)
                 elif on_reset is not None:
-                    on_reset(version.catalog)
+                    on_reset(catalog)
             except Exception:
                 self.failures += 1
-                logger.exception("a listener failed at catalog version %d", version.catalog.version)
+                logger.exception("a listener failed at catalog version %d", catalog.version)
 
 
 @dataclass(frozen=True, slots=True)
