@@ -208,7 +208,7 @@ def test_a_heartbeat_for_no_open_transaction_leaves_nothing_to_store(
     unstored.transactions.commit(ended)
     unstored.transactions.heartbeat([])
     unstored.transactions.heartbeat([ended, 777])
-    assert unstored.transactions.heartbeats.statistics().unstored == 0
+    assert unstored.transactions.statistics().unstored_heartbeats == 0
     assert unstored.transactions.heartbeats._oldest is None
 
 

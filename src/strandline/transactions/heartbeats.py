@@ -33,7 +33,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
 
 from sqlalchemy import Connection
@@ -59,14 +58,6 @@ _STORE_TXN = (
     f" AND state = {TransactionState.OPEN.value} AND last_heartbeat < ?"
 )
 _STORE_LOCK = "UPDATE lock_request SET last_heartbeat = ? WHERE lock_id = ? AND last_heartbeat < ?"
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatStatistics:
-    """``noted`` counts notes since the start, ``unstored`` those that are still only in memory."""
-
-    noted: int
-    unstored: int
 
 
 Notes = dict[int, int]
@@ -166,11 +157,10 @@ class Heartbeats:
                     _write(connection, _STORE_LOCK, locks)
                 self._forget(txns, locks, began)
 
-    def statistics(self) -> HeartbeatStatistics:
-        """Counts of the notes of this process."""
+    def counts(self) -> tuple[int, int]:
+        """The number of notes since the start, and of those that are still only in memory."""
         with self._changed:
-            unstored = len(self._txns) + len(self._locks)
-            return HeartbeatStatistics(self._notes, unstored)
+            return self._notes, len(self._txns) + len(self._locks)
 
     def write_txns(self, connection: Connection, txn_ids: Iterable[int]) -> None:
         """Store the notes of these transactions, if any, in a write of the caller."""

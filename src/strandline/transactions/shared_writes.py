@@ -43,7 +43,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
@@ -203,15 +202,6 @@ class _SeveralCatalogs(Exception):
     """A version of the catalog becomes active between the times of a round."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedStatistics:
-    """The calls and rounds since the start, and the calls that wait for a round now."""
-
-    calls: int
-    rounds: int
-    waiting: int
-
-
 class SharedWrites:
     """See the module. Safe for threads."""
 
@@ -262,10 +252,10 @@ class SharedWrites:
                     self._wake()
         return call.result()
 
-    def statistics(self) -> SharedStatistics:
-        """What was done since the start, and what waits now."""
+    def counts(self) -> tuple[int, int, int]:
+        """The calls and rounds since the start, and the calls that wait for a round now."""
         with self._lock:
-            return SharedStatistics(self._calls, self._rounds, len(self._waiting))
+            return self._calls, self._rounds, len(self._waiting)
 
     def submit(self, call: SharedCall[T], ended: Callable[[], object]) -> None:
         """Queue ``call``; ``ended`` is called in another thread when its result is available.

@@ -313,7 +313,8 @@ class Transactions(TransactionEnds):
             lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
         with self._counting:
             counts = self._counts.copy()
-        heartbeats, shared = self.heartbeats.statistics(), self._shared.statistics()
+        heartbeats, unstored = self.heartbeats.counts()
+        shared_calls, rounds, waiting_calls = self._shared.counts()
         return TransactionStatistics(
             begun=counts["begun"],
             committed=counts["committed"],
@@ -321,11 +322,11 @@ class Transactions(TransactionEnds):
             conflicts=counts["conflicts"],
             expired=counts["expired"],
             behind=counts["behind"],
-            heartbeats=heartbeats.noted,
-            unstored_heartbeats=heartbeats.unstored,
-            shared_calls=shared.calls,
-            rounds=shared.rounds,
-            waiting_calls=shared.waiting,
+            heartbeats=heartbeats,
+            unstored_heartbeats=unstored,
+            shared_calls=shared_calls,
+            rounds=rounds,
+            waiting_calls=waiting_calls,
             open=count,
             oldest_begin=oldest,
             min_open_txn=min_open,
