@@ -19,7 +19,6 @@ from strandline.catalog.events import AppliedVersion
 from strandline.clock import milliseconds
 from strandline.config import Settings
 from strandline.errors import CorruptData, ObjectNotFound, Unavailable, UnknownOutcome
-from strandline.metastorage import Metastorage
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring
@@ -344,9 +343,9 @@ def test_metrics_count_the_watches_of_etcd_and_the_calls_that_share_writes(
     with Node.open(store.address, settings=store.settings) as node:
         session = node.session(user="ann")
         session.begin()
-        store_part = node.parts["metastorage"]
-        assert isinstance(store_part, Metastorage)
-        while not store_part.statistics().watches:  # the follower begins it
+        metastorage = node._opened_store.catalog_log.metastorage
+        assert metastorage is not None
+        while not metastorage.statistics().watches:  # the follower begins it
             pass
         with serving(monitored(node)) as url:
             values = samples(httpx.get(f"{url}/metrics", trust_env=False).text)
@@ -369,7 +368,7 @@ def test_statistics_have_null_for_a_part_that_cannot_be_read(
 
 def test_every_metric_has_a_value_on_the_page(node: Node) -> None:
     counts: dict[str, object | None] = {
-        name: part.statistics() for name, part in node.parts.items()
+        name: statistics() for name, statistics in node.statistics.items()
     }
     values = samples(metrics_text(counts, CallLog().statistics()))
     names = {name for name, _ in values}

@@ -395,7 +395,7 @@ def test_a_node_cleans_aborted_transactions_of_its_own_and_of_earlier_processes(
 
 def test_a_node_repeats_its_background_work(tmp_path: Path) -> None:
     with Node.open(tmp_path / "s", keeps_cache=True) as node:
-        chores = node.parts["chores"].statistics()
+        chores = node.statistics["chores"]()
     assert isinstance(chores, ChoreStatistics)
     assert chores.failures.keys() == {
         "looking for timed-out transactions",

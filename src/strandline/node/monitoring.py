@@ -33,7 +33,7 @@ from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.workers import Workers
 from strandline.node.health import Problem
 from strandline.node.metrics import METRICS_TYPE, metrics_text
-from strandline.node.node import Counted, Lag
+from strandline.node.node import LagStatistics
 
 DEADLINE = 2.0
 """Seconds after which a health check counts as failed, and a request for a page fails."""
@@ -62,7 +62,8 @@ class Health:
 class Monitoring:
     """The pages of one node, by path.
 
-    ``check_health`` returns the problems of the node. ``parts`` are the parts with statistics.
+    ``check_health`` returns the problems of the node. ``statistics`` are the functions that return
+    those of its parts, by name.
     """
 
     PAGES: Mapping[str, str] = {
@@ -79,12 +80,12 @@ class Monitoring:
         self,
         catalogs: CatalogManager,
         check_health: Callable[[], Sequence[Problem]],
-        parts: Mapping[str, Counted],
+        statistics: Mapping[str, Callable[[], object]],
         calls: CallLog,
     ) -> None:
         self._catalogs = catalogs
         self._check_health = check_health
-        self._parts = {"log": Lag(catalogs.lag), **parts}
+        self._of_parts = {"log": lambda: LagStatistics(catalogs.lag()), **statistics}
         self._calls = calls
         self._workers = Workers(threads=_THREADS, max_calls=_MAX_WAITING)
 
@@ -93,9 +94,9 @@ class Monitoring:
         """The function that answers each path."""
         return {path: getattr(self, method) for path, method in self.PAGES.items()}
 
-    def add(self, name: str, part: Counted) -> None:
-        """Also show the statistics of ``part``, under ``name``."""
-        self._parts[name] = part
+    def add(self, name: str, statistics: Callable[[], object]) -> None:
+        """Also show the ``statistics`` of a part, under its ``name``."""
+        self._of_parts[name] = statistics
 
     async def live(self) -> Answer:
         """Answer 200, which shows that the process is alive."""
@@ -167,9 +168,9 @@ class Monitoring:
         While the store is unavailable or damaged, those of the other parts are needed even more.
         """
         counts: dict[str, object | None] = {}
-        for name, part in self._parts.items():
+        for name, statistics in self._of_parts.items():
             try:
-                counts[name] = part.statistics()
+                counts[name] = statistics()
             except StrandlineError:
                 counts[name] = None
         return counts

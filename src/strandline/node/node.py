@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Protocol
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.applier import Announce
@@ -75,27 +74,11 @@ WRITING_CACHE = "writing the cache file"
 NOTING_MARK = "recording the time of the database in etcd"
 
 
-class Counted(Protocol):
-    """A part of a node that has statistics. Any thread may call `statistics`."""
-
-    def statistics(self) -> object: ...
-
-
 @dataclass(frozen=True, slots=True)
 class LagStatistics:
     """How many events or versions of a log the memory of this node does not reflect yet."""
 
     lag: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """A follower of a log, as a part with statistics."""
-
-    behind: Callable[[], int]
-
-    def statistics(self) -> LagStatistics:
-        return LagStatistics(self.behind())
 
 
 class Node:
@@ -457,19 +440,22 @@ class Node:
         return LocalSession(self.metastore, user=user, host=host)
 
     @property
-    def parts(self) -> Mapping[str, Counted]:
-        """The parts of this node that have statistics, by name."""
+    def statistics(self) -> Mapping[str, Callable[[], object]]:
+        """The functions that return the statistics of the parts of this node, by name.
+
+        Any thread may call them.
+        """
         metastorage = self._opened_store.catalog_log.metastorage
         return {
-            **({} if metastorage is None else {"metastorage": metastorage}),
-            "catalog": self.catalogs,
-            "transactions": self.transactions,
-            "projection": self.projector,
-            "store": self.store,
-            "follower": Lag(self.store.lag),
-            "cleaner": self.cleaner,
-            "chores": self._chores,
-            "database": self.database,
+            **({} if metastorage is None else {"metastorage": metastorage.statistics}),
+            "catalog": self.catalogs.statistics,
+            "transactions": self.transactions.statistics,
+            "projection": self.projector.statistics,
+            "store": self.store.statistics,
+            "follower": lambda: LagStatistics(self.store.lag()),
+            "cleaner": self.cleaner.statistics,
+            "chores": self._chores.statistics,
+            "database": self.database.statistics,
         }
 
     def stop_waiting(self) -> None:

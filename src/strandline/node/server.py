@@ -161,15 +161,15 @@ async def _serve(
     thrift = ThriftServer(service.dispatcher, calls=calls, settings=served)
     await thrift.start(listening=thrift_socket, security=security)
     connections = HttpConnections(max_connections=min(max_connections, MAX_CONNECTIONS))
-    parts = {
-        **node.parts,
-        "workers": workers,
-        "children": children,
-        "connections": connections,
-        "thrift": thrift,
-        "hive": service,
+    statistics = {
+        **node.statistics,
+        "workers": workers.statistics,
+        "children": children.statistics,
+        "connections": connections.statistics,
+        "thrift": thrift.statistics,
+        "hive": service.statistics,
     }
-    monitoring = Monitoring(catalogs, node.health.report, parts, calls)
+    monitoring = Monitoring(catalogs, node.health.report, statistics, calls)
     application = HttpApplication(
         node.metastore,
         workers=workers,
@@ -179,7 +179,7 @@ async def _serve(
         hosts=(settings.host, *settings.allowed_hosts),
         pages=monitoring.pages,
     )
-    monitoring.add("http", application)
+    monitoring.add("http", application.statistics)
     http = _HttpServer(_uvicorn_config(application, connections), security)
     serving = asyncio.create_task(http.serve(sockets=[http_socket]))
     scheme = "http" if security is None else "https"

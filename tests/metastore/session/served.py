@@ -77,13 +77,12 @@ def monitored(
 ) -> HttpApplication:
     """Return the application for a node, with its monitoring pages."""
     workers, calls = workers or Workers(), CallLog(NEVER_SLOW_MS)
-    shown = Monitoring(
-        node.catalogs, check_health or node.health.report, {**node.parts, "workers": workers}, calls
-    )
+    statistics = {**node.statistics, "workers": workers.statistics}
+    shown = Monitoring(node.catalogs, check_health or node.health.report, statistics, calls)
     application = HttpApplication(
         node.metastore, workers=workers, calls=calls, pages=shown.pages, **options
     )
-    shown.add("http", application)
+    shown.add("http", application.statistics)
     return application
 
 

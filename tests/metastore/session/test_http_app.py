@@ -667,7 +667,7 @@ def test_health_shows_the_release_and_the_versions(node: Node, client: httpx.Cli
 
 def test_statistics_have_every_part(node: Node, client: httpx.Client) -> None:
     before = client.get("statistics").json()
-    assert before.keys() == {"log", *node.parts, "workers", "http"}
+    assert before.keys() == {"log", *node.statistics, "workers", "http"}
     client.post("begin", json={})
     client.post("nothing", json={})
     client.post("transaction", json={})
