@@ -20,7 +20,7 @@ from strandline.metastore.off_loop import off_loop
 from strandline.metastore.reader import Reader
 from strandline.metastore.store import row_queries
 from strandline.metastore.store.notifications import COMMIT, NewEvent, Notification, NotificationLog
-from strandline.node.membership import Guard
+from strandline.node import Node
 from strandline.transactions import Transaction, records, transaction_ends
 from strandline.transactions.holds import Holds
 from tests.metastore.cache.cache_faults import ComparesMarks, ShowsBeforeCommit
@@ -72,7 +72,7 @@ def a_removal_row_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def the_token_not_compared_in_sql(patch: pytest.MonkeyPatch) -> None:
     """Writes of rows do not check the fence."""
-    patch.setattr(Guard, "__call__", lambda *_: None)
+    patch.setattr(Node, "_guard", lambda *_: None)
 
 
 def a_snapshot_waits(patch: pytest.MonkeyPatch) -> None:

@@ -273,18 +273,3 @@ def join_newer_epoch(
         )
     _agree(database, state)
     return state
-
-
-class Guard:
-    """The fence check of every transaction that writes rows."""
-
-    def __init__(self, environment: str, token: Callable[[], FenceToken]) -> None:
-        self._environment = environment
-        self._token = token
-
-    def __call__(self, connection: Connection) -> None:
-        """Raise `Fenced` or `WrongEnvironment` if this node may not write.
-
-        The transaction is then rolled back.
-        """
-        FenceRow.check(connection, environment=self._environment, token=self._token())

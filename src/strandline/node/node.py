@@ -16,6 +16,8 @@ from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 
+from sqlalchemy import Connection
+
 from strandline.catalog import CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.system_views.synchronization import synchronize_system_views
@@ -43,7 +45,6 @@ from strandline.node.database_mark import NOTE_SECONDS
 from strandline.node.health import NodeHealth
 from strandline.node.inspection import StoreInspection
 from strandline.node.membership import (
-    Guard,
     half_raised,
     join_newer_epoch,
     join_or_create,
@@ -52,7 +53,7 @@ from strandline.node.membership import (
 )
 from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.settings import shown_settings
-from strandline.sql import check_time
+from strandline.sql import FenceRow, check_time
 from strandline.transactions import Transactions
 
 logger = logging.getLogger(__name__)
@@ -117,14 +118,13 @@ class Node:
             deploy_generation=settings.deploy_generation,
             require_log=store.catalog_log.require_log,
         )
-        environment = state.environment or ""
-        store.claim(environment)
+        self._environment = state.environment or ""
+        store.claim(self._environment)
         self.replaced: Future[str] = Future()
         self._half_raised: FenceToken | None = None
         self.catalogs = CatalogManager(
             state, store.clock, join_anew=self._join_anew, announce=announce
         )
-        self._guard = Guard(environment, lambda: self.catalogs.token)
         self.configuration = EffectiveConfiguration(
             self.catalogs.latest_catalog, settings, staleness_ms=store.staleness_ms
         )
@@ -136,7 +136,7 @@ class Node:
         self.store = self._new_cache(memory_bytes=settings.cache_bytes if caches else 0)
         self.cleaner = self._new_cleaner()
         self.metastore = self._new_metastore(origins)
-        self.health = self._new_health(environment)
+        self.health = self._new_health()
         store.watch()
         self._chores = chores = Chores()
         self.storage = StorageRecorder(
@@ -224,9 +224,9 @@ class Node:
             snapshot_hold_ms=self.settings.snapshot_hold_ms,
         )
 
-    def _new_health(self, environment: str) -> NodeHealth:
+    def _new_health(self) -> NodeHealth:
         health = NodeHealth()
-        for name, check in self._opened_store.checks(environment):
+        for name, check in self._opened_store.checks(self._environment):
             health.add(name, check)
         health.add("catalog head", self.catalogs.check_head)
         health.add(
@@ -365,9 +365,8 @@ class Node:
 
     def _load_cache(self) -> None:
         folder, settings = self.address.folder, self.settings
-        environment = self.catalogs.state.environment or ""
         if settings.cache_folder:
-            path = Path(settings.cache_folder) / f"{environment}.cache"
+            path = Path(settings.cache_folder) / f"{self._environment}.cache"
         elif folder is not None:
             path = folder / CACHE_FILE
         else:
@@ -378,7 +377,7 @@ class Node:
             path,
             self.store,
             notifications=self.notifications,
-            environment=environment,
+            environment=self._environment,
             token=lambda: self.catalogs.token,
             memory_bytes=settings.cache_bytes,
             mode=settings.folder_mode & 0o666,
@@ -426,6 +425,13 @@ class Node:
     def _longest_lag(self) -> float:
         """How many seconds the memory of a healthy node may lag behind the logs."""
         return self.configuration.metadata_staleness() + LAG_SECONDS
+
+    def _guard(self, connection: Connection) -> None:
+        """Raise `Fenced` or `WrongEnvironment` if this node may not write rows.
+
+        Every transaction that writes rows calls it, and is then rolled back.
+        """
+        FenceRow.check(connection, environment=self._environment, token=self.catalogs.token)
 
     def _check_fence(self) -> None:
         with self.database.read() as connection:
