@@ -57,12 +57,12 @@ def answers(
 def answers_of_hive(folder: Path) -> dict[int, Answer]:
     """The answers of Spark on Hive's metastore; both run in ``folder``."""
     with hive_metastore(folder) as port:
-        _make_sql_tables(port)
+        make_sql_tables(port)
         with SparkProcess(f"thrift://127.0.0.1:{port}", warehouse(folder)) as spark:
             return answers(spark, warehouse(folder))
 
 
-def _make_sql_tables(port: int) -> None:
+def make_sql_tables(port: int) -> None:
     """Make Hive's metastore create its SQL tables, which it otherwise does when they are needed.
 
     With the several connections of Spark, it would then wait for itself for ever. So a client with
