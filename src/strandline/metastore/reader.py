@@ -293,6 +293,9 @@ class Reader:
         table_ids = [table.descriptor.id for table in tables.values()]
         if txn_id is None:
             write_ids = transactions.write_ids_as_of(table_ids, moment)
+            if at != PRESENT:
+                # Memory may still have files that another process has cleaned.
+                self.metastore.store.sql_store.require_kept(write_ids)
         else:
             write_ids = {
                 table_id: transactions.write_ids(table_id, txn_id=txn_id) for table_id in table_ids

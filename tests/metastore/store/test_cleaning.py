@@ -23,6 +23,7 @@ from strandline.cli import main
 from strandline.clock import system_wall_clock
 from strandline.config import Settings
 from strandline.errors import CorruptData, Fenced, VersionNotFound
+from strandline.metastore.interface import AsOf
 from strandline.metastore.store import cleaned_files, cleaning, removed_rows
 from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.file_scans import data_path
@@ -485,6 +486,25 @@ def test_a_cache_that_lags_behind_loads_a_cleaned_table_again(in_folder: Lake) -
             behind.store.rows(table, RowKind.DATA_FILE, write_ids=between)
         rows = behind.store.rows(table, RowKind.DATA_FILE, write_ids=lake.write_ids(table))
         assert [row.name for row in rows] == [kept]
+
+
+def test_a_snapshot_of_which_another_process_cleaned_files_is_refused_though_memory_has_them(
+    lake: Lake,
+) -> None:
+    table = lake.create()
+    gone = lake.write(table)
+    before = lake.session.open(["default.t"])
+    lake.remove(table, gone)
+    after = lake.session.open(["default.t"])
+    with Node.open(lake.address, settings=SETTINGS) as other:
+        session = other.session(user="bob")
+        session.files(table, after.write_ids[table])
+        assert other.store.cached_tables() == [table]
+        lake.wait()
+        lake.clean()
+        with pytest.raises(VersionNotFound, match="have been cleaned, and this snapshot is older"):
+            session.open(["default.t"], at=AsOf(time=before.time))
+        assert session.open(["default.t"], at=AsOf(time=after.time)).write_ids == after.write_ids
 
 
 def test_the_thread_lists_a_folder_only_if_it_may_have_leftovers(

@@ -15,10 +15,11 @@ and every reader within the retention sees the removal. An older reader without 
 an answer that lacks files or partitions. So the SQL transaction that deletes such rows also records
 the limit for the table, and a reader with an older list is refused (`row_queries.require_kept`).
 The cache of this node drops the table, and learns the limit when it loads the table again. The
-cache of another node may still show the rows to such a reader. Its read then fails because the file
-is missing or, for a partition, because the store refuses its place to an older list
-(`SqlObjectStore.partition_moves`). Replaced statistics and parameters are not recorded: without
-them, a reader of the past gets none, which is never wrong.
+cache of another node may still show the rows to such a reader. So the store is asked when a
+snapshot of the past is opened (`SqlObjectStore.require_kept`), and for the place of a partition
+(`SqlObjectStore.partition_moves`). A reader who opened its snapshot before finds a missing file.
+Replaced statistics and parameters are not recorded: without them, a reader of the past gets none,
+which is never wrong.
 
 What must stay true:
 

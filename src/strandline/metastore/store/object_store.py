@@ -22,7 +22,7 @@ removal every snapshot sees (`cleaning`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Container, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain, islice
 from typing import Protocol
@@ -232,6 +232,12 @@ class SqlObjectStore(ObjectStore):
             if seen is not None:
                 queries.require_kept(connection, table_id, seen)
             return partition_moves.of_table(connection, table_id)
+
+    def require_kept(self, write_ids: Mapping[int, ValidWriteIdList]) -> None:
+        """Raise `VersionNotFound` if rows that a list, by table id, sees may have been cleaned."""
+        with self._database.read() as connection:
+            for table_id in queries.cleaned_tables(connection).keys() & write_ids.keys():
+                queries.require_kept(connection, table_id, write_ids[table_id])
 
     def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
         """The rows that exist among ``row_ids``, committed or not, removed or not."""
