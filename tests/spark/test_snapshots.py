@@ -201,6 +201,27 @@ def test_a_snapshot_of_the_present_is_held_also_in_a_store_that_keeps_no_history
         assert session.holders().holds == 0
 
 
+def test_a_snapshot_whose_files_another_process_cleaned_is_too_old_and_not_damaged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = Settings(history_retention_ms=0, snapshot_hold_ms=0)
+    with (
+        Node.open(tmp_path / "own", settings=settings) as node,
+        Node.open(tmp_path / "own", settings=settings) as other,
+    ):
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="shop"))
+        tables = Tables(spark, session)
+        tables.create("shop.t", "id BIGINT")
+        tables.append("shop.t", numbers(tables, 1))
+        snapshot = tables.snapshot("shop.t")
+        tables.delete("shop.t", "true")
+        assert ids(tables.read("shop.t", snapshot=snapshot)) == [1]  # memory has the files now
+        other.cleaner.clean()
+        with pytest.raises(VersionNotFound, match="have been cleaned"):
+            tables.read("shop.t", snapshot=snapshot)
+
+
 def test_a_closed_snapshot_has_released_its_hold_and_is_read_without(
     spark: SparkSession, own: Node
 ) -> None:

@@ -30,6 +30,7 @@ from strandline.catalog.commands import (
 )
 from strandline.clock import Timestamp, elapsed_seconds, parse_timestamp
 from strandline.errors import (
+    CorruptData,
     InvalidInput,
     ObjectNotFound,
     PermissionDenied,
@@ -352,7 +353,7 @@ class Tables:
         rows, as far as their statistics show it, are not read. The set of rows is fixed when this
         returns. If the table is renamed or dropped before the DataFrame is used, its files have
         moved, and Spark fails. Raises `InvalidInput`, `ObjectNotFound`, `VersionNotFound`,
-        `HoldExpired`, `UnsupportedOperation`.
+        `HoldExpired`, `UnsupportedOperation`, `CorruptData`.
         """
         points = (version, time, snapshot, transaction)
         if sum(point is not None for point in points) > 1:
@@ -369,7 +370,12 @@ class Tables:
         snapshot.renew()
         bounds = () if where is None else bounds_of(self.spark, table, where)
         files = self.session.files(table.descriptor.id, snapshot.write_ids(name), bounds=bounds)
-        rows = live_rows(self.spark, self.session, table, files)
+        try:
+            rows = live_rows(self.spark, self.session, table, files)
+        except CorruptData:
+            # Another process may have cleaned the files since: then this refuses the old snapshot.
+            self.session.open([name], at=AsOf(time=snapshot.time))
+            raise
         return rows if where is None else rows.filter(where)
 
     def transaction(self) -> PendingTransaction:
