@@ -106,6 +106,7 @@ def test_diff_of_equal_versions_prints_no_difference(store: Path) -> None:
         (["9" * 30], 64, "is neither a version nor a time"),
         (["9" * 5_000], 64, "is neither a version nor a time"),
         (["soon"], 64, "'soon' is neither a version nor a time; write a time like 20"),
+        (["9999-12-31"], 64, ", between 1970 and the year 6429"),
         (["v4"], 64, "'v4' is neither a version nor a time"),
         (["2000-01-01"], 66, "2000-01-01 is before the earliest version that is kept: 3, active"),
         (["4", "2999-01-01"], 66, "2999-01-01 is in the future: it is now 2"),

@@ -184,7 +184,8 @@ def moment_named(text: str) -> Timestamp:
         return parse_timestamp(text)
     except InvalidInput:
         raise InvalidInput(
-            f"{text[:80]!r} is neither a version nor a time; write a time like 2026-11-20T10:00:00Z"
+            f"{text[:80]!r} is neither a version nor a time; write a time like "
+            "2026-11-20T10:00:00Z, between 1970 and the year 6429"
         ) from None
 
 
