@@ -220,6 +220,19 @@ def test_a_table_dropped_during_a_transaction_is_a_conflict(tables: Tables) -> N
         tables.session.execute(DropTable(schema="shop", table="t"))
 
 
+def test_a_new_table_keeps_its_folder_when_a_write_to_a_dropped_one_of_its_name_fails(
+    tables: Tables,
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with pytest.raises(WriteConflict), tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 1))
+        tables.drop("shop.t")
+        tables.create("shop.t", "id BIGINT")
+        transaction.append("shop.t", numbers(tables, 2))
+    tables.append("shop.t", numbers(tables, 3))
+    assert ids(tables.read("shop.t")) == [3]
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_files_are_kept_if_the_outcome_of_the_commit_is_unknown(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, committed: bool

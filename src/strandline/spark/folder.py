@@ -33,7 +33,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -61,11 +61,17 @@ def spark_path(path: Path, *, pattern: bool = False) -> str:
 
 
 class TableFolder:
-    """See the module docstring. Closed by `close`; for one thread."""
+    """See the module docstring. Closed by `close`; for one thread.
 
-    def __init__(self, location: str, *, table: str) -> None:
+    ``is_taken`` says whether another table may have the path now.
+    """
+
+    def __init__(
+        self, location: str, *, table: str, is_taken: Callable[[], bool] = lambda: False
+    ) -> None:
         self.path = folder_path(location)
         self._table = table
+        self._is_taken = is_taken
         try:
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
@@ -147,9 +153,10 @@ class TableFolder:
             shutil.rmtree(staging, ignore_errors=True, dir_fd=self._folder)
         with contextlib.suppress(OSError):
             if not os.path.samestat(os.stat(self.path), os.fstat(self._folder)):
-                # The job created the table's old folder again; an empty one would be in the way.
                 (self.path / STAGING_FOLDER).rmdir()
-                self.path.rmdir()
+                # The job may have created the old folder again; an empty one would be in the way.
+                if not self._is_taken():
+                    self.path.rmdir()
 
     def _sync(self, folder: str) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)

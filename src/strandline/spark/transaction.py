@@ -20,10 +20,16 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from strandline.errors import StrandlineError, TransactionFinished, UnsupportedOperation
+from strandline.errors import (
+    ObjectNotFound,
+    StrandlineError,
+    TransactionFinished,
+    UnsupportedOperation,
+)
 from strandline.metastore.interface import ResolvedTable, Session, TableFiles, table_key
 from strandline.metastore.session.keep_alive import OpenTransaction, transaction_scope
 from strandline.metastore.store.file_scans import deleted_counts
@@ -51,13 +57,19 @@ class _OpenedTable:
     """A table as the transaction sees it, and what the transaction has written to it so far."""
 
     def __init__(
-        self, table: ResolvedTable, write_ids: ValidWriteIdList, *, locate: Callable[[], str]
+        self,
+        table: ResolvedTable,
+        write_ids: ValidWriteIdList,
+        *,
+        locate: Callable[[], str],
+        is_taken: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.table = table
         self.write_ids = write_ids
         self.numbers = itertools.count()
         self.placed: list[str] = []
         self._locate = locate
+        self._is_taken = is_taken
         self._folder: TableFolder | None = None
 
     @property
@@ -72,7 +84,8 @@ class _OpenedTable:
         """
         while self._folder is None:
             location = self._locate()
-            folder = TableFolder(location, table=self.table.name)
+            is_taken = partial(self._is_taken, location)
+            folder = TableFolder(location, table=self.table.name, is_taken=is_taken)
             if self._locate() == location:
                 self._folder = folder
             else:  # renamed while it was opened
@@ -186,8 +199,18 @@ class TablesTransaction:
                 table,
                 snapshot.write_ids_of(name),
                 locate=lambda: self._open.open([name]).table(name).location,
+                is_taken=partial(self._is_taken, name),
             )
         return self._opened[key]
+
+    def _is_taken(self, name: str, location: str) -> bool:
+        """Whether a new table may have the old folder of a table that was renamed or dropped."""
+        try:
+            return self._session.table(name).location == location
+        except ObjectNotFound:
+            return False
+        except StrandlineError:
+            return True
 
     def _files(self, opened: _OpenedTable, condition: str | Column | None) -> TableFiles:
         """The files that may contain rows for which ``condition`` is true."""
