@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -70,6 +72,7 @@ def test_the_watermark_is_the_earlier_of_the_retention_and_the_oldest_hold(store
     holds = store.transactions.holds
     assert milliseconds(watermark_after(holds, store)) == START_MS - WEEK
     hold = holds.acquire("reader", "ann", at=ago(6 * DAY), ttl_ms=10 * DAY)
+    holds.acquire("reader", "carl", at=ago(DAY), ttl_ms=10 * DAY)
     store.wall_ms += 3 * DAY
     assert watermark_after(holds, store) == ago(6 * DAY)
     holds.acquire("reader", "bob", at=ago(6 * DAY), ttl_ms=10)
@@ -118,6 +121,25 @@ def test_cleaning_stops_at_an_open_transaction_even_if_the_watermark_is_past_it(
     with store.database.write() as connection:
         connection.exec_driver_sql(f"UPDATE hold_watermark SET time = {begun + 1} WHERE id = 1")
     assert holds.cleaning_limit() == begun
+
+
+def test_an_open_transaction_does_not_let_cleaning_pass_an_older_hold(store: Store) -> None:
+    holds = store.transactions.holds
+    hold = holds.acquire("reader", "ann", at=ago(DAY), ttl_ms=10 * DAY)
+    store.begin()
+    store.wall_ms += WEEK
+    assert holds.cleaning_limit() == holds.cleaning_limit(dry_run=True) == hold.at
+
+
+def test_nothing_is_cleaned_until_a_backup_ends_or_expires(store: Store) -> None:
+    holds = store.transactions.holds
+    holds.acquire("reader", "ann", at=None, ttl_ms=10 * DAY)
+    for ends in (holds.release, lambda _: setattr(store, "wall_ms", store.wall_ms + 1_001)):
+        backup = holds.acquire(BACKUP, "bob", at=None, ttl_ms=1_000)
+        assert holds.cleaning_limit() is holds.cleaning_limit(dry_run=True) is None
+        ends(backup.hold_id)
+        assert holds.cleaning_limit(dry_run=True) is not None
+        assert holds.cleaning_limit() is not None
 
 
 def test_a_longer_retention_or_an_earlier_clock_does_not_lower_the_watermark(
@@ -189,6 +211,34 @@ def test_a_node_whose_clock_is_ahead_ends_no_hold_of_a_store_on_a_server(store: 
         assert node.transactions.statistics().low_watermark <= hold.at
     assert holds.renew(hold.hold_id, ttl_ms=600_000).at == hold.at
     ahead.database.close()
+
+
+def give_up_in_vain(holds: Holds) -> None:
+    with pytest.raises(Conflict):
+        holds.raise_low_watermark(ago(0))
+
+
+@pytest.mark.parametrize(
+    "first_call",
+    [
+        lambda holds: holds.cleaning_limit(),
+        lambda holds: holds.acquire("reader", "bob", at=None, ttl_ms=1),
+        give_up_in_vain,
+        lambda holds: holds.renew(1, ttl_ms=3_600_000),
+    ],
+)
+def test_a_hold_outlasts_a_leap_whatever_is_called_first_after_it(
+    store: Store, first_call: Callable[[Holds], object]
+) -> None:
+    store.clock.max_ahead_ms = DAY
+    holds = store.transactions.holds
+    hold = holds.acquire("reader", "ann", at=ago(0), ttl_ms=3_600_000)
+    pin = holds.acquire("pin", "carl", at=None, ttl_ms=100 * DAY)
+    store.leap(3 * DAY)
+    first_call(holds)
+    held, pinned, *_ = holds.list()
+    assert (held.hold_id, pinned) == (hold.hold_id, pin)
+    assert milliseconds(held.expires) == store.wall_ms + 3_600_000
 
 
 def in_use(store: Store, *, days: int) -> None:
@@ -308,9 +358,14 @@ def test_a_kind_or_owner_that_is_not_one_line_of_text_is_refused(store: Store, t
 
 @pytest.mark.parametrize("ttl_ms", [0, -5])
 def test_a_hold_needs_a_positive_time_to_live(store: Store, ttl_ms: int) -> None:
+    holds = store.transactions.holds
     with pytest.raises(InvalidInput):
-        store.transactions.holds.acquire("reader", "ann", at=ago(0), ttl_ms=ttl_ms)
-    assert store.transactions.holds.list() == ()
+        holds.acquire("reader", "ann", at=ago(0), ttl_ms=ttl_ms)
+    assert holds.list() == ()
+    hold = holds.acquire("reader", "ann", at=ago(0), ttl_ms=5)
+    with pytest.raises(InvalidInput):
+        holds.renew(hold.hold_id, ttl_ms=ttl_ms)
+    assert holds.list() == (hold,)
 
 
 @pytest.mark.slow

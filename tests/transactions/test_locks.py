@@ -68,6 +68,8 @@ def test_two_requests_on_a_table_wait_if_their_modes_conflict(
         (on(EXCLUSIVE, "d.t"), on(EXCLUSIVE, "d.u"), False),
         (on(EXCLUSIVE, "d.t"), on(EXCLUSIVE, "e.t"), False),
         (on(EXCLUSIVE, "d"), on(EXCLUSIVE, "e"), False),
+        (on(EXCLUSIVE, "d"), on(READ, "d"), True),
+        (on(READ, "d"), on(EXCLUSIVE, "d"), True),
         (on(EXCLUSIVE, "d"), on(READ, "d.t"), True),
         (on(EXCLUSIVE, "d"), on(READ, "d.t.p=1"), True),
         (on(READ, "d.t"), on(EXCLUSIVE, "d"), True),
@@ -133,6 +135,8 @@ def test_a_waiting_request_that_is_released_no_longer_blocks_later_requests(stor
     writer, late = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(READ, "d.t"))
     manager.release(writer.lock_id)
     assert manager.check(late.lock_id).acquired is True
+    contents = store.contents()
+    assert len(contents["lock_request"]) == len(contents["lock_component"]) == 2
 
 
 def test_a_request_is_granted_for_all_its_components_or_waits(store: Store) -> None:
@@ -143,6 +147,18 @@ def test_a_request_is_granted_for_all_its_components_or_waits(store: Store) -> N
     assert ask(store, on(EXCLUSIVE, "d.u")).blocked_by == both.lock_id
     manager.release(first.lock_id)
     assert manager.check(both.lock_id).acquired is True
+
+
+def test_a_waiting_request_names_the_first_request_that_it_still_waits_for(store: Store) -> None:
+    manager = store.transactions.locks
+    first, second = ask(store, on(READ, "d.t.p=1")), ask(store, on(READ, "d.t"))
+    third = ask(store, on(READ, "d.s"))
+    waiting = ask(store, on(EXCLUSIVE, "d.t"), on(EXCLUSIVE, "d.s"))
+    assert waiting.blocked_by == first.lock_id
+    for released, following in itertools.pairwise([first, second, third]):
+        manager.release(released.lock_id)
+        assert manager.check(waiting.lock_id).blocked_by == following.lock_id
+        assert manager.list()[-1].blocked_by == following.lock_id
 
 
 def test_a_queue_of_equal_requests_is_read_as_one_row(store: Store) -> None:
@@ -344,10 +360,13 @@ def test_requests_are_listed_by_name_in_the_order_of_the_queue(store: Store) -> 
     second = ask(store, on(READ, "e"))
     manager = store.transactions.locks
     assert manager.list() == [first, second]
+    third = ask(store, on(READ, "d.u"))
+    assert [lock.lock_id for lock in manager.list(table="u")] == [first.lock_id, third.lock_id]
     assert [lock.lock_id for lock in manager.list(schema="e")] == [second.lock_id]
     (lock,) = manager.list(schema="d", table="u", partition="p=1")
     assert lock.components == (on(READ, "d.u.p=1"),)
     assert lock.components[0].number == 2
+    assert [lock.components for lock in manager.list(schema="d", table="t")] == [(on(READ, "d.t"),)]
     assert manager.list(lock_ids=[second.lock_id]) == [second]
     assert manager.list(lock_ids=[]) == []
     assert manager.list(txn_id=1) == []

@@ -17,7 +17,7 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.sql import take_time
-from strandline.transactions import TransactionState, records
+from strandline.transactions import Component, LockMode, TransactionState, records
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Recorder, Store
 
 OPEN, COMMITTED, ABORTED = TransactionState
@@ -319,6 +319,8 @@ def test_a_fenced_process_changes_nothing(store: Store) -> None:
     silent = store.begin()
     now = transactions.get(silent).begin_time
     hold = transactions.holds.acquire("reader", "ann", at=now, ttl_ms=10**9)
+    on_a_table = [Component(LockMode.EXCLUSIVE, "d", "t")]
+    lock, waiting = (transactions.locks.acquire(on_a_table, owner="ann").lock_id for _ in range(2))
     store.wall_ms += 300_001
     store.fenced = True
     before = store.contents()
@@ -335,8 +337,16 @@ def test_a_fenced_process_changes_nothing(store: Store) -> None:
         lambda: transactions.holds.renew(hold.hold_id, ttl_ms=5),
         lambda: transactions.holds.release(hold.hold_id),
         lambda: transactions.holds.raise_low_watermark(now),
+        transactions.holds.cleaning_limit,
+        transactions.locks.expire,
+        lambda: transactions.locks.check(waiting),
+        lambda: transactions.locks.release(lock),
+        lambda: transactions.locks.withdraw(waiting),
     ]
     for call in calls:
         with pytest.raises(Fenced):
             call()
+    store.leap(300_001)
+    with pytest.raises(Fenced):
+        transactions.holds.outlast_leap()
     assert store.contents() == before
