@@ -152,6 +152,7 @@ def test_several_transactions_get_write_ids_in_order_or_none_of_them_does(store:
         ([first, 777], TransactionNotFound),
         ([first, reader], UnsupportedOperation),
         ([first, -1], TransactionNotFound),
+        ([first, 1 << 70], TransactionNotFound),
         ([], InvalidInput),
         (range(1, MAX_BATCH + 2), InvalidInput),
     ):
@@ -161,11 +162,12 @@ def test_several_transactions_get_write_ids_in_order_or_none_of_them_does(store:
         allocate([first], 77)
     assert store.contents() == before
     assert allocate([third, first], FLIGHTS) == {first: 1, third: 2}
+    assert store.allocate(second, CANCELLATIONS) == 1
     assert allocate([second, third, first, first], FLIGHTS) == {first: 1, third: 2, second: 3}
     assert store.allocate(second, FLIGHTS) == 3
     assert store.allocate(store.begin(), FLIGHTS) == 4
     many = [t.txn_id for t in store.transactions.beginning(700, user="ann").run()]
-    assert allocate(many, CANCELLATIONS) == dict(zip(many, range(1, 701), strict=True))
+    assert allocate(many, CANCELLATIONS) == dict(zip(many, range(2, 702), strict=True))
 
 
 def test_no_transaction_gets_a_write_id_if_one_began_when_the_table_was_gone(store: Store) -> None:
