@@ -17,7 +17,7 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.sql import take_time
-from strandline.transactions import Component, LockMode, TransactionState, records
+from strandline.transactions import Component, LockMode, TransactionState, records, transaction_ends
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Recorder, Store
 
 OPEN, COMMITTED, ABORTED = TransactionState
@@ -75,6 +75,25 @@ def test_the_writes_of_a_transaction_to_all_its_tables_become_visible_at_once(st
         assert not store.transactions.write_ids(table_id, at=Timestamp(at - 1)).valid(1)
         assert store.transactions.write_ids(table_id, at=at).valid(1)
         assert store.transactions.write_ids(table_id).valid(1)
+
+
+def test_only_the_last_transactions_without_writes_are_remembered_as_such(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions = store.transactions
+    monkeypatch.setattr(transaction_ends, "_MAX_UNWRITTEN", 4)
+    txn_ids = [store.begin() for _ in range(5)]
+    assert [transactions.is_unwritten(t) for t in txn_ids] == [False, True, True, True, True]
+    first, aborted, silent, *committed = txn_ids
+    for txn_id in (first, *committed):
+        assert transactions.commit(txn_id).state is COMMITTED
+    transactions.abort(aborted)
+    store.wall_ms += 300_001
+    assert transactions.expire() == [silent]
+    assert not any(map(transactions.is_unwritten, txn_ids))
+    in_batches = [transaction.txn_id for transaction in transactions.beginning(2, user="ann").run()]
+    transactions.abort_all(in_batches)
+    assert not any(map(transactions.is_unwritten, in_batches))
 
 
 # -- expiry
@@ -258,7 +277,8 @@ def test_listeners_are_called_at_the_end_of_every_transaction_that_wrote(store: 
     recorder = Recorder()
     transactions = store.heard_by(recorder)
     committed, aborted, expired = (store.begin(writing=[FLIGHTS]) for _ in range(3))
-    idle = store.begin()
+    idle, unwritten = store.begin(), store.begin()
+    assert transactions.commit(unwritten).state is COMMITTED
     store.allocate(committed, CANCELLATIONS)
     transactions.commit(committed)
     transactions.commit(committed)
