@@ -42,7 +42,7 @@ def test_ids_continue_after_a_released_block_and_skip_a_lost_block(
     store.transactions.reserved_ids.skip_lost()
     following = store.transactions.begin(user="ann").txn_id
     assert following == (last + 12 if store.database.may_lose_provisional else last + 2)
-    assert store.transactions.statistics().open == 3
+    assert store.transactions.statistics().open == len(store.contents()["txn"]) == 3
 
 
 def test_a_lost_block_whose_ids_were_all_assigned_skips_no_id(store: Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 from sqlalchemy import Connection
@@ -125,6 +125,31 @@ def test_many_silent_transactions_are_aborted_by_few_writes(store: Store) -> Non
     assert store.database.statistics().writes - before == 3
     assert {t.state for t in store.transactions.find_many(many).values()} == {ABORTED}
     assert store.transactions.statistics().expired == 120
+
+
+def test_a_silent_transaction_that_cannot_be_aborted_is_logged_and_keeps_no_other_alive(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, stuck, last = (store.begin(writing=[FLIGHTS]) for _ in range(3))
+    heard = store.begin()
+    store.wall_ms += 300_001
+    store.transactions.heartbeat([heard])
+    recorder = Recorder()
+    transactions, aborting = store.heard_by(recorder), recorder.aborting
+
+    def fail_for_one(
+        connection: Connection, writes: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> None:
+        if stuck in writes:
+            raise RuntimeError("its rows cannot be removed")
+        aborting(connection, writes)
+
+    monkeypatch.setattr(recorder, "aborting", fail_for_one)
+    assert transactions.expire() == [first, last]
+    assert [store.transactions.get(t).state for t in (stuck, heard)] == [OPEN, OPEN]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    monkeypatch.undo()
+    assert transactions.expire() == [stuck]
 
 
 def test_a_heartbeat_just_before_the_abort_prevents_it(

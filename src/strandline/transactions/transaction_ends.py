@@ -53,7 +53,10 @@ _MAX_UNWRITTEN = 10_000
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The result of a commit or abort: the transaction, whether it changed, and any conflict."""
+    """The result of a commit or abort: the transaction, whether it changed, and any conflict.
+
+    With a conflict, ``transaction`` is as it was before it was aborted.
+    """
 
     transaction: Transaction
     changed: bool
@@ -337,12 +340,12 @@ class TransactionEnds(TransactionReads):
                 connection, transaction, at=at, has_writes=bool(writes), has_locks=has_locks
             )
             return End(committed, changed=True)
-        aborted = self._abort_on(connection, [txn_id])
+        self._abort_on(connection, [txn_id])
         reason = (
             f"transaction {txn_id}, which began at {format_timestamp(transaction.begin_time)}, was"
             f" aborted at its commit: {conflict}; begin again"
         )
-        return End(aborted[0] if aborted else transaction, changed=True, conflict=reason)
+        return End(transaction, changed=True, conflict=reason)
 
     def _abort_on(
         self, connection: Connection, txn_ids: Sequence[int], *, silent_at: int | None = None
