@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -122,13 +123,17 @@ def test_a_heartbeat_that_is_not_stored_yet_keeps_its_lock_from_expiring(unstore
 def test_a_heartbeat_call_stores_heartbeats_itself_if_the_thread_is_late(
     unstored: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    txn_id = unstored.begin()
+    now = [time.monotonic()]
+    monkeypatch.setattr(heartbeats, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(heartbeats, "LATEST", 2.0)
+    first, second = unstored.begin(), unstored.begin()
     unstored.wall_ms += 1_000
-    unstored.transactions.heartbeat([txn_id])
-    assert heard_of(unstored, txn_id) == START_MS
-    monkeypatch.setattr(heartbeats, "LATEST", -1.0)
-    unstored.transactions.heartbeat([txn_id])
-    assert heard_of(unstored, txn_id) == START_MS + 1_000
+    for txn_id in (first, second):
+        unstored.transactions.heartbeat([txn_id])
+        assert heard_of(unstored, first) == heard_of(unstored, second) == START_MS
+        now[0] += 1.5
+    unstored.transactions.heartbeat([second])
+    assert heard_of(unstored, first) == heard_of(unstored, second) == START_MS + 1_000
 
 
 def test_heartbeats_that_could_not_be_stored_are_stored_later(unstored: Store) -> None:
@@ -199,6 +204,13 @@ def test_the_thread_stores_heartbeats_and_continues_after_a_failure(
     store.fenced = False
     wait_until(lambda: heard_of(store, txn_id) > START_MS)
     beats.stop()
+
+
+def test_a_heartbeat_wakes_the_thread_that_stores_it(noted: Store) -> None:
+    txn_id = noted.begin()
+    noted.wall_ms += 1_000
+    noted.transactions.heartbeat([txn_id])
+    wait_until(lambda: heard_of(noted, txn_id) > START_MS)
 
 
 def test_a_heartbeat_for_no_open_transaction_leaves_nothing_to_store(
