@@ -206,6 +206,18 @@ def test_the_thread_stores_heartbeats_and_continues_after_a_failure(
     beats.stop()
 
 
+def test_the_last_heartbeats_are_stored_when_the_thread_is_stopped(unstored: Store) -> None:
+    txn_id = unstored.begin()
+    lock_id = unstored.transactions.locks.acquire(ON_A_TABLE, owner="ann").lock_id
+    unstored.wall_ms += 1_000
+    unstored.transactions.heartbeat([txn_id])
+    unstored.transactions.locks.heartbeat(lock_id)
+    assert unstored.transactions.heartbeats.statistics().unstored == 2
+    unstored.transactions.heartbeats.stop()
+    assert heard_of(unstored, txn_id) == START_MS + 1_000
+    assert not unstored.transactions.heartbeats._thread.running()
+
+
 def test_a_heartbeat_wakes_the_thread_that_stores_it(noted: Store) -> None:
     txn_id = noted.begin()
     noted.wall_ms += 1_000
