@@ -324,6 +324,36 @@ def test_a_running_node_undoes_a_rename_whose_process_died(
     assert [move for of, move in store.unfinished_moves() if of == table_id] == [later]
 
 
+def test_a_running_node_tries_once_to_move_a_folder_that_the_system_refuses_to_move(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves, tried = UnfinishedMoves(hive.node.metastore), []
+    rename_and_die(hive, stub, monkeypatch)
+
+    def refused(_: StoreFolders, *places: str, **__: Any) -> Moved:
+        tried.append(places)
+        raise Unavailable("the folder is in use")
+
+    monkeypatch.setattr(StoreFolders, "move", refused)
+    for _ in range(5):
+        moves.finish()
+    assert len(tried) == 1
+
+
+def test_a_running_node_undoes_a_rename_of_a_dropped_table_once_the_table_is_restored(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = UnfinishedMoves(hive.node.metastore)
+    rename_and_die(hive, stub, monkeypatch)
+    stub.drop_table("d1", "t1", True)
+    for _ in range(3):
+        moves.finish()
+    hive.node.session(user="ann").undrop("d1.t1")
+    for _ in range(2):
+        moves.finish()
+    assert texts(stub, "d1") == FIRST
+
+
 @pytest.mark.parametrize("change", ["rename", "undrop"])
 def test_a_change_that_waits_so_long_that_another_node_ends_its_mark_is_refused(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, change: str
