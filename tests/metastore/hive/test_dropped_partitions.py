@@ -276,9 +276,11 @@ def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) ->
         undrop("d1.t1", partitions=["p=b"])
     (folder(hive) / "p=b" / "other").unlink()
     add(hive, stub, "b", text="second")
-    with pytest.raises(AlreadyExists, match="p=b"):
-        undrop("d1.t1", partitions=["p=b"])
-    assert texts(stub, "d1") == FIRST | {"b": "second b"}
+    stub.drop_partition("d1", "t1", ["a"], True)
+    for names in (["p=b"], ["p=a", "p=b"]):
+        with pytest.raises(AlreadyExists, match="p=b"):
+            undrop("d1.t1", partitions=names)
+    assert texts(stub, "d1") == {"b": "second b", "c": "first c"}
     stub.create_table(table("t2"))
     with pytest.raises(InvalidInput, match="no partitions"):
         undrop("d1.t2")
