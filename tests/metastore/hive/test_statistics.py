@@ -115,6 +115,18 @@ def test_statistics_can_be_read_as_of_a_time_and_are_restored_with_their_partiti
     assert of_parts(client, "p=1", "p=2") == {"p=1": ["a", "b"]}
 
 
+def test_a_partition_that_exists_again_does_not_get_the_statistics_of_a_dropped_one(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    for part in ("p=1", "p=2"):
+        store(client, numbers(), part=part)
+    drop = {"dbName": "d1", "tblName": "parted", "parts": {"names": ["p=1", "p=2"]}}
+    client.call("drop_partitions_req", req={**drop, "deleteData": True})
+    client.call("add_partitions", new_parts=[partition("d1", "parted", "1")])
+    assert hive.node.session(user="ann").undrop_partitions("d1.parted") == ["p=2"]
+    assert of_parts(client, "p=1", "p=2") == {"p=2": ["a"]}
+
+
 def test_another_node_sees_statistics_and_they_are_not_loaded_into_memory(
     hive: HiveNode, client: ThriftClient
 ) -> None:
