@@ -253,17 +253,20 @@ def test_a_drop_is_finished_only_when_the_move_of_its_folder_is_on_disk(
     assert unfinished() == frozenset()
 
 
+@pytest.mark.parametrize("is_used_at_once", [False, True])
 def test_the_folder_of_a_rename_that_never_began_is_left_to_its_next_user(
-    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, is_used_at_once: bool
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
         patch.setattr(Staging, "record_moves", died)
         with pytest.raises(MetaException, match="the process died"):
             CHANGES["rename"](hive, stub)
-    stub.drop_partition("d1", "t1", ["b"], True)
     place = folder(hive) / "p=z"  # Spark writes the files before it adds the partition
-    place.mkdir()
+    if is_used_at_once:
+        place.mkdir()
+    stub.drop_partition("d1", "t1", ["b"], True)
+    place.mkdir(exist_ok=True)
     (place / "f").write_text("new")
     finish_partition_moves(hive.node.metastore)
     assert (place / "f").read_text() == "new"
@@ -505,6 +508,7 @@ def test_a_crash_between_commit_and_move_is_repaired_before_the_name_is_used_aga
         "files of another partition are still in"
         in refusal(lambda: stub.add_partition(Partition(["b"], "d1", "t1", sd=storage())))[1]
     )
+    add(hive, stub, "d")
     finish_partition_moves(hive.node.metastore)  # as a starting node does
     assert not (folder(hive) / "p=b").exists()
     add(hive, stub, "b", text="second")
