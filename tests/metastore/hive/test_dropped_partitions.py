@@ -18,7 +18,7 @@ from hive_metastore.ttypes import (
 from strandline.config import Settings
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.interface import AsOf
-from strandline.metastore.partition_places import finish_partition_moves
+from strandline.metastore.partition_places import GONE, finish_partition_moves
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.partition_moves import PartitionMove
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
@@ -263,6 +263,21 @@ def test_a_partition_that_got_a_place_elsewhere_is_not_read_there_in_the_past(
     assert partition.sd.location != altered.sd.location
 
 
+def test_a_partition_whose_files_another_program_deleted_is_not_shown_or_restored_as_empty(
+    hive: HiveNode, stub: Any
+) -> None:
+    before, undrop = moment(hive), hive.node.session(user="ann").undrop_partitions
+    shutil.rmtree(folder(hive) / "p=a")  # as INSERT OVERWRITE does, which then drops the partition
+    stub.drop_partition("d1", "t1", ["a"], False)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    shutil.rmtree(folder(hive).parent / ".dropped")
+    for value in "ab":
+        with pytest.raises(ObjectNotFound, match=f"partition p={value} .* were deleted"):
+            undrop("d1.t1", partitions=[f"p={value}"])
+    assert set(texts(stub, "d1")) == {"c"}
+    assert texts(stub, before)["b"].startswith(GONE)
+
+
 def test_an_undrop_that_is_refused_changes_nothing(hive: HiveNode, stub: Any) -> None:
     undrop = hive.node.session(user="ann").undrop_partitions
     with pytest.raises(ObjectNotFound, match=r"no dropped partition of d1\.t1"):
@@ -299,7 +314,7 @@ def test_a_purged_partition_is_deleted_and_its_location_in_the_past_says_so(
         stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, PURGE)
     assert not (folder(hive) / "p=b").exists()
     table_id = hive.node.session(user="ann").table("d1.t1").descriptor.id
-    assert not (folder(hive).parent / ".dropped" / f"{table_id}.partitions").exists()
+    assert list(folder(hive).parent.glob(f".dropped/{table_id}.*")) == []
     place = texts(stub, before)["b"]
     assert place.startswith("the-files-of-this-partition-were-deleted:/")
     with pytest.raises(ObjectNotFound, match="PURGE"):

@@ -198,17 +198,19 @@ def test_the_folder_of_a_change_whose_process_died_goes_back(
 def test_a_new_partition_keeps_its_folder_if_the_dropped_one_had_none(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, dropped_too: bool
 ) -> None:
-    (folder(hive) / "p=b" / "f").unlink()
-    (folder(hive) / "p=b").rmdir()
     with monkeypatch.context() as patch:
         patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)  # the process dies
-        stub.drop_partition("d1", "t1", ["b"], True)
+        for value in "ab":
+            shutil.rmtree(folder(hive) / f"p={value}")
+            stub.drop_partition("d1", "t1", [value], True)
     add(hive, stub, "b", text="second")
     if dropped_too:
         stub.drop_partition("d1", "t1", ["b"], True)
-        assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=b"]
+        undrop = hive.node.session(user="ann").undrop_partitions
+        assert undrop("d1.t1", partitions=["p=b"]) == ["p=b"]
     finish_partition_moves(hive.node.metastore)
-    assert texts(stub, "d1") == FIRST | {"b": "second b"}
+    assert texts(stub, "d1") == {"b": "second b", "c": "first c"}
+    assert hive.node.store.sql_store.unfinished_moves() == frozenset()
 
 
 def test_a_new_partition_keeps_its_folder_also_if_the_key_has_capitals(
