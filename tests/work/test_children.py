@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import psutil
 import pytest
 
 from strandline.errors import (
@@ -30,11 +31,18 @@ from strandline.errors import (
     UnknownOutcome,
 )
 from strandline.work import children as child_processes
+from strandline.work import contents
 from strandline.work.child_pool import ChildPool
 from strandline.work.children import Fields, serve_tasks
 from strandline.work.contents import Content
 
 WAIT = 60.0
+
+
+@pytest.fixture(autouse=True)
+def closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread closes large contents later: `run` counts what is open."""
+    monkeypatch.setattr(contents, "FREED_AT_ONCE", 1 << 40)
 
 
 class Children:
@@ -109,7 +117,10 @@ class Children:
 
 
 def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) -> Children:
-    """Run ``body`` with a pool and close the pool; all children must have ended after that."""
+    """Run ``body`` with a pool and close the pool.
+
+    After that, all children must have ended, and no descriptor may be open that was not before.
+    """
 
     async def main() -> None:
         pool = ChildPool(children.start, **limits)
@@ -121,11 +132,12 @@ def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) ->
             while pool.statistics().running:
                 await asyncio.sleep(0)
 
-    children = Children()
+    children, before = Children(), psutil.Process().num_fds()
     try:
         asyncio.run(main())
     finally:
         children.join()
+    assert psutil.Process().num_fds() == before
     return children
 
 
