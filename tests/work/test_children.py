@@ -253,6 +253,21 @@ def test_a_child_is_reused_for_the_next_task() -> None:
     assert run(body).opened == 1
 
 
+def test_a_child_that_works_for_longer_than_idle_seconds_is_not_idle(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        await ask(pool, "echo")
+        waiting = asyncio.create_task(ask(pool, "wait", b"x"))
+        for _ in range(2):
+            await begun(children)
+        asyncio.get_running_loop().call_later(0.2, children.go.set)  # later than the idle time
+        assert await waiting == b"x"
+
+    run(body, idle_seconds=0.1)
+    assert caplog.messages == []
+
+
 def test_an_idle_child_exits_after_idle_seconds() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         await ask(pool, "echo")
@@ -507,10 +522,10 @@ def test_a_pool_that_stops_waiting_refuses_writing_tasks_that_wait() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         waiting = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
-        queued = asyncio.create_task(ask(pool, "echo"))
+        queued = [asyncio.create_task(ask(pool, "echo")) for _ in range(2)]
         await asyncio.sleep(0)
         pool.stop_waiting()
-        for refused in (waiting, queued, ask(pool, "echo")):
+        for refused in (waiting, *queued, ask(pool, "echo")):
             with pytest.raises(Stopping):
                 await refused
 
