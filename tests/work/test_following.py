@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import weakref
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
@@ -74,6 +75,79 @@ def test_a_failure_that_repeats_is_logged_once_and_again_after_a_success(
         "the thread applier works again",
         "applier: full",
     ]
+
+
+def test_pauses_between_failures_grow_up_to_the_longest_and_begin_again_after_a_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds, pauses = iter([False, False, False, True, False]), list[float]()
+
+    def round_() -> None:
+        works = next(rounds, None)
+        if works is None:
+            raise Stopping("closed")
+        if not works:
+            raise Unavailable("away")
+
+    follower = FollowingThread(round_, name="applier")
+    monkeypatch.setattr(follower._stop, "wait", pauses.append)
+    follower.start()
+    thread = follower._thread
+    assert thread is not None
+    thread.join(60)
+    assert pauses == [0.001, 0.002, 0.002, 0.001]
+
+
+def test_a_check_raises_unless_the_last_round_ended_recently_and_without_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, begun, failures = [100.0], threading.Semaphore(0), SimpleQueue[str]()
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def round_() -> None:
+        begun.release()
+        if failure := failures.get(timeout=60):
+            raise Unavailable(failure)
+
+    def end_round(failure: str = "") -> None:
+        failures.put(failure)
+        assert begun.acquire(timeout=60)
+
+    follower = FollowingThread(round_, name="applier")
+    for _ in range(2):  # it can be started again
+        follower.start()
+        thread = follower._thread
+        follower.start()  # it runs already
+        assert follower._thread is thread
+        assert begun.acquire(timeout=60)
+        follower.check(longest=5.0)
+        now[0] += 6.0
+        with pytest.raises(Unavailable, match=r"for 6\.0 s"):
+            follower.check(longest=5.0)
+        end_round()
+        follower.check(longest=5.0)
+        end_round("away")
+        with pytest.raises(Unavailable, match="away"):
+            follower.check(longest=5.0)
+        end_round()
+        follower.check(longest=5.0)
+        follower.stop(wake=lambda: failures.put(""))
+        with pytest.raises(Unavailable, match="not running"):
+            follower.check(longest=5.0)
+        now[0] += 100.0
+
+
+def test_a_round_can_stop_its_own_thread() -> None:
+    def round_() -> None:
+        follower.stop()
+
+    follower = FollowingThread(round_, name="applier")
+    follower.start()
+    for thread in threading.enumerate():
+        if thread.name == "applier":
+            thread.join(60)
+    assert not follower.running()
+    assert follower.failures == 0
 
 
 def test_the_time_of_an_outage_is_counted_from_its_first_failure(
