@@ -260,6 +260,20 @@ def test_places_are_limited_by_kind_and_by_user_and_further_calls_are_refused() 
     asyncio.run(main())
 
 
+def test_small_reads_take_no_places_of_writes_which_may_take_three_quarters() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1, max_calls=8)
+        reads = [submit(workers, user, READ) for user in ("ann", "bob") * 3]
+        writes = [submit(workers, "carl", WRITE) for _ in range(2)]
+        await end(*reads, *writes)
+        writes = [submit(workers, user, WRITE) for user in ("ann", "bob") * 3]
+        with pytest.raises(Overloaded, match="6 large and writing calls"):
+            submit(workers, "carl", WRITE)
+        await end(*writes)
+
+    asyncio.run(main())
+
+
 def test_a_waiting_call_is_given_up_when_its_client_leaves() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
