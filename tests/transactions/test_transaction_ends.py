@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, timestamp
 from strandline.errors import (
+    DeadlineExceeded,
     Fenced,
     Stopping,
     StrandlineError,
@@ -35,6 +37,17 @@ def test_a_second_commit_returns_the_same_answer_and_a_later_abort_is_refused(st
     with pytest.raises(TransactionFinished, match="was committed at"):
         store.transactions.abort(txn_id)
     assert store.transactions.statistics().committed == 1
+
+
+@pytest.mark.parametrize("writing", [[], [FLIGHTS]])
+def test_a_commit_waits_for_other_writers_no_longer_than_its_timeout(
+    store: Store, writing: list[int]
+) -> None:
+    txn_id = store.begin(writing=writing)
+    with store.database.write(), ThreadPoolExecutor(1) as threads:
+        committing = threads.submit(store.transactions.commit, txn_id, timeout=0.1)
+        assert isinstance(committing.exception(20), DeadlineExceeded)
+    assert store.transactions.get(txn_id).state is OPEN
 
 
 def test_a_second_abort_returns_the_same_answer_and_a_later_commit_is_refused(store: Store) -> None:
