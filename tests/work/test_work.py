@@ -97,6 +97,8 @@ def test_a_budget_ends_with_its_block_and_belongs_to_its_thread() -> None:
                 await asyncio.to_thread(spend, 2)
             with budget(None):
                 spend(2)
+            with pytest.raises(TooLong):
+                spend(2)
         spend(2)
 
     asyncio.run(main())
