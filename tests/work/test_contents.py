@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
+import psutil
 import pytest
 
 from strandline.work import contents
@@ -31,6 +32,13 @@ def test_a_duplicated_descriptor_reads_the_content_from_its_start() -> None:
     content.close()
     assert (other.size, other.read(), other.read()) == (11, b"one and two", b"one and two")
     other.close()
+
+
+def test_a_content_is_closed_if_one_of_its_pieces_cannot_be_made() -> None:
+    before = psutil.Process().num_fds()
+    with pytest.raises(ZeroDivisionError):
+        Content.of_pieces(bytes(1 // number) for number in (1, 0))
+    assert psutil.Process().num_fds() == before
 
 
 @pytest.mark.parametrize(("size", "elsewhere"), [(FREED_AT_ONCE, False), (FREED_AT_ONCE + 1, True)])
