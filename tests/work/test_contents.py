@@ -63,6 +63,14 @@ def test_a_large_content_is_freed_by_another_thread(
     assert (threads != [threading.current_thread()]) is elsewhere
 
 
+def test_one_thread_frees_all_large_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "_freeing", contents._Freeing())
+    before = threading.enumerate()
+    for _ in range(3):
+        Content.of(bytes(FREED_AT_ONCE + 1)).close()
+    assert len([thread for thread in threading.enumerate() if thread not in before]) == 1
+
+
 def test_a_large_content_is_freed_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     content = Content.of(bytes(FREED_AT_ONCE + 1))
     descriptor = content.fileno()
