@@ -214,6 +214,24 @@ def test_roles_are_created_altered_listed_and_dropped(store: Path) -> None:
     assert created["actions"] == [{"verb": "create_role", "role": "eve"}]
 
 
+def test_a_role_is_created_without_inheritance_and_gets_the_objects_of_a_dropped_one(
+    store: Path,
+) -> None:
+    for words in (("heir", "--no-inherit"), ("bob",)):
+        assert strandline("role", "create", store, *words).exit_code == 0
+    with Node.open(store) as node:
+        node.session(user="ann").execute(CreateSchema(name="theirs", owner="bob"))
+    assert strandline("role", "drop", store, "bob").exit_code != 0
+    assert strandline("role", "drop", store, "bob", "--reassign-to", "heir").exit_code == 0
+    assert lines("role", "list", store) == [
+        {"role": "heir", "superuser": False, "inherit": False, "member_of": []}
+    ]
+    with Node.open(store) as node:
+        schema = node.catalogs.present().schema("theirs")
+        assert schema is not None
+        assert schema.owner == "heir"
+
+
 def test_privileges_are_granted_and_revoked(store: Path) -> None:
     strandline("role", "create", store, "eve")
     granted = strandline("grant", store, "usage,Create", "schema", "store", "--to", "eve")
