@@ -445,6 +445,8 @@ def test_equal_reads_that_wait_for_a_running_one_occupy_one_child() -> None:
         first = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
         same = [asyncio.create_task(ask(pool, "wait", only_reads=True)) for _ in "abc"]
+        while not pool.statistics().waiting:
+            await asyncio.sleep(0)
         assert await ask(pool, "echo", b"another", only_reads=True) == b"another"
         assert pool.statistics().children == 2
         children.go.set()
