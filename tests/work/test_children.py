@@ -40,9 +40,10 @@ WAIT = 60.0
 
 
 @pytest.fixture(autouse=True)
-def closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread closes large contents later: `run` counts what is open."""
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread closes large contents later, as `run` counts what is open, or ends all tests."""
     monkeypatch.setattr(contents, "FREED_AT_ONCE", 1 << 40)
+    monkeypatch.setattr(os, "_exit", lambda status: None)
 
 
 class Children:
