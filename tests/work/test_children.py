@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import psutil
 import pytest
 
 from strandline.errors import (
@@ -35,6 +34,7 @@ from strandline.work import contents
 from strandline.work.child_pool import ChildPool
 from strandline.work.children import Fields, serve_tasks
 from strandline.work.contents import Content
+from tests.work.open_contents import open_contents
 
 WAIT = 60.0
 
@@ -120,7 +120,7 @@ class Children:
 def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) -> Children:
     """Run ``body`` with a pool and close the pool.
 
-    After that, all children must have ended, and no descriptor may be open that was not before.
+    After that, all children must have ended, and no content may be open that was not before.
     """
 
     async def main() -> None:
@@ -133,12 +133,12 @@ def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) ->
             while pool.statistics().running:
                 await asyncio.sleep(0)
 
-    children, before = Children(), psutil.Process().num_fds()
+    children, before = Children(), open_contents()
     try:
         asyncio.run(main())
     finally:
         children.join()
-    assert psutil.Process().num_fds() == before
+    assert open_contents() <= before
     return children
 
 
