@@ -212,7 +212,7 @@ def test_the_last_heartbeats_are_stored_when_the_thread_is_stopped(unstored: Sto
     unstored.wall_ms += 1_000
     unstored.transactions.heartbeat([txn_id])
     unstored.transactions.locks.heartbeat(lock_id)
-    assert unstored.transactions.heartbeats.statistics().unstored == 2
+    assert unstored.transactions.heartbeats.counts()[1] == 2
     unstored.transactions.heartbeats.stop()
     assert heard_of(unstored, txn_id) == START_MS + 1_000
     assert not unstored.transactions.heartbeats._thread.running()
