@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 
+from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.model.types import INT, STRING
 from tests.metastore.hive.hive_node import HiveNode, storage, table
@@ -120,6 +121,20 @@ def test_a_cascading_alter_leaves_the_formats(parted: Any) -> None:
     parted.alter_table_with_environment_context("d1", "t", altered, cascade)
     assert delimiters(parted) == {"first": ","}
     assert len(parted.get_partition("d1", "t", ["first"]).sd.cols) == 3
+
+
+def test_many_partitions_of_several_formats_and_columns_are_shown_as_each_alone(
+    parted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "AT_ONCE", 1)  # more are encoded one by one
+    alter(parted, ";")
+    for number in range(4):
+        sd = format_of(",;"[number % 2])
+        sd.cols = sd.cols[: 1 + number // 2]
+        add(parted, f"later {number}", sd)
+    assert list(delimiters(parted).values()) == [",", ",", ";", ",", ";"]
+    columns = [len(partition.sd.cols) for partition in parted.get_partitions("d1", "t", -1)]
+    assert columns == [2, 1, 1, 2, 2]
 
 
 def test_partitions_of_a_table_without_a_format_of_its_own_follow_it(

@@ -9,6 +9,7 @@ but still has partitions, under its own name and under its hidden name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from strandline import work
@@ -23,18 +24,20 @@ from strandline.metastore.hive.partition_values import (
     unescape,
 )
 from strandline.metastore.hive.registry import Call, meta_exception, reads
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.storage_descriptors import HiveColumn, Struct
 from strandline.metastore.off_loop import off_loop
 from strandline.metastore.partition_places import PastPlaces
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.model.descriptors import TableDescriptor
+from strandline.model.descriptors import StorageFormat, TableDescriptor
 
 T = TypeVar("T")
 
 _DESCRIPTOR = "StorageDescriptor"
 _LOCATION = b"\x0b\x00\x02"
 """The header of the location field, which follows the columns."""
+_KEPT_DESCRIPTORS = 16
+"""Partitions of one answer seldom have more formats and columns than that."""
 _SHORT_FILTER = 1_000
 """The longest filter, in characters, that is parsed on the event loop, in under a millisecond."""
 _FEW_WILDCARDS = 50
@@ -165,16 +168,20 @@ def _encoder(common: Partitioned) -> Callable[[PartitionRow, str], bytes]:
 
     Most storage descriptors of a table differ only in the location, so the rest is encoded once.
     """
-    shared = common.storage_struct("")
-    columns = HIVE_CODEC.encode_struct(_DESCRIPTOR, {"cols": shared.pop("cols")})
-    before = columns[:-1] + _LOCATION
-    after = HIVE_CODEC.encode_struct(_DESCRIPTOR, shared).removeprefix(_LOCATION + bytes(4))
+
+    @lru_cache(maxsize=_KEPT_DESCRIPTORS)
+    def around_location(
+        storage: StorageFormat | None, columns: tuple[HiveColumn, ...] | None
+    ) -> tuple[bytes, bytes]:
+        shared = common.storage_struct("", storage, columns)
+        encoded = HIVE_CODEC.encode_struct(_DESCRIPTOR, {"cols": shared.pop("cols")})
+        rest = HIVE_CODEC.encode_struct(_DESCRIPTOR, shared).removeprefix(_LOCATION + bytes(4))
+        return encoded[:-1] + _LOCATION, rest
 
     def encode(row: PartitionRow, place: str) -> bytes:
-        sd: bytes | None = None
-        if row.storage is None and row.columns is None:
-            text = place.encode()
-            sd = b"".join((before, len(text).to_bytes(4, "big"), text, after))
+        before, after = around_location(row.storage, row.columns)
+        text = place.encode()
+        sd = b"".join((before, len(text).to_bytes(4, "big"), text, after))
         return HIVE_CODEC.encode_struct("Partition", common.struct(row, place=place, sd=sd))
 
     return encode
