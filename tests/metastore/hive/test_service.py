@@ -461,29 +461,36 @@ class Reading:
         self.calls = 0
         self.needs_proof = False
         self.on_begin: Callable[[], object] = lambda: None
-        self.go_on = threading.Event()
+        self.go_on = Permits()
 
     async def __call__(self, call: Call) -> list[str]:
         self.calls += 1
         self.on_begin()
-        number = str(self.calls)
+        number = self.calls
         call.reader.needs_proof = self.needs_proof
         await off_loop()
-        assert self.go_on.wait(WAIT)
-        return [number]
+        assert self.go_on.wait(number)
+        return [str(number)]
 
 
 class Permits:
-    """Lets one call of `Reading` go on for each permit."""
+    """Lets calls go on in their order: no call takes the permit of an earlier one."""
 
-    def __init__(self, permits: threading.Semaphore) -> None:
-        self._permits = permits
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._released = 0
 
-    def wait(self, timeout: float) -> bool:
-        return self._permits.acquire(timeout=timeout)
+    def release(self, calls: int) -> None:
+        with self._changed:
+            self._released += calls
+            self._changed.notify_all()
 
-    def set(self) -> None:
-        self._permits.release(100)
+    def release_all(self) -> None:
+        self.release(1_000)
+
+    def wait(self, number: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: number <= self._released, WAIT)
 
 
 @pytest.fixture
@@ -492,7 +499,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
     handler = Reading()
     monkeypatch.setitem(METHODS, "get_tables", replace(METHODS["get_tables"], handler=handler))
     yield handler
-    handler.go_on.set()
+    handler.go_on.release_all()
 
 
 class ReadingClient:
@@ -527,7 +534,7 @@ def test_the_same_request_of_a_user_is_read_once_at_a_time_until_the_next_commit
         other_user = ReadingClient(service, user="bob")
         await asyncio.to_thread(node.session(user="ann").execute, CreateSchema(name="d2"))
         later = [ReadingClient(service) for _ in range(10)]
-        reading.go_on.set()
+        reading.go_on.release_all()
         assert [await client.answer() for client in same] == 10 * [["1"]]
         assert await other_user.answer() == ["2"]
         assert [await client.answer() for client in later] == 10 * [["3"]]
@@ -541,26 +548,24 @@ def test_the_same_request_of_a_user_is_read_once_at_a_time_until_the_next_commit
 def test_without_proof_a_client_shares_only_a_read_that_begins_after_its_request(
     tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch, mark: int | None
 ) -> None:
-    ended = threading.Semaphore(0)
     reading.needs_proof = True
 
     async def main(node: Node) -> None:
         monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
         monkeypatch.setattr(node.metastore, "mark", lambda: mark)
-        monkeypatch.setattr(reading, "go_on", Permits(ended))
         service = HiveMetastoreService(node.metastore, notifications=node.notifications)
         first = ReadingClient(service)
         same = [ReadingClient(service) for _ in range(10)]
         gone, other_user = ReadingClient(service), ReadingClient(service, user="bob")
         gone.connection.on_leave()
-        ended.release(2)
+        reading.go_on.release(2)
         assert await first.answer() == ["1"]  # and those that came meanwhile begin the next read
         assert await other_user.answer() == ["2"]
         while reading.calls < 3:
             assert not any(client.is_answered() for client in same)
             await asyncio.sleep(0)
         later = [ReadingClient(service) for _ in range(10)]
-        ended.release(2)
+        reading.go_on.release(2)
         assert [await client.answer() for client in same] == 10 * [["3"]]
         assert [await client.answer() for client in later] == 10 * [["4"]]
         with pytest.raises(asyncio.CancelledError):
@@ -574,16 +579,14 @@ def test_without_proof_a_client_shares_only_a_read_that_begins_after_its_request
 def test_clients_that_waited_for_a_read_without_a_mark_share_what_is_kept_at_the_next_mark(
     tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = threading.Semaphore(0)
     marks: list[int] = []
 
     async def main(node: Node) -> None:
         monkeypatch.setattr(node.metastore, "mark", lambda: marks[-1] if marks else None)
-        monkeypatch.setattr(reading, "go_on", Permits(ended))
         service = HiveMetastoreService(node.metastore, notifications=node.notifications)
         clients = [ReadingClient(service) for _ in range(3)]
         marks.append(7)
-        ended.release(2)
+        reading.go_on.release(2)
         assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
         later = ReadingClient(service)
         assert service.look_up(later.connection.request) is not None
@@ -595,7 +598,6 @@ def test_clients_that_waited_for_a_read_without_a_mark_share_what_is_kept_at_the
 def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_although_others_share_it_later(
     tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = threading.Semaphore(0)
     marks: list[int] = []
     begun: list[int] = []
 
@@ -606,11 +608,10 @@ def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_although_others
     async def main(node: Node) -> None:
         monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
         monkeypatch.setattr(node.metastore, "mark", moved)
-        monkeypatch.setattr(reading, "go_on", Permits(ended))
         reading.on_begin = lambda: begun.append(marks[-1])
         service = HiveMetastoreService(node.metastore, notifications=node.notifications)
         clients = [ReadingClient(service) for _ in range(3)]
-        ended.release(2)
+        reading.go_on.release(2)
         assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
         kept = []
         for mark in marks.copy():
@@ -641,7 +642,7 @@ def test_a_client_that_leaves_does_not_take_the_answer_from_those_that_wait_for_
         await asyncio.sleep(0)  # the read of those that are gone is forgotten
         third = ReadingClient(service)
         blocked.go_on.set()
-        reading.go_on.set()
+        reading.go_on.release_all()
         await before
         assert [await client.answer() for client in (second, third)] == 2 * [["2"]]
         for client in gone:
