@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -279,6 +280,16 @@ def test_an_out_of_range_deploy_generation_is_refused(generation: int) -> None:
         Settings(deploy_generation=generation)
 
 
+def drop_tables(connection: psycopg.Connection) -> None:
+    """Drop all tables. A node reads them meanwhile, so the database may find a deadlock."""
+    for _ in range(20):
+        with suppress(psycopg.errors.DeadlockDetected):
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+            return
+    pytest.fail("each attempt to drop the tables ended in a deadlock with a read of the node")
+
+
 @pytest.mark.parametrize("log", ["metastorage", "stash", "persist", "shadow"])
 def test_a_node_of_a_dropped_store_writes_nothing_into_the_recreated_one(
     log: str, tmp_path: Path
@@ -295,8 +306,7 @@ def test_a_node_of_a_dropped_store_writes_nothing_into_the_recreated_one(
     with node("old") as old:
         old.session(user="ann").execute(CreateSchema(name="one"))
         with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA public CASCADE")
-            connection.execute("CREATE SCHEMA public")
+            drop_tables(connection)
         with node("new") as new:
             session = new.session(user="bob")
             session.execute(CreateSchema(name="two"))
