@@ -43,6 +43,7 @@ such a flag with the set of open writes beside it (older readers would never hit
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -62,7 +63,6 @@ from strandline.metastore.cache.replica_set import (
 from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, PartitionFilter, SqlObjectStore
-from strandline.metastore.store.row_queries import is_like
 from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.transactions import Transactions, ValidWriteIdList
@@ -71,6 +71,8 @@ from strandline.work.following import FollowingThread
 DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20
 MAX_LOCATIONS = 100_000
+_ESCAPED_OR_PLAIN = re.compile("!(.)|(.)", re.DOTALL)
+"""A character of a pattern of LIKE."""
 _PARTITIONS_PER_UNIT = 5
 """The number of partitions that are tested for one unit of `strandline.work`."""
 _TESTS_OF_A_LOOKUP = 4
@@ -208,7 +210,7 @@ class CachedStore(ObjectStore):
         if names is not None or like is None:
             return rows
         work.spend(len(rows) * len(like) // _COMPARED_PER_UNIT)
-        matches = is_like(like)
+        matches = _is_like(like)
         return [row for row in rows if matches(row.name)]
 
     def data_files(
@@ -388,6 +390,34 @@ def _if_complete(
     if shown is None or replica.zone_partitions is None:
         return shown
     return shown if names is not None and all(name in shown for name in names) else None
+
+
+def _is_like(pattern: str) -> Callable[[str], bool]:
+    """Return the test of a name for a pattern; each wildcard stands for any characters."""
+    pieces = [""]
+    for escaped, plain in _ESCAPED_OR_PLAIN.findall(pattern):
+        if plain and plain in "%_":
+            pieces.append("")
+        else:
+            pieces[-1] += escaped or plain
+    if len(pieces) == 1:
+        return lambda name: name == pieces[0]
+    first, *between, last = pieces
+
+    def matches(name: str) -> bool:
+        at, end = len(first), len(name) - len(last)
+        if at > end or not (name.startswith(first) and name.endswith(last)):
+            return False
+        # Each at the first possible place, which is never worse than a later one. A regular
+        # expression would need time for the product of both lengths; `find` needs it for their sum.
+        for piece in between:
+            place = name.find(piece, at, end)
+            if place < 0:
+                return False
+            at = place + len(piece)
+        return True
+
+    return matches
 
 
 def _picked(answer: VisibleRows, names: Collection[str] | None) -> list[Row]:

@@ -34,6 +34,7 @@ async def _specs(
     if shape is None:
         listed = await partitions.structs(rows)
     else:
+        await off_loop()
         structs = partitions.plain_structs(rows)
         listed = [HIVE_CODEC.encode_struct("Partition", shape(struct)) for struct in structs]
     spec = {
@@ -66,10 +67,7 @@ _BY_NAMES, _BY_VALUES, _BY_EXPRESSIONS = 0, 1, 2
 async def get_partitions_with_specs(call: Call) -> Struct:
     """Return some fields of the partitions that names, values or filters choose."""
     partitions = await named_partitions(call, schema="dbName", table="tblName")
-    projection = call.args.get("projectionSpec") or {}
-    if projection:
-        await off_loop()
-    shape = _shape(projection)
+    shape = _shape(call.args.get("projectionSpec") or {})
     chosen = call.args.get("filterSpec") or {}
     mode, filters = chosen.get("filterMode"), chosen.get("filters") or []
     if mode is None or (mode == _BY_EXPRESSIONS and not filters):

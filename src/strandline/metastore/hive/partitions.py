@@ -40,8 +40,6 @@ _KEPT_DESCRIPTORS = 16
 """Partitions of one answer seldom have more formats and columns than that."""
 _SHORT_FILTER = 1_000
 """The longest filter, in characters, that is parsed on the event loop, in under a millisecond."""
-_FEW_WILDCARDS = 50
-"""The maximum number of ``.*`` in a filter that is parsed there."""
 _FILTERED_PER_UNIT = 500
 """Partitions times characters of a filter that cost one unit of `strandline.work`."""
 
@@ -144,7 +142,7 @@ class Partitions:
     async def filtered(self, text: str) -> list[Row]:
         if self.common is None:
             return []
-        if len(text) > _SHORT_FILTER or text.count(".*") > _FEW_WILDCARDS:
+        if len(text) > _SHORT_FILTER:
             await off_loop()
         expression, keys = parse_filter(text), self.common.keys
         chooses = bind_filter(expression, keys)

@@ -7,7 +7,7 @@ filtered here, since they are few and the parameters of a statement are limited.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import chain
@@ -81,8 +81,6 @@ _ID, _NAME, _WRITE_ID, _REMOVER = 0, 4, 5, 7
 ROW_IDS = Counter("store_sequence", "row_id")
 _KINDS = {kind.value: kind for kind in RowKind}
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OF_LIKE = re.compile("!(.)|(.)", re.DOTALL)
-"""A character of a pattern of `_LIKE`: an escaped one, or any other."""
 
 
 def visible_rows(
@@ -231,31 +229,6 @@ def fetched(
     """The rows of a statement, fetched in chunks. Raises `TooLong`."""
     with run_in_parts(connection, statement, parameters, rows=CHUNK) as parts:
         yield work.spending(chain.from_iterable(parts))
-
-
-def is_like(pattern: str) -> Callable[[str], object]:
-    """Return the test of a name for a pattern of `_LIKE`; each wildcard is any characters."""
-    pieces = [""]
-    for escaped, plain in _OF_LIKE.findall(pattern):
-        if plain and plain in "%_":
-            pieces.append("")
-        else:
-            pieces[-1] += re.escape(escaped or plain)
-    return re.compile(in_this_order(pieces), re.DOTALL).fullmatch
-
-
-def in_this_order(pieces: Sequence[str]) -> str:
-    """The regular expression of a text that begins with the first piece and ends with the last.
-
-    Between them it has the other pieces, in this order. Pieces are regular expressions of a fixed
-    length. Each is matched at the first possible place, which is never worse than a later one. So
-    it is never tried again at another place: hence the atomic groups.
-    """
-    first, *others = pieces
-    if not others:
-        return first
-    between = "".join(f"(?>.*?{piece})" for piece in others[:-1] if piece)
-    return f"{first}{between}.*{others[-1]}"
 
 
 def _narrowed(
