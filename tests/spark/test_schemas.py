@@ -137,7 +137,7 @@ def test_columns_are_read_under_other_names_if_a_decimal_got_more_digits() -> No
         "d DECIMAL(20, 2), s STRUCT<`x#5`: DECIMAL(20, 2)>",
     )
     d, s = scan_columns(table)
-    assert (d.read.name, s.read.name) == ("_strandline_1", "_strandline_2")
+    assert (d.read.name, s.read.name) == ("_strandline_1", "s")
     assert s.read.dataType.simpleString() == "struct<_strandline_5:decimal(20,2)>"
 
 

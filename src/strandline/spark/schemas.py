@@ -93,14 +93,17 @@ def file_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
 def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
     """How the columns of ``table`` are read from files of any age.
 
-    Columns and nested fields get other names only where one name meant two of them, or two types of
-    decimals, in the table's history. Other names of nested fields make Spark copy each value.
+    A column gets another name if its own meant two columns, or two types of decimals, in the
+    table's history; so do all fields of a struct with such a name. Spark skips no part of a file by
+    the values of a column with another name, and copies each value of such a struct.
     """
-    reused = _places_with_reused_names(table)
+    reused = _reused_names(table)
+    structs = frozenset(place for place, _ in reused)
     columns = []
     for column, shown in zip(table.columns, file_schema(table.columns), strict=True):
-        name = f"{SCAN_PREFIX}{column.id}" if () in reused else column.name
-        inner = _renamed(column.type, (column.id,), reused)
+        is_reused = ((), normalize(column.name)) in reused
+        name = f"{SCAN_PREFIX}{column.id}" if is_reused else column.name
+        inner = _renamed(column.type, (column.id,), structs)
         (read,) = file_schema([replace(column, name=name, type=inner)])
         columns.append(ScanColumn(read, shown, inner != column.type))
     return tuple(columns)
@@ -225,7 +228,7 @@ def _inside(place: _Place, field: StructField) -> _Place:
     return (*place, field.field_id or field.name)
 
 
-def _places_with_reused_names(table: TableDescriptor) -> frozenset[_Place]:
+def _reused_names(table: TableDescriptor) -> frozenset[tuple[_Place, str]]:
     meanings: dict[tuple[_Place, str], set[tuple[int | None, DataType | None]]] = {}
 
     def add(place: _Place, fields: Iterable[StructField]) -> None:
@@ -237,15 +240,16 @@ def _places_with_reused_names(table: TableDescriptor) -> frozenset[_Place]:
 
     for version in table.schema_versions:
         add((), (StructField(c.name, c.type, field_id=c.id) for c in version.columns))
-    return frozenset(place for (place, _), found in meanings.items() if len(found) > 1)
+    return frozenset(name for name, found in meanings.items() if len(found) > 1)
 
 
-def _renamed(data_type: DataType, place: _Place, reused: frozenset[_Place]) -> DataType:
+def _renamed(data_type: DataType, place: _Place, structs: frozenset[_Place]) -> DataType:
+    """The type with other names of the fields of ``structs``."""
     places = (_inside(place, field) for field in fields_of(data_type))
-    if isinstance(data_type, StructType) and place in reused:
+    if isinstance(data_type, StructType) and place in structs:
         fields = (replace(f, name=f"{SCAN_PREFIX}{f.field_id}") for f in data_type.fields)
         data_type = StructType(tuple(fields))
-    return with_parts(data_type, lambda inner: _renamed(inner, next(places), reused))
+    return with_parts(data_type, lambda inner: _renamed(inner, next(places), structs))
 
 
 def _without_ids(data_type: DataType) -> DataType:
