@@ -21,7 +21,13 @@ from strandline.metastore.hive.partition_filter import (
     Or,
     folded,
 )
-from strandline.metastore.hive.partition_values import DEFAULT_PARTITION, cast_to, escape, number
+from strandline.metastore.hive.partition_values import (
+    DEFAULT_PARTITION,
+    Day,
+    cast_to,
+    escape,
+    number,
+)
 from strandline.model.types import DATE, INTEGRAL_TYPES, CharType, DataType, StringType, VarcharType
 
 MAX_LENGTH = 1_000
@@ -106,8 +112,19 @@ def _equal(literal: Literal, key_type: DataType) -> str:
     if key_type == DATE:
         day = cast_to(DATE)(literal.text)
         if day is not None:
-            return f"%{day.year:04}-%{day.month}-%{day.day}%"
+            return _of_day(day)
     return _ANY
+
+
+def _of_day(date: Day) -> str:
+    """The names of one day. A text of a date may leave out the first month and the first day."""
+    year, month, day = date
+    pattern = f"%{abs(year):04}"
+    if (month, day) != (1, 1):
+        pattern += f"-%{month}"
+    if day != 1:
+        pattern += f"-%{day}"
+    return pattern + _ANY
 
 
 def _between(conditions: Sequence[Comparison | In], key_type: DataType) -> Iterator[str]:

@@ -143,10 +143,12 @@ def partition_values(name: str, keys: Sequence[str]) -> tuple[str, ...]:
 
 Cast = Callable[[str], Any]
 """Converts a text to a value that compares with others of the same cast, or None if it fails."""
+Day = tuple[int, int, int]
+"""Year, month and day: what a text is cast to as a date."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
-_DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})")
+_DATE = re.compile(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIMESTAMP = re.compile(
     r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
     r"(?:[ T]([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,9}))?)?)?"
@@ -196,14 +198,20 @@ def _boolean(text: str) -> bool | None:
     return True if text in _TRUE else False if text in _FALSE else None
 
 
-def _date(text: str) -> date | None:
+def _date(text: str) -> Day | None:
+    """Return year, month and day of every text that Spark reads as a date.
+
+    Python has dates of the years 1 to 9999 only; the calendar repeats itself after 400 years.
+    """
     match = _DATE.fullmatch(text.strip())
     if match is None:
         return None
+    year, month, day = (int(part or 1) for part in match.groups())
     try:
-        return date(*map(int, match.groups()))
+        date(year % 400 + 400, month, day)
     except ValueError:
         return None
+    return year, month, day
 
 
 def _timestamp(text: str) -> tuple[datetime, int] | None:
