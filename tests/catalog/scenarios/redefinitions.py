@@ -317,6 +317,20 @@ SCENARIOS = [
         note="the client that sends it, Spark, completes the rows of its files",
     ),
     Scenario(
+        "a plain table redefined with a default that its client has checked",
+        setup=[SCHEMA, PLAIN],
+        run=replace(redefine("a int default '7'", "b string default true"), any_default=True),
+        expect=Made(["alter_column"]),
+        checks=[(columns("s.t"), ["1 a int default '7'", "2 b string default true"])],
+        note="Spark casts the default to the type of the column",
+    ),
+    Scenario(
+        "a transactional table redefined with a default that its client has checked",
+        setup=[SCHEMA, create_table("s.t", "a int")],
+        run=replace(redefine("a int default '7'"), any_default=True),
+        expect=Refused(InvalidInput, "does not match its type int"),
+    ),
+    Scenario(
         "a transactional table redefined with a nullable column more",
         setup=[SCHEMA, TABLE],
         run=AlterTable(

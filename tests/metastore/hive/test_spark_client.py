@@ -65,6 +65,15 @@ def test_spark_and_the_catalog_share_the_defaults_of_columns(
 
 
 @pytest.mark.slow
+def test_spark_sets_a_default_that_it_casts_to_the_type_of_the_column(spark: SparkProcess) -> None:
+    spark.sql("CREATE TABLE deliveries (item INT, day DATE) USING parquet")
+    spark.sql("ALTER TABLE deliveries ALTER COLUMN day SET DEFAULT '2026-11-20'")
+    spark.sql("INSERT INTO deliveries (item) VALUES (1)")
+    assert spark.sql("SELECT item, string(day) FROM deliveries") == [[1, "2026-11-20"]]
+    spark.sql("DROP TABLE deliveries")
+
+
+@pytest.mark.slow
 def test_spark_changes_the_collation_of_a_column(spark: SparkProcess) -> None:
     spark.sql("CREATE TABLE hosts (name STRING) USING parquet")
     spark.sql("INSERT INTO hosts VALUES ('Ann')")

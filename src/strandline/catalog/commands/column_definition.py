@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.catalog.commands.defaults import checked_default
+from strandline.catalog.commands.defaults import checked_default, is_null
 from strandline.errors import (
     IllegalChange,
     InvalidInput,
     InvalidType,
     ObjectNotFound,
+    StrandlineError,
     UnsupportedOperation,
 )
 from strandline.model.descriptors import (
@@ -41,6 +42,7 @@ MAX_COLUMNS = 10_000
 _NOT_COMPARED = (VARIANT, CALENDAR_INTERVAL, VOID)
 _NOT_STORED = (TimeType, GeometryType, GeographyType)
 _ATOMS_NOT_STORED = (CALENDAR_INTERVAL.name, VOID.name)
+Refusals = tuple[type[StrandlineError], ...]
 FIRST_COLUMN_ID = 1
 """Column ids are Parquet field ids. Readers differ on whether 0 is a valid one, so it is unused."""
 
@@ -106,11 +108,11 @@ def checked_columns(
 
 
 def with_checked_default(
-    column: ColumnDefinition, *, any_expression: bool = False
+    column: ColumnDefinition, *, left_to_client: Refusals = ()
 ) -> ColumnDefinition:
     """Return ``column`` with its default in stored form. Raises what `checked_default` raises.
 
-    With ``any_expression``, an unsupported expression is kept as it is.
+    A default that is refused with one of ``left_to_client`` is kept as it is, unless it is NULL.
     """
     try:
         default = checked_default(
@@ -120,8 +122,8 @@ def with_checked_default(
             nullable=column.nullable,
             metadata=column.metadata,
         )
-    except UnsupportedOperation:
-        if not any_expression:
+    except left_to_client:
+        if is_null(column.default):
             raise
         return column
     return replace(column, default=default)
@@ -185,14 +187,18 @@ def new_columns(
 
 
 def redefine_columns(
-    table: TableDescriptor, definitions: Iterable[ColumnDefinition]
+    table: TableDescriptor, definitions: Iterable[ColumnDefinition], *, any_default: bool
 ) -> tuple[tuple[ColumnDescriptor, ...], int]:
     """Return the columns of ``definitions``: existing names keep their ids, others get new ids.
 
     A default is validated if it, or the column that it must fit, has changed. In a plain table it
-    may be any expression, because Spark validates and evaluates it. Raises `InvalidInput`,
+    may be any expression, because Spark validates and evaluates it; with ``any_default``, also a
+    literal of another type, because Spark has done so. Raises `InvalidInput`,
     `UnsupportedOperation`.
     """
+    left_to_client: Refusals = ()
+    if not table.transactional:
+        left_to_client = (UnsupportedOperation, *([InvalidInput] if any_default else []))
     next_id = table.next_column_id
     by_name = {normalize(column.name): column for column in table.columns}
     columns = []
@@ -200,7 +206,7 @@ def redefine_columns(
         existing = by_name.get(normalize(definition.name))
         if existing is None:
             check_field_names(definition.type, column=definition.name)
-            definition = with_checked_default(definition, any_expression=not table.transactional)
+            definition = with_checked_default(definition, left_to_client=left_to_client)
             (column,), next_id = new_columns([definition], next_id)
         else:
             data_type, next_id = carry_ids(existing.type, definition.type, next_id)
@@ -208,9 +214,7 @@ def redefine_columns(
                 check_field_names(data_type, column=definition.name)
             before = existing.default, existing.type, existing.nullable
             if (definition.default, data_type, definition.nullable) != before:
-                definition = with_checked_default(
-                    definition, any_expression=not table.transactional
-                )
+                definition = with_checked_default(definition, left_to_client=left_to_client)
             column = definition.with_id(existing.id, data_type)
         columns.append(column)
     return tuple(columns), next_id

@@ -304,6 +304,8 @@ class AlterTable:
     schema: str
     table: str
     definition: TableDefinition
+    any_default: bool = False
+    """The client has checked the defaults of the columns, as Spark does for a plain table."""
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`."""
@@ -311,7 +313,7 @@ class AlterTable:
         definition = self.definition
         _check_kind_and_location(old, definition)
         check_columns(definition.columns, table=definition.name)
-        columns, next_id = redefine_columns(old, definition.columns)
+        columns, next_id = redefine_columns(old, definition.columns, any_default=self.any_default)
         if column_ids(columns, definition.partition_columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
         _check_fixed(planning, old, definition, columns)

@@ -219,11 +219,17 @@ class AlterRelation:
             _refuse_incompatible(old, definition.columns)
         else:
             raise IllegalChange(f"{self.schema}.{old.name} is a table and cannot become a view")
-        if not _sends_defaults(old, definition):
+        checked_by_spark = _sends_defaults(old, definition)
+        if not checked_by_spark:
             columns = tuple(_with_default(old, column) for column in definition.columns)
             definition = replace(definition, columns=columns)
         definition = without_completion(definition, old=old, shown=completed(old))
-        AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
+        AlterTable(
+            schema=self.schema,
+            table=old.name,
+            definition=definition,
+            any_default=checked_by_spark,
+        ).plan(planning)
 
     def _placed(
         self,
