@@ -287,6 +287,18 @@ def test_a_lock_of_a_transaction_ends_with_it(store: Store) -> None:
             manager.heartbeat(lock.lock_id)
 
 
+def test_a_waiting_lock_of_a_transaction_can_be_given_up(store: Store) -> None:
+    manager, txn_id = store.transactions.locks, store.begin()
+    writer = ask(store, on(EXCLUSIVE, "d.t"))
+    given_up = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
+    manager.release(given_up.lock_id)
+    with pytest.raises(LockNotFound):
+        manager.check(given_up.lock_id)
+    manager.release(writer.lock_id)
+    assert ask(store, on(EXCLUSIVE, "d.t")).acquired is True
+    store.transactions.commit(txn_id)
+
+
 def test_a_lock_of_a_transaction_lives_as_long_as_its_transaction(store: Store) -> None:
     txn_id = store.begin()
     lock = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)

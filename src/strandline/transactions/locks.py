@@ -276,7 +276,8 @@ class Locks:
     ) -> None:
         """Remove a request, granted or waiting. Does nothing if it does not exist.
 
-        Raises `TransactionFinished` if the request belongs to a transaction: it ends with that.
+        Raises `TransactionFinished` if the request is granted to a transaction: it ends with that.
+        While it waits, Hive's clients give it up in this way, before they end the transaction.
         """
         with self._database.write() as connection:
             self._guard(connection)
@@ -284,7 +285,7 @@ class Locks:
                 request = self._find(connection, lock_id, may_touch)
             except LockNotFound:
                 return
-            if request.txn_id is not None:
+            if request.txn_id is not None and request.acquired:
                 raise TransactionFinished(
                     f"lock {lock_id} belongs to transaction {request.txn_id} and ends with it;"
                     " commit or abort the transaction"

@@ -85,6 +85,9 @@ def test_a_lock_of_a_transaction_needs_an_open_transaction_and_ends_with_it(
     lock = stub.lock(request(component(), txnid=txn_id))
     kind, _ = refusal(lambda: stub.unlock(UnlockRequest(lockid=lock.lockid)))
     assert kind == "TxnOpenException"
+    waiting = stub.lock(request(component(), txnid=transactions.begin(user="ann").txn_id))
+    stub.unlock(UnlockRequest(lockid=waiting.lockid))
+    assert refusal(lambda: check(stub, waiting.lockid))[0] == "NoSuchLockException"
     (shown,) = plain(stub.show_locks(ShowLocksRequest(txnid=txn_id)))["locks"]
     assert (shown["txnid"], shown["lastheartbeat"]) == (txn_id, 0)  # the transaction has one
     assert stub.heartbeat(HeartbeatRequest(lockid=lock.lockid, txnid=txn_id)) is None
