@@ -45,6 +45,8 @@ def test_an_unknown_count_stays_unknown() -> None:
 def test_there_are_no_more_distinct_values_than_fit_between_the_bounds() -> None:
     parts = {0: long(1, 10, distinct=5), 1: long(1, 10, distinct=10)}
     assert over(9, parts)["numDVs"] == 10
+    assert over(1, {0: long(1, 10, distinct=40)})["numDVs"] == 10
+    assert over(9, {3: long(1, 10, distinct=40)})["numDVs"] == 10
 
 
 def test_extrapolated_numbers_are_capped_at_the_limits_of_the_protocol() -> None:

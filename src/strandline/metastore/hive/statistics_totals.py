@@ -58,18 +58,20 @@ class StatisticsTotal:
 
     def over(self, places: int) -> Struct:
         """Return the statistics of ``places`` partitions. At least one must have been added."""
-        if not 1 < self._parts < places:
-            return self._whole
         form = form_of(self._whole)
-        values = dict(self._whole["statsData"][form])
-        for name, value in values.items():
-            rule = FORMS[form][name]
-            if rule is total:
-                if value != UNKNOWN:
-                    values[name] = min(value // self._parts * places, LARGEST)
-            elif name in self._lows:
-                values[name] = self._extended(name, value, rule, last=places - 1)
+        values = self._whole["statsData"][form]
+        if 1 < self._parts < places:
+            values = {
+                name: self._extrapolated(name, value, FORMS[form][name], places=places)
+                for name, value in values.items()
+            }
+        # Also of one partition: a client may have sent more distinct values than fit.
         return {**self._whole, "statsData": {form: capped(form, values)}}
+
+    def _extrapolated(self, name: str, value: Any, rule: Rule, *, places: int) -> Any:
+        if rule is total:
+            return value if value == UNKNOWN else min(value // self._parts * places, LARGEST)
+        return self._extended(name, value, rule, last=places - 1) if name in self._lows else value
 
     def _extended(self, name: str, value: Any, rule: Rule, *, last: int) -> Any:
         """Return ``value`` extrapolated to the end of the list towards which it grows."""
