@@ -236,6 +236,33 @@ def two_clocks(store: EmptyStore) -> Iterator[tuple[Node, Node]]:
         yield first, second
 
 
+def test_a_transaction_sees_the_change_before_it_although_the_clocks_were_set_back(
+    store: EmptyStore,
+) -> None:
+    """Then no clock passes the activation of a version for an hour."""
+    ahead_ms = 3_600_000
+
+    def wall() -> int:
+        return system_wall_clock() + ahead_ms
+
+    with (
+        Node.open(store.address, settings=store.settings, wall=wall) as node,
+        Node.open(store.address, settings=store.settings, wall=wall) as other,
+    ):
+        create_table(node, "t0")
+        ahead_ms = 0
+        for number in (1, 2):
+            create_table(node, f"t{number}")
+            session = other.session(user="ann")
+            transaction = session.begin()
+            session.open([f"default.t{number}"], txn_id=transaction.txn_id)
+            append_to = node.session(user="ann").table(f"default.t{number}").descriptor.id
+            session.stage(transaction.txn_id, append_to, add=[data_file("a.parquet")])
+            node.session(user="ann").execute(DropTable(schema="default", table=f"t{number}"))
+            with pytest.raises(WriteConflict, match="was dropped"):
+                session.commit(transaction.txn_id)
+
+
 def test_a_read_of_the_present_version_sees_the_commits_of_a_node_whose_clock_is_ahead(
     store: EmptyStore,
 ) -> None:

@@ -103,6 +103,7 @@ class Metastore:
                 extra=kept(user=author, catalog_version=applied.version),
             )
         with completing(applied, "its folders and events will follow"):
+            self.transactions.pass_activation(applied.time)
             seconds_left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
             self.projector.project_up_to(applied.version, timeout=seconds_left)
         return applied

@@ -139,6 +139,15 @@ class TransactionReads:
         self._clock.update(at)
         look_in_order(self._database, self._clock, self._guard, first=())
 
+    def pass_activation(self, at: Timestamp) -> None:
+        """Give every later begin and commit a time above ``at``, when a version became active.
+
+        The clocks do so once they have passed ``at``. If the store's time is far ahead of them,
+        they have not, and the looks that moved the time of the log leave that of rows as it is.
+        """
+        if self._clock.ahead_of_wall(at) > 0 and not self.is_past(at):
+            self.settle(at)
+
     def settled(self, *, since: Timestamp) -> Timestamp | None:
         """The store's last time if it may serve as the present, else None.
 
