@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -86,7 +87,7 @@ def test_a_call_for_which_no_thread_can_be_started_waits_for_one_that_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        workers, start = Workers(threads=2), threading.Thread.start
+        workers, start = Workers(threads=4), threading.Thread.start
 
         def refuse(_: threading.Thread) -> NoReturn:
             raise RuntimeError("can't start new thread")
@@ -104,6 +105,39 @@ def test_a_call_for_which_no_thread_can_be_started_waits_for_one_that_runs(
         await end(first, second, third)
         workers.close()
         assert workers.statistics().calls == 0
+
+    asyncio.run(main())
+
+
+def test_calls_that_wait_until_others_have_computed_share_one_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "COMPUTING_SECONDS", WAIT)
+
+    async def main() -> None:
+        workers, loop, timers = Workers(threads=8), asyncio.get_running_loop(), list[float]()
+        call_at = loop.call_at
+
+        def counted(when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+            timers.append(when)
+            return call_at(when, callback)
+
+        monkeypatch.setattr(loop, "call_at", counted)
+        calls = [submit(workers, f"u{number}", READ) for number in range(5)]
+        assert len(timers) == 1
+        monkeypatch.undo()
+        await end(*calls)
+
+    asyncio.run(main())
+
+
+def test_calls_one_after_the_other_share_a_thread() -> None:
+    async def main() -> None:
+        workers, before = Workers(), threading.active_count()
+        for _ in range(3):
+            await workers.submit(threading.get_ident, user="ann").result
+        assert threading.active_count() == before + 1
+        workers.close()
 
     asyncio.run(main())
 
@@ -140,7 +174,9 @@ def test_writes_and_ddl_set_out_together(monkeypatch: pytest.MonkeyPatch) -> Non
     asyncio.run(main())
 
 
-def test_a_call_that_takes_long_lets_others_set_out() -> None:
+def test_a_call_that_takes_long_lets_others_set_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "MAX_COMPUTING_SECONDS", 3 * WAIT)
+
     async def main() -> None:
         workers = Workers(threads=8)
         calls = [submit(workers, f"u{number}", READ) for number in range(8)]
@@ -430,23 +466,48 @@ def test_a_call_cancelled_while_it_runs_keeps_its_place_until_it_ends() -> None:
 def test_a_call_cancelled_while_it_waits_never_begins() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
-        first, second = submit(workers, "ann", READ), submit(workers, "ann", READ)
-        second[1].cancel()
+        first, second, third = (submit(workers, "ann", READ) for _ in range(3))
+        third[1].cancel()
         await settle()
-        assert workers.statistics().calls == 1
-        await end(first)
-        assert not second[0].begun.is_set()
+        assert workers.statistics().calls == 2
+        async with asyncio.timeout(WAIT):
+            await end(first, second)
+        assert not third[0].begun.is_set()
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", [KeyError, StopIteration])
-def test_an_error_in_a_call_is_raised_to_its_caller(kind: type[Exception]) -> None:
+def test_a_call_may_end_after_its_event_loop() -> None:
+    work, workers = Work(), Workers()
+
+    async def main() -> None:
+        workers.submit(work, user="ann")
+
+    asyncio.run(main())
+    work.end.set()
+    workers.close()
+
+
+def test_an_idle_thread_keeps_no_call_in_memory() -> None:
+    async def main() -> None:
+        workers, work = Workers(), Work()
+        await end((work, workers.submit(work, user="ann").result))
+        kept = weakref.ref(work)
+        del work
+        await until(lambda: kept() is None)
+        workers.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [KeyError, StopIteration, BaseException])
+def test_an_error_in_a_call_is_raised_to_its_caller(kind: type[BaseException]) -> None:
     def work() -> str:
         raise kind("x")
 
     async def main() -> None:
-        await Workers().submit(work, user="ann").result
+        async with asyncio.timeout(WAIT):
+            await Workers().submit(work, user="ann").result
 
     with pytest.raises(RuntimeError if kind is StopIteration else kind, match="x"):
         asyncio.run(main())
