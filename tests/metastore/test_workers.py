@@ -347,15 +347,16 @@ class GivesWay:
         return "done"
 
 
-def test_a_call_that_gives_way_keeps_its_place_without_a_thread() -> None:
+def test_a_call_that_gives_way_keeps_its_place_and_leaves_its_thread_to_a_waiting_call() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
         work = GivesWay()
         call = workers.submit(work, user="ann", again=work)
-        await until(lambda: work.runs == 1 and workers.statistics().running == 0)
-        assert workers.statistics().calls == 1
-        await end(submit(workers, "ann", READ))
-        assert work.runs == 1
+        waiting = submit(workers, "ann", READ)
+        async with asyncio.timeout(WAIT):
+            await end(waiting)
+        statistics = workers.statistics()
+        assert (work.runs, statistics.running, statistics.calls) == (1, 0, 1)
         await asyncio.to_thread(work.made.set_result, None)
         assert await call.result == "done"
         assert workers.statistics().calls == 0
