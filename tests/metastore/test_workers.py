@@ -420,6 +420,29 @@ def test_a_call_whose_client_left_while_it_ran_does_not_begin_again(
     assert not caplog.records
 
 
+@pytest.mark.parametrize(
+    ("error", "logged"), [(Overloaded("x"), False), (ClientLeft(), False), (KeyError("x"), True)]
+)
+def test_an_error_after_the_client_has_left_is_logged_only_if_it_is_unexpected(
+    caplog: pytest.LogCaptureFixture, error: Exception, logged: bool
+) -> None:
+    async def main() -> None:
+        workers, waiting = Workers(threads=1), Work()
+
+        def work() -> NoReturn:
+            waiting()
+            raise error
+
+        call = workers.submit(work, user="ann")
+        await until(waiting.begun.is_set)
+        call.result.cancel()
+        waiting.end.set()
+        await until(lambda: workers.statistics().calls == 0)
+
+    asyncio.run(main())
+    assert bool(caplog.records) is logged
+
+
 def test_a_call_that_cannot_begin_again_does_not_give_way() -> None:
     async def main() -> None:
         work = GivesWay()
