@@ -399,6 +399,21 @@ def test_a_call_that_gave_way_is_given_up_when_its_client_leaves() -> None:
     asyncio.run(main())
 
 
+def test_a_call_that_has_begun_again_keeps_its_place_until_it_ends() -> None:
+    async def main() -> None:
+        workers, again, made = Workers(threads=1), Work(), Future[None]()
+        call = workers.submit(lambda: give_way(made), user="ann", again=again)
+        made.set_result(None)
+        await until(again.begun.is_set)
+        call.result.cancel()
+        await settle()
+        assert workers.statistics().calls == 1
+        again.end.set()
+        await until(lambda: workers.statistics().calls == 0)
+
+    asyncio.run(main())
+
+
 def test_a_call_whose_client_left_while_it_ran_does_not_begin_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
