@@ -358,10 +358,11 @@ def test_a_call_that_gives_way_keeps_its_place_and_leaves_its_thread_to_a_waitin
         statistics = workers.statistics()
         assert (work.runs, statistics.running, statistics.calls) == (1, 0, 1)
         await asyncio.to_thread(work.made.set_result, None)
-        assert await call.result == "done"
+        async with asyncio.timeout(WAIT):
+            assert await call.result == "done"
         assert workers.statistics().calls == 0
 
-    asyncio.run(main())
+    asyncio.run(main(), debug=True)  # which checks what other threads call
 
 
 def test_a_call_gives_way_only_a_few_times() -> None:
@@ -677,7 +678,7 @@ async def request(*waits: Shared, leaves: bool = False) -> list[str]:
 def test_requests_wait_on_the_loop_without_a_thread_and_another_thread_wakes_them() -> None:
     async def drive() -> None:
         workers = Workers()
-        waits = [Shared(), Shared(error=ValueError("planted")), Shared()]
+        waits = [Shared(), Shared(), Shared(error=ValueError("planted"))]
         calls: list[PooledCall] = []
         tasks = [
             asyncio.ensure_future(workers.drive(request(shared), user="ann", on_call=calls.append))
@@ -685,18 +686,18 @@ def test_requests_wait_on_the_loop_without_a_thread_and_another_thread_wakes_the
         ]
         await settle()
         ends = [shared.end for shared in waits]
-        tasks[2].cancel()
+        tasks[0].cancel()
         other = threading.Thread(target=lambda: [end() for end in ends if end])
         other.start()
         async with asyncio.timeout(WAIT):
-            assert await tasks[0] == ["done"]
-            assert await tasks[1] == ["ValueError('planted')"]
+            assert await tasks[1] == ["done"]
+            assert await tasks[2] == ["ValueError('planted')"]
         other.join()
         assert not calls
         assert workers.statistics().running == 0
         workers.close()
 
-    asyncio.run(drive())
+    asyncio.run(drive(), debug=True)  # which checks what other threads call
 
 
 class Interleaved(deque[Any]):  # Any: futures
