@@ -120,7 +120,8 @@ class Children:
 def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) -> Children:
     """Run ``body`` with a pool and close the pool.
 
-    After that, all children must have ended, and no content may be open that was not before.
+    After that, all children must have ended, no question may be remembered, and no content may be
+    open that was not before.
     """
 
     async def main() -> None:
@@ -128,10 +129,13 @@ def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) ->
         try:
             async with asyncio.timeout(WAIT):
                 await body(pool, children)
+                while pool._shared_calls:
+                    await asyncio.sleep(0)
         finally:
             pool.close()
             while pool.statistics().running:
                 await asyncio.sleep(0)
+        assert not pool._writing
 
     children, before = Children(), open_contents()
     try:
@@ -303,6 +307,20 @@ def test_a_read_only_child_is_not_given_a_writing_task() -> None:
         assert children.kinds == [True, False]
 
     run(body)
+
+
+def test_a_child_that_was_idle_is_given_one_task_at_a_time() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        await ask(pool, "echo")
+        await begun(children)
+        first = asyncio.create_task(ask(pool, "wait", b"first"))
+        await begun(children)
+        assert await ask(pool, "echo", b"second") == b"second"
+        children.go.set()
+        assert await first == b"first"
+        assert pool.statistics().children == 2
+
+    run(body, max_children=2)
 
 
 def test_idle_children_count_towards_max_children() -> None:
@@ -536,13 +554,34 @@ def test_a_pool_that_stops_waiting_refuses_writing_tasks_that_wait() -> None:
     run(body, max_children=1)
 
 
-def test_a_pool_that_stops_waiting_still_answers_running_reads() -> None:
+def test_a_pool_that_stops_waiting_answers_running_reads_and_refuses_new_tasks_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exits = list[int]()
+    monkeypatch.setattr(os, "_exit", exits.append)
+
     async def body(pool: ChildPool, children: Children) -> None:
         reading = asyncio.create_task(ask(pool, "wait", b"x", only_reads=True))
         await begun(children)
         pool.stop_waiting()
+        with pytest.raises(Stopping):  # although no child is free
+            await ask(pool, "echo")
         children.go.set()
         assert await reading == b"x"
+
+    run(body, max_children=1)
+    assert not exits
+
+
+def test_a_writing_task_that_is_copied_when_the_pool_stops_waits_for_no_other_writer() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        asking = asyncio.create_task(ask(pool, "wait", bytes(3_000_000)))
+        while not pool.statistics().running:
+            await asyncio.sleep(0)
+        assert not pool.statistics().tasks
+        pool.stop_waiting()
+        with pytest.raises(Stopping):
+            await asking
 
     run(body)
 
@@ -560,6 +599,17 @@ def test_a_closed_pool_refuses_queued_and_new_tasks() -> None:
         await asyncio.gather(first, return_exceptions=True)
 
     run(body, max_children=1)
+
+
+def test_a_closed_pool_abandons_running_reads() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        reading = asyncio.create_task(ask(pool, "wait", only_reads=True))
+        await begun(children)
+        pool.close()
+        await asyncio.wait([reading])
+        assert reading.cancelled()
+
+    run(body)
 
 
 FORKS = """
