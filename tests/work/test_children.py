@@ -300,6 +300,24 @@ def test_a_child_that_keeps_too_much_memory_exits_and_only_a_reader_is_replaced_
     run(body)
 
 
+def test_a_reply_counts_although_the_next_child_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child_processes, "KEPT_BYTES", -(1 << 40))
+
+    def refuse(*, only_reads: bool) -> socket.socket:
+        raise Unavailable("the process that starts children has ended")
+
+    async def body(pool: ChildPool, children: Children) -> None:
+        asking = asyncio.create_task(ask(pool, "wait", b"x", only_reads=True))
+        await begun(children)
+        pool._start = refuse
+        children.go.set()
+        assert await asking == b"x"
+
+    run(body)
+
+
 def test_a_read_only_child_is_not_given_a_writing_task() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         for only_reads in (True, False, True, False):
@@ -394,6 +412,24 @@ def test_an_idle_child_that_has_died_is_replaced() -> None:
         await asyncio.to_thread(children._threads[0].join, WAIT)
         assert await ask(pool, "echo", b"x") == b"x"
         assert pool.statistics().lost == 0
+
+    run(body)
+
+
+def test_a_new_child_that_has_already_ended_is_reported_as_unavailable() -> None:
+    connections: list[socket.socket] = []
+
+    def start(*, only_reads: bool) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.close()
+        connections.append(ours)
+        return ours
+
+    async def body(pool: ChildPool, _: Children) -> None:
+        pool._start = start
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await ask(pool, "echo")
+        assert [connection.fileno() for connection in connections] == [-1]
 
     run(body)
 
