@@ -562,6 +562,19 @@ def test_a_read_whose_caller_is_cancelled_is_aborted() -> None:
         run(body, max_children=1)
 
 
+def test_a_read_that_is_cancelled_while_it_is_copied_leaves_no_content_open() -> None:
+    async def body(pool: ChildPool, _: Children) -> None:
+        asking = asyncio.create_task(ask(pool, "echo", bytes(3_000_000), only_reads=True))
+        while not open_contents() - before:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert not pool.statistics().tasks
+
+    before = open_contents()
+    run(body)
+
+
 def test_a_writing_task_whose_caller_is_cancelled_runs_to_its_end() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         asking = asyncio.create_task(ask(pool, "wait"))
