@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from strandline.errors import (
+    LimitExceeded,
     NotFound,
     Overloaded,
     Stopping,
@@ -50,8 +51,8 @@ class Children:
     """Starts children in threads. A child echoes its task, unless the name of the task is special:
 
     "wait" is answered once ``go`` is set; "end" closes the connection without a reply; "announce"
-    announces its data first, and "announce when told to" does so once ``go`` is set; "missing" and
-    "fails" raise errors.
+    announces its data first, and "announce when told to" does so once ``go`` is set; "missing",
+    "greedy" and "fails" raise errors.
     """
 
     def __init__(self) -> None:
@@ -99,7 +100,9 @@ class Children:
                     assert self.go.wait(WAIT)
                     announce(data)
                 case "missing":
-                    raise NotFound("it is not there")
+                    raise NotFound(f"it is not there{data.decode()}")
+                case "greedy":
+                    raise MemoryError
                 case "fails":
                     raise ZeroDivisionError("secret")
             return {"echo": fields.get("word")}, data
@@ -374,13 +377,20 @@ def test_a_child_that_fails_to_open_the_store_tries_again_at_each_task(failures:
     run(body)
 
 
-def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_hide_their_text() -> None:
+def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_show_their_text_only_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def body(pool: ChildPool, _: Children) -> None:
         with pytest.raises(NotFound, match=r"^it is not there$"):
             await ask(pool, "missing")
+        with pytest.raises(NotFound, match=r"^it is not there"):
+            await ask(pool, "missing", bytes(1_000_000))
+        with pytest.raises(LimitExceeded, match="greedy needs more than the 4 GiB"):
+            await ask(pool, "greedy")
         with pytest.raises(StrandlineError, match="fails failed with an internal error") as failure:
             await ask(pool, "fails")
         assert "secret" not in str(failure.value)
+        assert "secret" in caplog.text
         assert pool.statistics().children == 1
 
     run(body)
