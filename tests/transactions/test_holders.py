@@ -37,7 +37,9 @@ def test_every_holder_is_shown_with_its_owner_and_what_it_keeps_back(store: Stor
         Component(LockMode.SHARED_READ, "s"),
     ]
     granted = transactions.locks.acquire(exclusive, owner="dora", host="h2")
-    waiting = transactions.locks.acquire(exclusive[:1], owner="emil", txn_id=reader.txn_id)
+    waiting = transactions.locks.acquire(
+        exclusive[:1], owner="emil", agent="x", txn_id=reader.txn_id
+    )
     present = transactions.holders()
     assert (present.transactions, present.holds, present.locks) == (2, 1, 2)
     assert present.min_open_txn == begun.txn_id
@@ -73,9 +75,10 @@ def test_every_holder_is_shown_with_its_owner_and_what_it_keeps_back(store: Stor
     )
     assert first.keeps == ("EXCLUSIVE on shop.orders", "SHARED_READ on s", "1 other request")
     assert first.ends == timestamp(START_MS + TIMEOUT_MS)
-    assert (second.id, second.kind, second.since, second.ends) == (
+    assert (second.id, second.kind, second.client, second.since, second.ends) == (
         waiting.lock_id,
         "waiting",
+        "x",
         None,
         None,
     )
@@ -106,7 +109,9 @@ def test_the_low_watermark_is_the_earliest_of_retention_oldest_hold_and_oldest_b
     # History that only a transaction keeps can be held by others too.
     hold = transactions.holds.acquire("reader", "bob", at=begun, ttl_ms=4 * WEEK)
     transactions.commit(1)
-    assert transactions.holders().low_watermark == begun
+    present_holders = transactions.holders()
+    assert (present_holders.low_watermark, present_holders.holds) == (begun, 1)
+    assert [holder.id for holder in present_holders.holders] == [hold.hold_id]
     transactions.holds.release(hold.hold_id)
     present = store.clock.current()
     assert transactions.holders().low_watermark == add_milliseconds(present, -WEEK)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -224,6 +225,14 @@ def test_an_invalid_transaction_list_is_refused(text: str) -> None:
         ValidTxnList.parse(text)
 
 
+@pytest.mark.parametrize(
+    "fields", [{"hwm": -1}, {"hwm": NO_OPEN + 1}, {"hwm": 3, "aborted_ids": (2,)}]
+)
+def test_ids_that_form_no_list_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        ValidTxnList(**fields)
+
+
 def test_an_empty_text_is_refused_with_its_own_message() -> None:
     with pytest.raises(InvalidInput, match="empty text"):
         ValidWriteIdList.parse("")
@@ -373,6 +382,13 @@ def test_opening_an_id_lowers_the_highest_valid_base() -> None:
 def test_opening_an_id_far_above_the_list_is_refused() -> None:
     with pytest.raises(LimitExceeded, match="read the list again"):
         ValidWriteIdList.of(5).open(MAX_OPENED + 6)
+    high = 2 * MAX_OPENED
+    assert ValidWriteIdList.of(high).open(high + 1).exceptions == (high + 1,)
+
+
+def test_a_list_without_aborted_ids_shows_them_and_hides_only_open_ones() -> None:
+    whole = ValidWriteIdList.of(9, open_ids=[3, 7], aborted=[2, 5])
+    assert whole.without_aborted() == ValidWriteIdList.of(9, open_ids=[3, 7])
 
 
 def test_a_merge_keeps_the_name_of_the_table() -> None:
