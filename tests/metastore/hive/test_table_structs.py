@@ -20,6 +20,10 @@ from strandline.metastore.hive.table_structs import read_table, table_struct, ta
 from strandline.metastore.table_parameters import is_counted
 from strandline.metastore.thrift import HIVE_CODEC
 from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.type_json import schema_json
+from strandline.model.type_parser import parse_fields
+from strandline.model.type_text import simple_string
+from strandline.model.types import StructType
 from tests.metastore.hive.hive_node import HiveNode
 
 RECORDED: list[dict[str, Any]] = json.loads(
@@ -175,6 +179,28 @@ def test_columns_changed_by_a_hive_client_win_over_an_unchanged_schema_of_spark(
         ("name", None),
         ("x", "new"),
     ]
+
+
+def altered(fields: str, **hive_types: str) -> dict[str, str]:
+    """The types after an alter that sends these columns for Hive, and Spark's schema as it was."""
+    schema = schema_json(StructType(parse_fields(fields)))
+    shown = answered(hive_table(parameters={"spark.sql.sources.schema": schema}))
+    sent = json.loads(json.dumps(shown))
+    sent["sd"]["cols"] = [{"name": name, "type": text} for name, text in hive_types.items()]
+    changed = read_table(sent, default_location="file:/w/d1.db/t", shown=shown).definition
+    return {column.name: simple_string(column.type) for column in changed.columns}
+
+
+def test_collations_stay_if_a_client_declares_columns_for_hive_which_has_none() -> None:
+    fields = "a string collate UTF8_LCASE, b array<struct<x: string collate UNICODE>>, c int"
+    kept = {
+        "a": "string collate UTF8_LCASE",
+        "b": "array<struct<x:string collate UNICODE>>",
+        "c": "int",
+    }
+    assert altered(fields, a="string", b="array<struct<x:string>>", c="int") == kept
+    changed = altered(fields, a="string", b="array<struct<x:int>>", c="int")
+    assert changed == kept | {"b": "array<struct<x:int>>"}
 
 
 def test_the_path_parameter_of_a_managed_table_follows_its_location() -> None:

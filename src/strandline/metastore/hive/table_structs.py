@@ -59,6 +59,7 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.type_text import hive_string, simple_string
+from strandline.model.types import STRING, DataType, StringType, with_parts
 
 MANAGED_TABLE = "MANAGED_TABLE"
 EXTERNAL_TABLE = "EXTERNAL_TABLE"
@@ -227,10 +228,21 @@ def _followed(
     for name, text, comment in declared:
         data_type = parse_column_type(text)
         column = known.get(name, ColumnDefinition(name, data_type))
-        if hive_string(column.type) != hive_string(data_type):
+        if _spelled(column.type) != _spelled(data_type):
             column = replace(column, type=data_type)
         columns.append(column if comment == NO_COMMENT else replace(column, comment=comment))
     return SparkSchema((*columns, *keys), schema.partition_columns)
+
+
+def _spelled(data_type: DataType) -> str | None:
+    """Hive's name of a type without its collations, which Spark leaves out in Hive's columns."""
+    return hive_string(_without_collations(data_type))
+
+
+def _without_collations(data_type: DataType) -> DataType:
+    if isinstance(data_type, StringType):
+        return STRING
+    return with_parts(data_type, _without_collations)
 
 
 def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
