@@ -181,6 +181,16 @@ def test_columns_changed_by_a_hive_client_win_over_an_unchanged_schema_of_spark(
     ]
 
 
+def test_an_empty_comment_of_a_column_that_has_none_is_not_a_change() -> None:
+    schema = schema_json(StructType(parse_fields("a int, b int comment 'of b'")))
+    shown = answered(hive_table(parameters={"spark.sql.sources.schema": schema}))
+    sent = json.loads(json.dumps(shown))
+    for column in sent["sd"]["cols"]:
+        column["comment"] = ""
+    changed = read_table(sent, default_location="file:/w/d1.db/t", shown=shown).definition
+    assert [column.comment for column in changed.columns] == [None, ""]
+
+
 def altered(fields: str, **hive_types: str) -> dict[str, str]:
     """The types after an alter that sends these columns for Hive, and Spark's schema as it was."""
     schema = schema_json(StructType(parse_fields(fields)))

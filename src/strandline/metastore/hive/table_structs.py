@@ -230,7 +230,8 @@ def _followed(
         column = known.get(name, ColumnDefinition(name, data_type))
         if _spelled(column.type) != _spelled(data_type):
             column = replace(column, type=data_type)
-        columns.append(column if comment == NO_COMMENT else replace(column, comment=comment))
+        is_kept = comment == NO_COMMENT or (comment or None) == (column.comment or None)
+        columns.append(column if is_kept else replace(column, comment=comment))
     return SparkSchema((*columns, *keys), schema.partition_columns)
 
 
