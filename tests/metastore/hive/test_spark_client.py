@@ -70,7 +70,11 @@ def test_spark_sets_a_default_that_it_casts_to_the_type_of_the_column(spark: Spa
     spark.sql("ALTER TABLE deliveries ALTER COLUMN day SET DEFAULT '2026-11-20'")
     spark.sql("INSERT INTO deliveries (item) VALUES (1)")
     assert spark.sql("SELECT item, string(day) FROM deliveries") == [[1, "2026-11-20"]]
+    spark.sql("CREATE TABLE returns LIKE deliveries")
+    spark.sql("INSERT INTO returns (item) VALUES (2)")
+    assert spark.sql("SELECT item, string(day) FROM returns") == [[2, "2026-11-20"]]
     spark.sql("DROP TABLE deliveries")
+    spark.sql("DROP TABLE returns")
 
 
 @pytest.mark.slow

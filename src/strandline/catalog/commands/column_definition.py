@@ -43,6 +43,7 @@ _NOT_COMPARED = (VARIANT, CALENDAR_INTERVAL, VOID)
 _NOT_STORED = (TimeType, GeometryType, GeographyType)
 _ATOMS_NOT_STORED = (CALENDAR_INTERVAL.name, VOID.name)
 Refusals = tuple[type[StrandlineError], ...]
+_ANY_DEFAULT: Refusals = (UnsupportedOperation, InvalidInput)
 FIRST_COLUMN_ID = 1
 """Column ids are Parquet field ids. Readers differ on whether 0 is a valid one, so it is unused."""
 
@@ -89,12 +90,16 @@ def _check_metadata(column: ColumnDefinition) -> None:
 
 
 def checked_columns(
-    columns: Sequence[ColumnDefinition], *, transactional: bool
+    columns: Sequence[ColumnDefinition], *, transactional: bool, any_default: bool = False
 ) -> tuple[ColumnDefinition, ...]:
     """Return new columns that passed `check_columns`, with their defaults in stored form.
 
-    Raises `InvalidInput`, `InvalidName`, `UnsupportedOperation`.
+    With ``any_default``, the client has checked the defaults of a plain table. Raises
+    `InvalidInput`, `InvalidName`, `UnsupportedOperation`.
     """
+    left_to_client: Refusals = ()
+    if any_default and not transactional:
+        left_to_client = _ANY_DEFAULT
     kept = []
     for column in columns:
         if depth_of(column.type):
@@ -103,7 +108,9 @@ def checked_columns(
             check_storable(column)
         if transactional and column.name.startswith("_"):
             check_scan_name(column.name)
-        kept.append(column if column.default is None else with_checked_default(column))
+        if column.default is not None:
+            column = with_checked_default(column, left_to_client=left_to_client)
+        kept.append(column)
     return tuple(kept)
 
 
@@ -198,7 +205,7 @@ def redefine_columns(
     """
     left_to_client: Refusals = ()
     if not table.transactional:
-        left_to_client = (UnsupportedOperation, *([InvalidInput] if any_default else []))
+        left_to_client = _ANY_DEFAULT if any_default else (UnsupportedOperation,)
     next_id = table.next_column_id
     by_name = {normalize(column.name): column for column in table.columns}
     columns = []

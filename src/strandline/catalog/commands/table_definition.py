@@ -105,10 +105,13 @@ def check_stale_rows(fraction: float, minimum: int) -> None:
         raise InvalidInput(f"the minimum of stale rows may be at most {MAX_ROWS}, found {minimum}")
 
 
-def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns | None]:
+def checked(
+    definition: TableDefinition, *, any_default: bool
+) -> tuple[TableDefinition, FirstColumns | None]:
     """Check a definition. Return it with its defaults in stored form, and its first columns.
 
-    The first columns are None unless an equal definition was checked recently. Raises
+    The first columns are None unless an equal definition was checked recently. With
+    ``any_default``, the client has checked the defaults of a plain table. Raises
     `InvalidInput`, `InvalidName`, `ObjectNotFound` if the definition names a missing column,
     `UnsupportedOperation`.
     """
@@ -125,7 +128,9 @@ def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns 
     _check_key(definition)
     columns = definition.columns
     if known is None:
-        columns = checked_columns(columns, transactional=definition.transactional)
+        columns = checked_columns(
+            columns, transactional=definition.transactional, any_default=any_default
+        )
     check_distinct(definition.partition_columns, what=f"the partition columns of {name}")
     check_distinct(definition.colocation, what=f"the colocation columns of {name}")
     key = {normalize(column) for column in definition.primary_key}

@@ -60,13 +60,15 @@ class CreateTable:
     if_not_exists: bool = False
     instead_of: int | None = None
     """The dropped table whose location a managed table takes over: its client has written there."""
+    any_default: bool = False
+    """The client has checked the defaults of the columns, as Spark does for a plain table."""
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `LimitExceeded`.
 
         IF NOT EXISTS applies only to a table of that name.
         """
-        definition, known = checked(self.definition)
+        definition, known = checked(self.definition, any_default=self.any_default)
         refuse_reserved(self.schema, "given tables")
         schema = planning.schema(self.schema)
         if self.if_not_exists and planning.catalog.table(self.schema, definition.name):

@@ -138,11 +138,13 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
         # Otherwise the client has written nothing there. Spark names the folder as its ``path``.
         is_named = client.location or (PATH, DERIVED) in definition.storage.serde_properties
         replaced = _dropped_holder(call, default, table=definition.name) if is_named else None
-        return CreateTable(schema=schema, definition=definition, instead_of=replaced)
+        return CreateTable(
+            schema=schema, definition=definition, instead_of=replaced, any_default=True
+        )
     if definition.kind is TableKind.MANAGED:
         definition = replace(definition, location=location)
     _make_folder(call, definition.location)
-    return CreateTable(schema=schema, definition=definition)
+    return CreateTable(schema=schema, definition=definition, any_default=True)
 
 
 def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
