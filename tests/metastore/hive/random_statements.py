@@ -1,8 +1,9 @@
 """Random statements of Spark on plain tables, which two metastores must answer alike.
 
-The tables have the formats that Spark writes, with and without partition keys. Statements that both
-metastores refuse are among them. Left out is what `strandline` intends to do otherwise: locations
-that a client chooses, and the parameters of tables and partitions.
+The tables have the formats that Spark writes, with and without partition keys, and there are views
+of them. Statements that both metastores refuse are among them. Left out is what `strandline`
+intends to do otherwise: locations that a client chooses, and the parameters of tables and
+partitions.
 """
 
 from __future__ import annotations
@@ -25,30 +26,47 @@ FORMATS = (
     "USING csv OPTIONS (header = 'true')",
 )
 COLUMNS = "a INT, b STRING"
-KEYS = ("", "p STRING", "p INT", "p DATE", "p STRING, q INT")
+COLLATED = "STRING COLLATE UTF8_LCASE"
+OF_DATA_SOURCES = (COLUMNS, f"a INT, b {COLLATED}")
+KEYS = (
+    *("", "p STRING", "p INT", "p DATE", "p STRING, q INT"),
+    *("p DECIMAL(9,2)", "p BOOLEAN", "p CHAR(4)", "p TIMESTAMP, q DATE"),
+)
 VALUES = {
-    "INT": ("1", "2", "10", "-3"),
-    "STRING": ("'x'", "'y y'", "'a/b'", "'1'", "'10%'", "'é'", "'a=b'"),
-    "DATE": ("DATE '2020-01-01'", "DATE '2021-02-03'"),
+    "INT": ("1", "2", "10", "-3", "NULL"),
+    "STRING": ("'x'", "'y y'", "'a/b'", "'1'", "'10%'", "'é'", "'a=b'", "NULL"),
+    COLLATED: ("'x'", "'X'", "'É'"),
+    "CHAR(4)": ("'x'", "'y y'", "NULL"),
+    "DATE": ("DATE '2020-01-01'", "DATE '2021-02-03'", "DATE '9999-12-31'", "NULL"),
+    "TIMESTAMP": ("TIMESTAMP '2020-01-01 10:00:00.5'", "NULL"),
+    "DECIMAL(9,2)": ("1", "-2.50", "NULL"),
+    "BOOLEAN": ("true", "false", "NULL"),
     "DOUBLE": ("1.5",),
 }
+DEFAULTS = ("1 + 1", "'7'", "7", "'x'", "true", "NULL")
 NAMES = ("t", "u", "v")
 WEIGHTS = {
     "insert": 8,
     "insert_dynamic": 4,
     "overwrite": 3,
     "select": 5,
-    "select_some": 3,
+    "select_some": 5,
     "add_partition": 2,
     "drop_partition": 2,
     "rename_partition": 2,
     "truncate": 1,
     "add_column": 2,
     "replace_columns": 1,
-    "comment_on_column": 1,
+    "comment_on_column": 2,
+    "set_default": 1,
+    "insert_some": 1,
     "set_properties": 2,
     "set_partition_properties": 1,
     "analyze": 1,
+    "analyze_columns": 1,
+    "describe_column": 1,
+    "create_view": 1,
+    "select_view": 1,
     "rename": 1,
     "drop": 1,
     "create_as": 1,
@@ -96,11 +114,13 @@ class RandomStatements:
 
     def _create(self, name: str) -> str:
         stored, keys = self._random.choice(FORMATS), self._random.choice(KEYS)
-        self._tables[name] = Table(_typed(COLUMNS), _typed(keys))
-        if not stored.startswith("USING"):
+        is_of_hive = not stored.startswith("USING")
+        columns = COLUMNS if is_of_hive else self._random.choice(OF_DATA_SOURCES)
+        self._tables[name] = Table(_typed(columns), _typed(keys))
+        if is_of_hive:
             partitioned = f"PARTITIONED BY ({keys}) " if keys else ""
-            return f"CREATE TABLE {name} ({COLUMNS}) {partitioned}{stored}"
-        columns = f"{COLUMNS}, {keys}" if keys else COLUMNS
+            return f"CREATE TABLE {name} ({columns}) {partitioned}{stored}"
+        columns = f"{columns}, {keys}" if keys else columns
         partitioned = f" PARTITIONED BY ({', '.join(_typed(keys))})" if keys else ""
         return f"CREATE TABLE {name} ({columns}) {stored}{partitioned}"
 
@@ -135,8 +155,15 @@ class RandomStatements:
     def _select_some(self, name: str) -> str:
         table = self._tables[name]
         column, of = self._random.choice([*(table.keys or table.columns).items()])
-        operator = self._random.choice(("=", "<>", "<", ">="))
-        return f"SELECT * FROM {name} WHERE {column} {operator} {self._value(of)} ORDER BY ALL"
+        one, other = self._value(of), self._value(of)
+        condition = self._random.choice(
+            (
+                *(f"{operator} {one}" for operator in ("=", "<>", "<", ">=", "<=>")),
+                *(f"IN ({one}, {other})", f"NOT IN ({one})", f"BETWEEN {one} AND {other}"),
+                *("IS NULL", f"= {one} OR {column} IS NULL"),
+            )
+        )
+        return f"SELECT * FROM {name} WHERE {column} {condition} ORDER BY ALL"
 
     def _add_partition(self, name: str) -> str:
         return f"ALTER TABLE {name} ADD IF NOT EXISTS {self._partition(name)}"
@@ -164,6 +191,16 @@ class RandomStatements:
         column, of = self._random.choice([*self._tables[name].columns.items()])
         return f"ALTER TABLE {name} CHANGE COLUMN {column} {column} {of} COMMENT 'said'"
 
+    def _set_default(self, name: str) -> str:
+        column = self._random.choice([*self._tables[name].columns])
+        default = self._random.choice(DEFAULTS)
+        return f"ALTER TABLE {name} ALTER COLUMN {column} SET DEFAULT {default}"
+
+    def _insert_some(self, name: str) -> str:
+        table = self._tables[name]
+        given = dict([*table.columns.items()][:1]) | table.keys
+        return f"INSERT INTO {name} ({', '.join(given)}) SELECT {self._row(given)}"
+
     def _set_properties(self, name: str) -> str:
         key = self._random.choice(("field.delim", "separatorChar", "serialization.format", "k"))
         value = self._random.choice(";|,")
@@ -174,6 +211,21 @@ class RandomStatements:
 
     def _analyze(self, name: str) -> str:
         return f"ANALYZE TABLE {name} COMPUTE STATISTICS"
+
+    def _analyze_columns(self, name: str) -> str:
+        return f"ANALYZE TABLE {name} COMPUTE STATISTICS FOR ALL COLUMNS"
+
+    def _describe_column(self, name: str) -> str:
+        table = self._tables[name]
+        column = self._random.choice([*table.columns, *table.keys])
+        return f"DESCRIBE EXTENDED {name} {column}"
+
+    def _create_view(self, name: str) -> str:
+        mode = self._random.choice(("", " WITH SCHEMA EVOLUTION"))
+        return f"CREATE OR REPLACE VIEW view_of_{name}{mode} AS SELECT * FROM {name}"
+
+    def _select_view(self, name: str) -> str:
+        return f"SELECT * FROM view_of_{name} ORDER BY ALL"
 
     def _rename(self, name: str) -> str:
         new_name = self._random.choice(NAMES)
@@ -200,4 +252,5 @@ class RandomStatements:
 
 def _typed(columns: str) -> dict[str, str]:
     """``p STRING, q INT`` as names with their types."""
-    return dict(column.split() for column in columns.split(", ") if column)
+    typed = (column.split(maxsplit=1) for column in columns.split(", ") if column)
+    return dict(typed)
