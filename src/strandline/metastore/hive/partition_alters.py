@@ -106,8 +106,11 @@ def _with_unsent(new: PartitionRow, sent: Struct, old: PartitionRow) -> Partitio
     new = replace(new, created=old.created)
     if not _has_location(sent):
         new = replace(new, location=old.location)
-    if sent.get("sd") is None:
-        new = replace(new, storage=old.storage, columns=old.columns)
+    sd = sent.get("sd")
+    if sd is None:
+        new = replace(new, storage=old.storage)
+    if sd is None or sd.get("cols") is None:
+        new = replace(new, columns=old.columns)
     return new
 
 

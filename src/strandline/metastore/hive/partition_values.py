@@ -41,6 +41,7 @@ from strandline.metastore.hive.storage_descriptors import (
     plain_columns_of,
     read_fields,
     read_storage,
+    require_serde,
     shown_columns,
     storage_struct,
 )
@@ -298,8 +299,10 @@ class Partitioned:
         )
         storage, columns = self._new_storage, self._columns
         if sd is not None:
+            require_serde(sd)
             storage = read_storage(sd, locations=[self.location])
-            columns = read_fields(sd.get("cols"))
+            if sd.get("cols") is not None:
+                columns = read_fields(sd["cols"])
         return name, replace(
             row,
             storage=None if storage == self._storage else storage,

@@ -16,6 +16,7 @@ from strandline.catalog.commands import ColumnDefinition
 from strandline.errors import InvalidInput, InvalidType, UnsupportedOperation
 from strandline.metastore.hive.names import same_location
 from strandline.metastore.hive.parameters import DERIVED, PATH
+from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.descriptors import (
     ColumnDescriptor,
     StorageFormat,
@@ -115,6 +116,12 @@ def _means(declared: str | None, text: str) -> bool:
 
 def field_structs(columns: Sequence[HiveColumn]) -> list[Struct]:
     return [{"name": name, "type": text, "comment": comment} for name, text, comment in columns]
+
+
+def require_serde(sd: Mapping[str, Any]) -> None:
+    """Raises Hive's ``MetaException`` if a client left out how rows are read: it would be lost."""
+    if sd.get("serdeInfo") is None:
+        raise ThriftException("MetaException", {"message": "Invalid SerDeInfo object"})
 
 
 def read_storage(

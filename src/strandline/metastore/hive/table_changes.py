@@ -52,7 +52,7 @@ from strandline.metastore.hive.registry import (
     meta_exception,
 )
 from strandline.metastore.hive.statistics_values import changed_columns
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.storage_descriptors import Struct, require_serde
 from strandline.metastore.hive.table_structs import ClientTable, read_table
 from strandline.metastore.hive.transactional_tables import (
     refuse_cascade,
@@ -90,8 +90,7 @@ async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     if schema is None:
         raise invalid_object(table.get("dbName", ""))
     call.reader.access.require(Privilege.USAGE | Privilege.CREATE, schema)
-    if (table.get("sd") or {}).get("serdeInfo") is None:
-        raise meta_exception("Invalid SerDeInfo object")
+    require_serde(table.get("sd") or {})
     # In the folder of its schema, wherever that is: a client may have written there already.
     default = f"{call.metastore.location_of_schema(schema).rstrip('/')}/{table_folder(sent)}"
     client = read_table(table, default_location=hadoop_location(default))
@@ -249,6 +248,8 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     except ObjectNotFound as error:
         raise IllegalChange(error.message) from None
     refuse_transactional(table, altered=old)
+    if table.get("sd") is not None:
+        require_serde(table["sd"])
     statistics = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
     location: str | None = None
     counted: Properties = ()

@@ -120,6 +120,11 @@ def read_table(
     sd = table.get("sd")
     if sd is None:
         raise InvalidInput(f"the table {table.get('tableName')} has no storage descriptor")
+    if sd.get("cols") is None:
+        # Not the same as an empty list: an alter would drop all columns.
+        raise InvalidInput(
+            f"the storage descriptor of {table.get('tableName')} has no columns; send all of them"
+        )
     kind = table_type_of(table)
     schema, defining, counted = _parameters(table, shown)
     comment = defining.pop(COMMENT, None)

@@ -16,6 +16,13 @@ def _placed(name: str, columns: str = "a int, b string", **parts: Any) -> dict[s
     return storage(columns, location=f"file:{{warehouse}}/{name}", **parts)
 
 
+def _without(part: str, name: str = "so.db/new") -> dict[str, Any]:
+    """A storage descriptor without one of its parts."""
+    placed = _placed(name)
+    del placed[part]
+    return placed
+
+
 _TYPES = (
     ("int", "bigint"),
     ("bigint", "int"),
@@ -425,6 +432,27 @@ SCENARIOS = (
                 partition("ao", "p", "4", sd=storage(location="file:{warehouse}/ao.db/p/p=4")),
             ),
             ("get_partition", "ao", "p", ["4"]),
+        ),
+    ),
+    Scenario(
+        "storage descriptors that leave parts out",
+        (
+            ("create_database", {"name": "so"}),
+            ("create_table", table("so", "none", sd=_without("cols"))),
+            ("create_table", table("so", "t")),
+            ("alter_table", "so", "t", table("so", "t", sd=_without("cols", "so.db/t"))),
+            ("alter_table", "so", "t", table("so", "t", sd=_without("serdeInfo", "so.db/t"))),
+            ("get_table", "so", "t"),
+            ("create_table", table("so", "p", keys="p int")),
+            ("add_partition", partition("so", "p", "1", sd=_without("serdeInfo"))),
+            ("add_partition", partition("so", "p", "1", sd=_without("cols"))),
+            ("get_partition", "so", "p", ["1"]),
+            ("add_partition", partition("so", "p", "2", columns="a int")),
+            *(
+                ("alter_partition", "so", "p", partition("so", "p", "2", sd=sd, createTime=1))
+                for sd in (_without("serdeInfo", "so.db/p/p=2"), _without("cols", "so.db/p/p=2"))
+            ),
+            ("get_partition", "so", "p", ["2"]),
         ),
     ),
 )

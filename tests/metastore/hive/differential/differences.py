@@ -150,6 +150,7 @@ DIFFERENCES = (
                 "InvalidObjectException: Invalid column type: ",
                 "MetaException: Invalid SerDeInfo object",
                 "InvalidOperationException: the table t has no storage descriptor",
+                r"Invalid\w+Exception: the storage descriptor of \w+ has no columns; .*",
                 r"MetaException: Invalid partition key & values; keys \[p, q, \], values \[\]",
                 "InvalidObjectException: Unable to add partition because table or database do not"
                 " exist",
@@ -236,15 +237,16 @@ DIFFERENCES = (
     ),
     # -- structs that leave parts out
     Difference(
-        why="A struct without a storage descriptor, a place or a time of creation leaves them as"
-        " they are; a partition has those of its table. Hive throws a NullPointerException, or"
-        " stores 0 as the time.",
+        why="A struct without a storage descriptor, columns, a place or a time of creation leaves"
+        " them as they are; a partition has those of its table. Hive throws a NullPointerException,"
+        " or stores 0 as the time.",
         client="Python clients, which send the fields that they change",
-        calls="^alters that leave parts out: ",
+        calls="^(alters|storage descriptors) that leave parts out: ",
         cases=(
             f"{_NO_PATH} => null",
             rf'{_NO_PATH} => {{"values": \["2"\], "dbName": "ao", "tableName": "p", .*}}',
             '0 => "a time"',
+            r'absent => (\[{"name": "a", .*}\]|"0")',
         ),
     ),
     Difference(
@@ -472,6 +474,8 @@ DIFFERENCES = (
             r" => MetaException: \1 is not a table type; the types are .*",
             r"MetaException: Invalid key name in filter\..* => MetaException: Invalid filter: .*",
             r"MetaException: java\.io\.IOException: (Duplicate partitions .*) => MetaException: \1",
+            "MetaException: The transaction for alter partition did not commit successfully."
+            " => MetaException: Invalid SerDeInfo object",
             r"InvalidOperationException: Unable to change partition or table\. Database ar2 .*"
             r" => InvalidOperationException: Unable to change partition or table\. Database no_such"
             " does not exist",
