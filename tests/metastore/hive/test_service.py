@@ -299,6 +299,15 @@ def test_exactly_one_of_several_concurrent_alters_that_expect_the_same_value_suc
     assert all(text.startswith("The table has been modified.") for _, text in refusals)
 
 
+def test_the_name_of_an_owner_is_limited_when_a_table_is_created_and_altered(stub: Any) -> None:
+    owner = "o" * 256
+    kind, text = refusal(lambda: stub.create_table(table("t", owner=owner)))
+    assert (kind, "at most 255 characters" in text) == ("InvalidObjectException", True)
+    stub.create_table(table("t"))
+    kind, text = refusal(lambda: stub.alter_table("d1", "t", table("t", owner=owner)))
+    assert (kind, "at most 255 characters" in text) == ("InvalidOperationException", True)
+
+
 def test_dropping_a_schema_with_its_tables_creates_one_version(hive: HiveNode, stub: Any) -> None:
     for name in ("t1", "t2"):
         stub.create_table(table(name))

@@ -274,6 +274,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         raise meta_exception(f"New value for expected key {expected} is not set")
     try:
         new_table = command.wanted()
+        call.owner(new_table.definition.owner)  # no user can have a longer name
         if location is not None and not same_location(new_table.location or location, location):
             call.reader.access.require_ownership(old)
             call.folders.refuse_former(new_table.location)
