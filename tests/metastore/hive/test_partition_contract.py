@@ -90,6 +90,18 @@ def test_the_methods_that_add_and_find_partitions_keep_the_contract(served: Hive
                     Throws("MetaException", "Duplicate partitions in the list", begins=True),
                 ),
                 (
+                    lambda c: values(
+                        c.add_partitions_req(
+                            request(("4", "n"), ("4", "n"), ifNotExists=True, needResult=True)
+                        ).partitions
+                    ),
+                    [],
+                ),
+                (
+                    lambda c: c.add_partitions_req(request(("4", "n"), ("4", "n"))),
+                    Throws("AlreadyExistsException", "Partition already exists: ", begins=True),
+                ),
+                (
                     lambda c: c.add_partitions_req(request(("7", "n"), ("1", "x"))),
                     Throws("AlreadyExistsException", "Partition already exists: ", begins=True),
                 ),

@@ -114,15 +114,15 @@ def add_all(
 ) -> list[PartitionRow]:
     """Add partitions. Return the rows of those that did not exist before."""
     rows: dict[str, PartitionRow] = {}
+    repeated: dict[str, PartitionRow] = {}
     for partition in partitions:
         _check_home(partitioned, partition)
         call.folders.refuse_former((partition.get("sd") or {}).get("location"))
         name, row = partitioned.read(partition)
         if name in rows:
-            raise meta_exception(
-                f"Duplicate partitions in the list: {partitioned.described(row.values)}"
-            )
-        rows[name] = row
+            repeated[name] = row
+        else:
+            rows[name] = row
     quick = QuickStatistics(call.folders, call.args.get("environment_context"))
     for name, row in rows.items():
         counted = quick.of_new(row.parameters, partitioned.place(row), is_made=False)
@@ -133,6 +133,12 @@ def add_all(
         if existing_rows and not if_not_exists:
             first = next(row for name, row in rows.items() if name in existing_rows)
             raise AlreadyExists(f"Partition already exists: {partitioned.described(first.values)}")
+        for name, row in repeated.items():
+            # As in Hive, a partition that exists may be named twice: it is not added.
+            if name in new_rows:
+                raise meta_exception(
+                    f"Duplicate partitions in the list: {partitioned.described(row.values)}"
+                )
         if new_rows:
             _stage_new(call, partitioned, new_rows, change)
     return list(new_rows.values())
