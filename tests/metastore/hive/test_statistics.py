@@ -99,6 +99,24 @@ def test_a_changed_column_has_no_statistics_until_the_change_is_undone(
     assert of_table(client, "a", "b") == [texts()]
 
 
+def test_statistics_are_not_merged_into_those_of_a_partition_whose_column_has_changed(
+    client: ThriftClient,
+) -> None:
+    store(client, numbers(), texts(), part="p=1")
+    sent = client.call("get_table", dbname="d1", tbl_name="parted")
+    sent["sd"]["cols"] = table("d1", "parted", "a bigint, b string")["sd"]["cols"]
+    client.call("alter_table", dbname="d1", tbl_name="parted", new_tbl=sent)
+    for merged in ([texts()], [numbers(), texts()], [numbers()]):
+        listed = [statistics("d1", "parted", *merged, part="p=1")]
+        client.call("set_aggr_stats_for", request={"colStats": listed, "needMerge": True})
+        # Those of the new rows alone would be taken for those of all rows.
+        assert of_parts(client, "p=1") == {"p=1": ["b"]}
+    found = client.call("get_partition", db_name="d1", tbl_name="parted", part_vals=["1"])
+    assert found["parameters"]["COLUMN_STATS_ACCURATE"] == '{"COLUMN_STATS":{"b":"true"}}'
+    store(client, numbers(), part="p=1")
+    assert of_parts(client, "p=1") == {"p=1": ["a", "b"]}
+
+
 def test_statistics_can_be_read_as_of_a_time_and_are_restored_with_their_partition(
     hive: HiveNode, client: ThriftClient
 ) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from strandline.catalog.privileges.rules import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.accuracy import accurate_columns, with_accurate
+from strandline.metastore.hive.accuracy import accurate_columns, with_accurate, without_accurate
 from strandline.metastore.hive.partition_changes import named_table, plain_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, invalid_object, meta_exception
@@ -35,6 +35,7 @@ from strandline.metastore.store.rows import (
     PartitionRow,
     Row,
     RowKind,
+    StatisticsRow,
     TableParametersRow,
     new_parameters,
     new_statistics,
@@ -104,8 +105,10 @@ class _Update:
     ) -> tuple[list[NewRow], list[int]] | None:
         """Return the rows to add and the ids to remove, or None if nothing can be merged."""
         stored_columns = self._columns.valid(row)
+        # An alter of a table does not change the parameters of its partitions.
+        parameters = without_accurate(holder.parameters, _changed_since(row, stored_columns))
         if self._merges:
-            accurate = accurate_columns(dict(holder.parameters))
+            accurate = accurate_columns(dict(parameters))
             own_columns = {
                 column.name: column for column in stored_columns if column.engine == self._engine
             }
@@ -127,12 +130,18 @@ class _Update:
                 f"bytes; at most {MAX_ROW_BYTES} are allowed: send them without bit vectors and "
                 "histograms"
             )
-        parameters = with_accurate(holder.parameters, sent)
+        parameters = with_accurate(parameters, sent)
         added, removed = [new_statistics(columns, name=name)], [] if row is None else [row.row_id]
         if parameters != holder.parameters:
             added.append(holder.with_parameters(parameters))
             removed += holder.row_ids
         return added, removed
+
+
+def _changed_since(row: Row | None, valid: Collection[AnalyzedColumn]) -> set[str]:
+    """The columns of which a row has statistics, and none that are still ``valid``."""
+    names = set() if row is None else {column.name for column in row.as_(StatisticsRow).columns}
+    return names - {column.name for column in valid}
 
 
 def _merged(old: AnalyzedColumn | None, new: AnalyzedColumn) -> AnalyzedColumn:
