@@ -38,6 +38,7 @@ from strandline.catalog.commands import (
     RevokeRole,
     SetConfiguration,
     SetDefaultZone,
+    SetOwner,
     SetTableProperties,
     StartBuildingIndex,
 )
@@ -520,6 +521,41 @@ def test_an_object_created_and_dropped_within_the_range_does_not_prevent_its_und
     last = run(manager, create_table("s.u"))
     undo_all(manager, first, last)
     assert visible(manager.present()) == before
+
+
+def test_a_role_that_was_created_twice_within_the_range_is_dropped_once(
+    manager: CatalogManager,
+) -> None:
+    created = run(manager, create_table("s.t"))
+    before = visible(manager.present())
+    first = undo(manager, created).version
+    redone = undo(manager, first).version
+    owned = SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="q")
+    undone = undo_all(manager, redone, run(manager, CreateRole(name="q"), owned))
+    undo(manager, undone.version)
+    last = run(manager, DropTable(schema="s", table="t"))
+    undo_all(manager, first, last)
+    assert visible(manager.present()) == before
+
+
+def test_a_table_whose_name_another_one_got_twice_within_the_range_comes_back(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.old", "k int not null", primary_key=("k",)))
+    created = run(manager, create_table("s.new"))
+    before = visible(manager.present())
+    first = run(
+        manager,
+        DropTable(schema="s", table="old"),
+        RenameTable(schema="s", table="new", new_name="old"),
+    )
+    undone = undo_all(manager, created, first)
+    last = undo(manager, undone.version).version
+    after = visible(manager.present())
+    back = undo_all(manager, first, last)
+    assert visible(manager.present()) == before
+    undo(manager, back.version)
+    assert visible(manager.present()) == after
 
 
 def test_undoing_several_versions_is_refused_as_a_whole(manager: CatalogManager) -> None:

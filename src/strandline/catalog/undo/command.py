@@ -66,7 +66,7 @@ from strandline.catalog.undo.net import (
 )
 from strandline.catalog.verbs import Action, verb_named
 from strandline.durable.collections import collection, collection_of, id_key
-from strandline.durable.contents import Namespace
+from strandline.durable.contents import Namespace, Reference
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Argument, Change, Entry, Update
 from strandline.errors import (
@@ -131,9 +131,12 @@ class Undo:
         steps = [_Step(self, planning, n) for n in reversed(range(len(self.update.entries)))]
         for step in steps:
             step.drop_created()
-        refused = [drop for step in steps for drop in step.take_back()]
-        for drop in refused:  # what a role owned is by now its previous owner's
-            drop()
+        refused: dict[Target, Callable[[], None]] = {}
+        for step in steps:
+            refused |= step.take_back()
+        for target, drop in refused.items():  # what a role owned is by now its previous owner's
+            if planning.catalog.contents.get(*target) is not None:  # it may have been created twice
+                drop()
         self._check_result(planning, before)
         entries = planning.transaction.entries
         self._check_parts(before, entries[first:])
@@ -165,6 +168,11 @@ class Undo:
     def touched(self) -> frozenset[Target]:
         """The objects that the update changed, also those that ended as they began."""
         return frozenset(map(target_of, self.update.changes()))
+
+    @cached_property
+    def first_changes(self) -> dict[Target, Change]:
+        """The first change of each object in the update."""
+        return {target_of(change): change for change in reversed([*self.update.changes()])}
 
     @cached_property
     def exchanged(self) -> frozenset[Target]:
@@ -311,10 +319,10 @@ class _Step:
             if kind.undo.is_dropped_first and kind.drop is not None and self._was_created(change):
                 kind.drop(self.planning, self._present_value(change))
 
-    def take_back(self) -> list[Callable[[], None]]:
+    def take_back(self) -> dict[Target, Callable[[], None]]:
         """Return the drops that were refused, to try again after all steps."""
         rest: list[Change] = []
-        refused: list[Callable[[], None]] = []
+        refused: dict[Target, Callable[[], None]] = {}
         for change in reversed(self.entry.changes):
             net, kind = self.undo.net.get(target_of(change)), declared_kind(change.kind)
             by_command = kind.undo.by_command
@@ -333,7 +341,7 @@ class _Step:
                     try:
                         drop()
                     except IllegalChange:
-                        refused.append(drop)
+                        refused[target_of(change)] = drop
         self._write(rest)
         return refused
 
@@ -366,6 +374,7 @@ class _Step:
 
     def _write(self, changes: list[Change]) -> None:
         """Put back what the changes replaced, in one entry; no entry if nothing differs."""
+        changes = [change for change in changes if not self._waits(change)]
         back = [(change, self._restored_value(change)) for change in changes]
         back = [(change, value) for change, value in back if value != self._present_value(change)]
         if not back:
@@ -381,6 +390,20 @@ class _Step:
                     transaction.delete(change.kind, _key_of(change))
                 else:
                     self._put_back(transaction, change, value)
+
+    def _waits(self, change: Change) -> bool:
+        """Whether an earlier change brings a dropped object back, when its name is free again.
+
+        A range may have dropped an object twice, and what took its name goes in between.
+        """
+        is_first = change is self.undo.first_changes[target_of(change)]
+        if is_first or change.old is None or self._present_value(change) is not None:
+            return False
+        value = self._restored_value(change)
+        whole = kind_named(change.kind).whole_of(value)
+        if whole is not None and self._whole(change.kind, value) is not None:
+            return self.planning.catalog.get(*whole) is None
+        return self._other_holder(value) is not None
 
     def _restored_value(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
         """The value to put in place of the present one, or None to delete it."""
@@ -439,20 +462,27 @@ class _Step:
     def _check_name(
         self, value: Any, *, taken: str = "the name of {} is now used by {}"
     ) -> None:  # Any: a descriptor of any kind
-        kind, catalog = kind_of(value), self.planning.catalog
-        scope = kind.collection.scope
-        if scope is None:
-            return
-        parent = 0 if kind.parent is None else getattr(value, kind.parent)
-        holder = catalog.contents.find(Namespace(scope, parent), value.name)
-        if holder is None or holder == (kind.name, id_key(value.id)):
-            return
-        if not kind.collection.occupies(kind.collection.stored_value(value)):
+        catalog, holder = self.planning.catalog, self._other_holder(value)
+        if holder is None:
             return
         stored = catalog.contents.get(*holder)
         by = f"{spoken(holder.kind)} {stored.name} (id {stored.id})" if stored else "another"
         problem = taken.format(described(catalog, value), by)
         raise AlreadyExists(f"{problem}; rename or drop that first")
+
+    def _other_holder(self, value: Any) -> Reference | None:  # Any: a descriptor of any kind
+        """The other object that has the name of ``value``, if that needs its name."""
+        kind = kind_of(value)
+        scope = kind.collection.scope
+        if scope is None:
+            return None
+        parent = 0 if kind.parent is None else getattr(value, kind.parent)
+        holder = self.planning.catalog.contents.find(Namespace(scope, parent), value.name)
+        if holder is None or holder == (kind.name, id_key(value.id)):
+            return None
+        if not kind.collection.occupies(kind.collection.stored_value(value)):
+            return None
+        return holder
 
     def _named(self, back: list[tuple[Change, Any]]) -> tuple[str, dict[str, Argument]]:
         """The verb of the entry that takes this one back, and its arguments."""
