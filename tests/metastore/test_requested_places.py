@@ -82,6 +82,18 @@ def test_tables_of_a_schema_with_a_location_elsewhere_are_placed_in_the_warehous
     assert not (tmp_path / "far").exists()
 
 
+def test_a_schema_may_name_a_free_schema_folder_of_the_warehouse(
+    session: LocalSession, node: Node, warehouse: str
+) -> None:
+    session.execute(CreateSchema(name="s3", location=f"{warehouse}/free.db"))
+    session.execute(create(schema="s3"))
+    schema = node.catalogs.present().schema("s3")
+    assert schema is not None
+    assert schema.location == "free.db"  # so it moves with the store
+    assert folder(session, "s3.t") == f"{warehouse}/free.db/t"
+    session.execute(DropSchema(name="s3", cascade=True))
+
+
 def test_tables_of_the_default_schema_are_placed_directly_in_the_warehouse(
     session: LocalSession, warehouse: str
 ) -> None:
@@ -127,6 +139,27 @@ def test_the_location_of_a_transactional_table_may_be_spelled_in_another_way(
     session.execute(AlterTable(schema="s", table="t", definition=sent))
     assert session.table("s.t").descriptor.comment == "c"
     assert session.table("s.t").location == f"{tmp_path}/t"
+
+
+@pytest.mark.parametrize("location", [None, "s3://bucket/t"])
+def test_a_managed_table_that_is_altered_to_an_external_one_keeps_its_place_or_gets_another(
+    session: LocalSession, warehouse: str, location: str | None
+) -> None:
+    session.execute(create("made", schema="other"))
+    kind = TableKind.EXTERNAL if location is None else TableKind.MANAGED
+    definition = replace(DEFINITION, name="made", kind=kind, location=location)
+    session.execute(AlterTable(schema="other", table="made", definition=definition))
+    assert session.table("other.made").descriptor.kind is TableKind.EXTERNAL
+    assert session.table("other.made").location == (location or f"{warehouse}/other.db/made")
+
+
+@pytest.mark.parametrize("location", [None, "file:relative"])
+def test_an_external_table_needs_a_location_that_is_a_path(
+    session: LocalSession, location: str | None
+) -> None:
+    definition = replace(DEFINITION, kind=TableKind.EXTERNAL, location=location)
+    with pytest.raises(InvalidInput, match=r"needs a location|not an absolute path"):
+        session.execute(CreateTable(schema="s", definition=definition))
 
 
 @pytest.mark.parametrize("location", [None, "s3://bucket/t"])

@@ -119,6 +119,8 @@ def test_a_check_raises_unless_the_last_round_ended_recently_and_without_a_failu
         thread = follower._thread
         follower.start()  # it runs already
         assert follower._thread is thread
+        assert thread is not None
+        assert thread.daemon  # so a process can end
         assert begun.acquire(timeout=60)
         follower.check(longest=5.0)
         now[0] += 6.0
@@ -134,6 +136,7 @@ def test_a_check_raises_unless_the_last_round_ended_recently_and_without_a_failu
         follower.stop(wake=lambda: failures.put(""))
         with pytest.raises(Unavailable, match="not running"):
             follower.check(longest=5.0)
+        follower.stop()  # it has stopped already
         now[0] += 100.0
 
 
