@@ -14,10 +14,11 @@ import pytest
 from strandline.catalog.commands import CreateTable, DropTable, TableDefinition
 from strandline.config import Settings
 from strandline.node import Node
-from strandline.node.backup import back_up
+from strandline.node.address import StoreAddress
+from strandline.node.backup import back_up, restore
 from strandline.node.backup import taking as module
 from strandline.node.backup.database_copy import copy_database
-from strandline.node.backup.manifest import MANIFEST
+from strandline.node.backup.manifest import MANIFEST, UNFINISHED
 from tests.node.backups import COLUMNS, append, files_of, place, unpack
 from tests.strandline_command import strandline
 
@@ -39,6 +40,41 @@ def test_a_backup_is_restored_with_catalog_rows_and_files(store: Path, tmp_path:
         assert place(ann, "shop.rows").is_relative_to(tmp_path / "new")
         append(ann, "shop.rows", "b.parquet")
         assert node.transactions.holds.list() == ()
+
+
+def test_a_backup_and_a_restored_database_get_their_names_when_they_are_on_disk(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, Path | None]] = []
+    fsync, sync, rename = os.fsync, os.sync, os.rename
+
+    def syncing(descriptor: int) -> None:
+        calls.append(("fsync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def syncing_all() -> None:
+        calls.append(("sync", None))
+        sync()
+
+    def renaming(source: Path, target: Path, **options: Any) -> None:
+        calls.append(("rename", Path(target)))
+        rename(source, target, **options)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(os, "sync", syncing_all)
+    monkeypatch.setattr(os, "rename", renaming)
+    backup, database = tmp_path / "b", tmp_path / "new" / "strandline.db"
+    with Node.open(store) as node:
+        back_up(node, backup, user="ann")
+    unfinished = tmp_path / f"b{UNFINISHED}"
+    assert [call for call in calls if call[1] in (unfinished, backup, tmp_path)] == [
+        ("fsync", unfinished),
+        ("rename", backup),
+        ("fsync", tmp_path),
+    ]
+    restore(backup, StoreAddress(tmp_path / "new"), copy=True)
+    named = calls.index(("rename", database))
+    assert calls[named - 1] == ("sync", None)
 
 
 def test_a_backup_folder_of_release_0_2_1_is_restored(store: Path, tmp_path: Path) -> None:
