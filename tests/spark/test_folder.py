@@ -8,11 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from strandline.errors import Unavailable, UnsupportedOperation, WriteConflict
 from strandline.spark.folder import TableFolder, spark_path
+from strandline.spark.partitions import KEY
+from strandline.spark.positions import write_delete_file
 from strandline.spark.transaction import TablesTransaction, _OpenedTable
+from strandline.spark.writing import _files as written_files
 from strandline.transactions import TransactionState
 from tests.spark.data import files
 
@@ -29,6 +35,19 @@ def folder(place: Path) -> Iterator[TableFolder]:
     opened = TableFolder(f"file:{place}", table="shop.orders")
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files and folders that are synced from now on."""
+    paths, fsync = list[Path](), os.fsync
+
+    def note(descriptor: int) -> None:
+        paths.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return paths
 
 
 def write(path: Path, name: str = "part-0") -> None:
@@ -57,6 +76,32 @@ def test_a_file_is_placed_under_a_name_that_contains_its_id(folder: TableFolder)
     folder.discard(relative)
     assert files(folder.path) == []
     assert os.listdir(folder.path / "_files") == []
+
+
+def test_the_files_of_a_job_and_their_folders_are_on_disk_after_a_sync(
+    folder: TableFolder, place: Path, synced: list[Path]
+) -> None:
+    staging = folder.new_staging(4)
+    written = [place / staging / name for name in (f"{KEY}=1/part-1", "part-0")]
+    for path in written:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"k": [1]}), path)
+    (place / staging / "_SUCCESS").touch()
+    with folder.staged(staging) as staged:
+        names = [file.name for file in written_files(staged)]
+        for number, name in enumerate(names):
+            folder.place(staged, name, number)
+    assert sorted(names) == [f"{KEY}=1/part-1", "part-0"]
+    assert sorted(synced) == sorted(written)
+    folder.sync()
+    assert synced[2:] == [place / "_files", place]
+
+
+def test_a_delete_file_and_its_folders_are_on_disk(
+    folder: TableFolder, place: Path, synced: list[Path]
+) -> None:
+    row = write_delete_file(folder, {1: np.array([1], np.int64)}, txn_id=3)
+    assert synced == [place / row.path, place / "_deletes", place]
 
 
 def test_a_file_is_placed_in_the_moved_folder_if_the_folder_moves_meanwhile(
