@@ -209,6 +209,18 @@ def test_other_folders_beside_dropped_partitions_are_kept(in_folder: Lake) -> No
     assert parted.aside() == {"mine", "1" * 19, "-1", "777"}
 
 
+def test_a_link_in_place_of_the_folder_of_dropped_partitions_is_not_followed(
+    in_folder: Lake, tmp_path: Path
+) -> None:
+    parted, outside = Parted(in_folder), tmp_path / "outside"
+    (outside / "777").mkdir(parents=True)
+    dropped = in_folder.folder("p").parent / ".dropped"
+    dropped.mkdir(exist_ok=True)
+    (dropped / f"{parted.table.id}.partitions").symlink_to(outside)
+    assert in_folder.clean() == []
+    assert (outside / "777").exists()
+
+
 def test_a_folder_of_dropped_partitions_that_cannot_be_listed_does_not_end_the_cleaning(
     in_folder: Lake,
 ) -> None:
