@@ -386,6 +386,14 @@ def test_opening_an_id_far_above_the_list_is_refused() -> None:
     assert ValidWriteIdList.of(high).open(high + 1).exceptions == (high + 1,)
 
 
+def test_the_ids_that_a_list_gained_are_given_up_to_a_limit_also_in_an_old_store() -> None:
+    before = ValidWriteIdList.of(1_000_000, open_ids=[999_998])
+    after = ValidWriteIdList.of(1_000_002, open_ids=[1_000_001])
+    assert after.gained(before, limit=1) == [999_998, 1_000_002]
+    assert after.gained(before, limit=0) is None
+    assert before.gained(after, limit=9) is None
+
+
 def test_a_list_without_aborted_ids_shows_them_and_hides_only_open_ones() -> None:
     whole = ValidWriteIdList.of(9, open_ids=[3, 7], aborted=[2, 5])
     assert whole.without_aborted() == ValidWriteIdList.of(9, open_ids=[3, 7])

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from strandline.errors import (
 from strandline.work import children as child_processes
 from strandline.work import contents
 from strandline.work.child_pool import ChildPool
-from strandline.work.children import Fields, serve_tasks
+from strandline.work.children import Fields, receive_packet, send_packet, serve_tasks
 from strandline.work.contents import Content
 from tests.work.open_contents import open_contents
 
@@ -157,6 +158,14 @@ async def ask(
         return reply.content.read()
     finally:
         reply.content.close()
+
+
+def open_pipes() -> set[str]:
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor of this iteration
+            found.add(os.readlink(link))
+    return {target for target in found if target.startswith("pipe:")}
 
 
 async def begun(children: Children) -> None:
@@ -328,6 +337,24 @@ def test_a_read_only_child_is_not_given_a_writing_task() -> None:
         assert children.kinds == [True, False]
 
     run(body)
+
+
+def test_a_task_leaves_no_pipe_open_in_its_child() -> None:
+    async def body(pool: ChildPool, _: Children) -> None:
+        for word in (b"a", b"b", b"c"):
+            await ask(pool, "echo", word)
+
+    before = open_pipes()
+    run(body)
+    assert open_pipes() <= before
+
+
+def test_a_peer_that_closes_with_an_unread_packet_has_closed_the_connection() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        with theirs, closing(Content.of(b"x")) as content:
+            send_packet(ours, {}, content)
+        assert receive_packet(ours) is None
 
 
 def test_a_child_that_was_idle_is_given_one_task_at_a_time() -> None:
@@ -673,7 +700,8 @@ def test_a_closed_pool_abandons_running_reads() -> None:
 
 FORKS = """
 import os, signal, socket, sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from strandline.work.children import ForkServer, Service, receive_packet, send_packet
 from strandline.work.contents import Content
 
