@@ -213,18 +213,31 @@ SCENARIOS = [
         "so is one that Spark has validated without a folded value, as in CREATE TABLE LIKE",
         cases=[52],
         setup=[SCHEMA],
-        run=replace(
-            create_table("s.t", "c int default 1 + 1", "d int default '7'", transactional=False),
+        run=create_table(
+            "s.t",
+            "c int default 1 + 1",
+            "d int default '7'",
+            transactional=False,
             any_default=True,
         ),
         expect=Made(),
         checks=[(columns("s.t"), ["1 c int default 1 + 1", "2 d int default '7'"])],
     ),
     Scenario(
+        "the same default is refused if nobody has checked it",
+        cases=[52],
+        setup=[
+            SCHEMA,
+            create_table("s.t", "c int default 1 + 1", transactional=False, any_default=True),
+        ],
+        run=create_table("s.u", "c int default 1 + 1", transactional=False),
+        expect=Refused(UnsupportedOperation, "cannot have the default 1 + 1"),
+    ),
+    Scenario(
         "a transactional table has no default that only Spark can check",
         cases=[52],
         setup=[SCHEMA],
-        run=replace(create_table("s.t", "c int default 1 + 1"), any_default=True),
+        run=create_table("s.t", "c int default 1 + 1", any_default=True),
         expect=Refused(UnsupportedOperation, "cannot have the default 1 + 1"),
     ),
     Scenario(

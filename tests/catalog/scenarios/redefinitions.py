@@ -319,7 +319,7 @@ SCENARIOS = [
     Scenario(
         "a plain table redefined with a default that its client has checked",
         setup=[SCHEMA, PLAIN],
-        run=replace(redefine("a int default '7'", "b string default true"), any_default=True),
+        run=redefine("a int default '7'", "b string default true", any_default=True),
         expect=Made(["alter_column"]),
         checks=[(columns("s.t"), ["1 a int default '7'", "2 b string default true"])],
         note="Spark casts the default to the type of the column",
@@ -327,7 +327,7 @@ SCENARIOS = [
     Scenario(
         "a transactional table redefined with a default that its client has checked",
         setup=[SCHEMA, create_table("s.t", "a int")],
-        run=replace(redefine("a int default '7'"), any_default=True),
+        run=redefine("a int default '7'", any_default=True),
         expect=Refused(InvalidInput, "does not match its type int"),
     ),
     Scenario(

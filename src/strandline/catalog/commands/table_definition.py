@@ -72,6 +72,20 @@ class TableDefinition:
     stale_rows_fraction: float = 0.2
     min_stale_rows: int = 500
     partitioned_by: tuple[str, ...] = ()
+    any_default: bool = False
+    """The client has checked the defaults of the columns, as Spark does for a plain table."""
+
+
+class _CheckedColumns(NamedTuple):
+    """The columns of a definition, and what else decides whether they pass `checked`."""
+
+    columns: tuple[ColumnDefinition, ...]
+    transactional: bool
+    any_default: bool
+
+    @classmethod
+    def of(cls, definition: TableDefinition) -> _CheckedColumns:
+        return cls(definition.columns, definition.transactional, definition.any_default)
 
 
 class FirstColumns(NamedTuple):
@@ -82,8 +96,8 @@ class FirstColumns(NamedTuple):
     texts: tuple[str, ...]
 
 
-_FIRST_COLUMNS: dict[tuple[tuple[ColumnDefinition, ...], bool], FirstColumns] = {}
-"""The first columns of definitions that recently passed `checked`, by columns and transactional.
+_FIRST_COLUMNS: dict[_CheckedColumns, FirstColumns] = {}
+"""The first columns of definitions that recently passed `checked`.
 
 Clients often create tables with the same columns; such tables share their column descriptors.
 """
@@ -105,13 +119,10 @@ def check_stale_rows(fraction: float, minimum: int) -> None:
         raise InvalidInput(f"the minimum of stale rows may be at most {MAX_ROWS}, found {minimum}")
 
 
-def checked(
-    definition: TableDefinition, *, any_default: bool
-) -> tuple[TableDefinition, FirstColumns | None]:
+def checked(definition: TableDefinition) -> tuple[TableDefinition, FirstColumns | None]:
     """Check a definition. Return it with its defaults in stored form, and its first columns.
 
-    The first columns are None unless an equal definition was checked recently. With
-    ``any_default``, the client has checked the defaults of a plain table. Raises
+    The first columns are None unless an equal definition was checked recently. Raises
     `InvalidInput`, `InvalidName`, `ObjectNotFound` if the definition names a missing column,
     `UnsupportedOperation`.
     """
@@ -129,7 +140,9 @@ def checked(
     columns = definition.columns
     if known is None:
         columns = checked_columns(
-            columns, transactional=definition.transactional, any_default=any_default
+            columns,
+            transactional=definition.transactional,
+            any_default=definition.any_default,
         )
     check_distinct(definition.partition_columns, what=f"the partition columns of {name}")
     check_distinct(definition.colocation, what=f"the colocation columns of {name}")
@@ -194,7 +207,7 @@ def first_columns(definition: TableDefinition) -> FirstColumns:
     if is_small and all(column.default is None for column in definition.columns):
         if len(_FIRST_COLUMNS) >= _MAX_DEFINITIONS:
             _FIRST_COLUMNS.clear()
-        _FIRST_COLUMNS[definition.columns, definition.transactional] = first
+        _FIRST_COLUMNS[_CheckedColumns.of(definition)] = first
     return first
 
 
@@ -249,7 +262,7 @@ def _known_columns(definition: TableDefinition) -> FirstColumns | None:
     """The first columns of an equal definition that was checked recently, or None."""
     if len(definition.columns) > _MAX_SHARED_COLUMNS:
         return None
-    return _FIRST_COLUMNS.get((definition.columns, definition.transactional))
+    return _FIRST_COLUMNS.get(_CheckedColumns.of(definition))
 
 
 def partitioning_of(

@@ -60,15 +60,13 @@ class CreateTable:
     if_not_exists: bool = False
     instead_of: int | None = None
     """The dropped table whose location a managed table takes over: its client has written there."""
-    any_default: bool = False
-    """The client has checked the defaults of the columns, as Spark does for a plain table."""
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `LimitExceeded`.
 
         IF NOT EXISTS applies only to a table of that name.
         """
-        definition, known = checked(self.definition, any_default=self.any_default)
+        definition, known = checked(self.definition)
         refuse_reserved(self.schema, "given tables")
         schema = planning.schema(self.schema)
         if self.if_not_exists and planning.catalog.table(self.schema, definition.name):
@@ -306,8 +304,6 @@ class AlterTable:
     schema: str
     table: str
     definition: TableDefinition
-    any_default: bool = False
-    """The client has checked the defaults of the columns, as Spark does for a plain table."""
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`."""
@@ -315,7 +311,9 @@ class AlterTable:
         definition = self.definition
         _check_kind_and_location(old, definition)
         check_columns(definition.columns, table=definition.name)
-        columns, next_id = redefine_columns(old, definition.columns, any_default=self.any_default)
+        columns, next_id = redefine_columns(
+            old, definition.columns, any_default=definition.any_default
+        )
         if column_ids(columns, definition.partition_columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
         _check_fixed(planning, old, definition, columns)

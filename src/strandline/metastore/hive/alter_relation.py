@@ -219,17 +219,13 @@ class AlterRelation:
             _refuse_incompatible(old, definition.columns)
         else:
             raise IllegalChange(f"{self.schema}.{old.name} is a table and cannot become a view")
-        checked_by_spark = _sends_defaults(old, definition)
-        if not checked_by_spark:
+        if _sends_defaults(old, definition):
+            definition = replace(definition, any_default=True)
+        else:
             columns = tuple(_with_default(old, column) for column in definition.columns)
             definition = replace(definition, columns=columns)
         definition = without_completion(definition, old=old, shown=completed(old))
-        AlterTable(
-            schema=self.schema,
-            table=old.name,
-            definition=definition,
-            any_default=checked_by_spark,
-        ).plan(planning)
+        AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
 
     def _placed(
         self,

@@ -131,19 +131,18 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
     definition = replace(client.definition, owner=call.owner(client.definition.owner))
     if not isinstance(definition, TableDefinition):
         return CreateView(schema=schema, definition=definition)
+    definition = replace(definition, any_default=True)
     location = client.location or default
     own = call.folders.same(location, default) and call.folders.is_own_table(default)
     if definition.kind is TableKind.MANAGED and own:
         # Otherwise the client has written nothing there. Spark names the folder as its ``path``.
         is_named = client.location or (PATH, DERIVED) in definition.storage.serde_properties
         replaced = _dropped_holder(call, default, table=definition.name) if is_named else None
-        return CreateTable(
-            schema=schema, definition=definition, instead_of=replaced, any_default=True
-        )
+        return CreateTable(schema=schema, definition=definition, instead_of=replaced)
     if definition.kind is TableKind.MANAGED:
         definition = replace(definition, location=location)
     _make_folder(call, definition.location)
-    return CreateTable(schema=schema, definition=definition, any_default=True)
+    return CreateTable(schema=schema, definition=definition)
 
 
 def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
