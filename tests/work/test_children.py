@@ -411,7 +411,7 @@ def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_show_their_text_on
         with pytest.raises(NotFound, match=r"^it is not there$"):
             await ask(pool, "missing")
         with pytest.raises(NotFound, match=r"^it is not there"):
-            await ask(pool, "missing", bytes(1_000_000))
+            await ask(pool, "missing", "🌊".encode() * 100_000)
         with pytest.raises(LimitExceeded, match="greedy needs more than the 4 GiB"):
             await ask(pool, "greedy")
         with pytest.raises(StrandlineError, match="fails failed with an internal error") as failure:

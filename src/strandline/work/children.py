@@ -63,8 +63,7 @@ _READER, _WRITER = b"reader", b"writer"
 NOTED = b"noted"
 """The node's answer to an announcement."""
 _PACKET = 64 * 1024
-_MESSAGE = 8 * 1024
-"""Bytes of a packet, and characters of an error message in it; a character may take six bytes."""
+"""The maximum bytes of a packet: more than an error takes, with twelve for each character."""
 
 Fields = Mapping[str, Any]  # JSON
 Answering = Callable[[Fields, bytes], tuple[Fields, bytes | Content]]
@@ -114,7 +113,7 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
                 with _Watched(connection, _exit if only_reads else service.stop_waiting):
                     reply_fields, answer = service.answer(fields, data)
             except StrandlineError as error:
-                reply_fields, answer = {"error": [error.code, error.message[:_MESSAGE]]}, b""
+                reply_fields, answer = {"error": [error.code, error.message]}, b""
             except MemoryError:
                 message = (
                     f"{fields.get('name')} needs more than the {MEMORY_BYTES >> 30} GiB of memory "
