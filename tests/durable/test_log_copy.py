@@ -251,6 +251,9 @@ def test_a_log_with_a_different_history_is_left_unchanged(
     before = said(copy)
     with pytest.raises(CorruptData, match="differ in the frontier"):
         LogCopy(original, copy, names=NAMES).level()
+    moved_away = wrapped(original, token=TOKEN.sealed)
+    with pytest.raises(Superseded):
+        LogCopy(moved_away, copy, names=NAMES).level()
     assert said(copy) == before
 
 
