@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,21 @@ def test_each_missing_step_is_its_own_version_after_the_fence(
     assert {stored.name for stored in contents.objects("setting")} == {CONTENT, "one", "two"}
     again = member.join()
     assert again.recovered[-1].version == state.recovered[-1].version
+
+
+def test_a_step_may_change_objects_of_the_other_kinds(
+    member: LogMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(transaction: CatalogTransaction) -> None:
+        transaction.put_all(
+            replace(stored.value, comment="migrated")
+            for stored in transaction.contents.objects("schema")
+        )
+
+    member.open()
+    monkeypatch.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, Migration("one", step)])
+    contents = member.open().recovered[-1].contents
+    assert {stored.value.comment for stored in contents.objects("schema")} == {"migrated"}
 
 
 @pytest.mark.parametrize("how", ["join", "open_read_only"])
