@@ -26,7 +26,7 @@ from strandline.durable.contents import restore
 from strandline.durable.log import Scanned
 from strandline.durable.log_copy import FILLING, LogCopy, seal, unseal
 from strandline.durable.transaction import new_update
-from strandline.errors import CorruptData
+from strandline.errors import CorruptData, OutOfSync
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry, Setting, ZoneDescriptor
 from strandline.wire.registry import encode
@@ -255,6 +255,20 @@ def test_a_log_with_a_different_history_is_left_unchanged(
     with pytest.raises(Superseded):
         LogCopy(moved_away, copy, names=NAMES).level()
     assert said(copy) == before
+
+
+def test_a_copy_that_refuses_the_next_versions_although_nothing_has_moved_is_damaged(
+    pair: tuple[UpdateLog, UpdateLog],
+) -> None:
+    original, copy = pair
+    begin(original, 2)
+    refusals = iter([OutOfSync("not the next version")])
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise next(refusals)
+
+    with pytest.raises(CorruptData, match="differ in the versions that can be appended next"):
+        LogCopy(original, wrapped(copy, append=refuse), names=NAMES).level()
 
 
 def raised(token: FenceToken, environment: str | None) -> None:
