@@ -34,7 +34,9 @@ KINDS = {
     "shadow": "shadow in sqlite",
 }
 OF_0_4_0 = ("0_4_0_stash", "0_4_0_persist")
-SINCE_0_5_0 = [f"{release}_{kind}" for release in ("0_5_0", "0_6_0", "0_7_0") for kind in KINDS]
+SINCE_0_5_0 = [
+    f"{release}_{kind}" for release in ("0_5_0", "0_6_0", "0_7_0", "0_8_0") for kind in KINDS
+]
 
 
 class Golden:

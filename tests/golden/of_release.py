@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import strandline
@@ -18,7 +19,7 @@ from strandline.catalog.commands import ColumnDefinition, ConstraintDefinition, 
 from strandline.catalog.initial import initial_catalog
 from strandline.clock import HybridClock
 from strandline.durable import UpdateLog, durable_state
-from strandline.model.descriptors import ConstraintKind
+from strandline.model.descriptors import ConstraintKind, StorageFormat
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.type_parser import parse_type
 from strandline.node import DATABASE_FILE
@@ -35,6 +36,18 @@ def column(name: str, type_text: str, comment: str | None = None) -> ColumnDefin
 
 
 KEY = ColumnDefinition("id", parse_type("bigint"), nullable=False)
+VISITS = TableDefinition(
+    name="visits",
+    columns=(column("id", "bigint"), column("day", "date")),
+    provider="hive",
+    partition_columns=("day",),
+    storage=StorageFormat(
+        input_format="org.apache.hadoop.mapred.TextInputFormat",
+        output_format="org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat",
+        serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+    ),
+)
+ALTERED = replace(VISITS.storage, serde_properties=(("field.delim", ";"),))
 BEFORE = (
     commands.CreateSchema(name="shop"),
     commands.CreateTable(
@@ -63,6 +76,7 @@ BEFORE = (
             partitioned_by=("month(day)",),
         ),
     ),
+    commands.CreateTable(schema="shop", definition=VISITS),
     commands.CreateSchema(name="gone"),
 )
 AFTER = (
@@ -86,6 +100,11 @@ AFTER = (
         schema="shop",
         table="orders",
         constraints=(ConstraintDefinition(kind=ConstraintKind.NOT_NULL, columns=("price",)),),
+    ),
+    commands.AlterTable(
+        schema="shop",
+        table="visits",
+        definition=replace(VISITS, storage=ALTERED),
     ),
     commands.CommentOn(kind=ObjectKind.ROLE, name="analysts", text="readers"),
     commands.DropSchema(name="gone"),
