@@ -59,6 +59,7 @@ WEIGHTS = {
     "replace_columns": 1,
     "comment_on_column": 2,
     "set_default": 1,
+    "drop_default": 1,
     "insert_some": 1,
     "set_properties": 2,
     "set_partition_properties": 1,
@@ -195,6 +196,10 @@ class RandomStatements:
         column = self._random.choice([*self._tables[name].columns])
         default = self._random.choice(DEFAULTS)
         return f"ALTER TABLE {name} ALTER COLUMN {column} SET DEFAULT {default}"
+
+    def _drop_default(self, name: str) -> str:
+        column = self._random.choice([*self._tables[name].columns])
+        return f"ALTER TABLE {name} ALTER COLUMN {column} DROP DEFAULT"
 
     def _insert_some(self, name: str) -> str:
         table = self._tables[name]
