@@ -179,7 +179,7 @@ def test_a_read_without_a_write_id_list_is_no_staler_than_the_setting_allows(
         "sd": {"cols": [{"name": "a", "type": "int"}], "serdeInfo": {}},
         "partitionKeys": [{"name": "p", "type": "string"}],
     }
-    partition = {"dbName": "default", "tableName": "plain", "sd": {}}
+    partition = {"dbName": "default", "tableName": "plain", "sd": {"serdeInfo": {}}}
     with ExitStack() as opened:
         session = opened.enter_context(writer.session())
         writing, reading = (opened.enter_context(node.thrift()) for node in (writer, reader))

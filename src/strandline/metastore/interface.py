@@ -268,7 +268,10 @@ class Session(ABC):
 
     @abstractmethod
     def compact(self, version: int) -> bool:
-        """Trim the catalog's history below ``version``; return False if it was trimmed already."""
+        """Trim the catalog's history below ``version``. Return False if that was already done.
+
+        Raises `VersionNotFound` if ``version`` is not kept or is in the future.
+        """
 
     @abstractmethod
     def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
