@@ -225,6 +225,20 @@ def test_an_intermediate_name_may_be_taken_meanwhile(manager: CatalogManager) ->
     assert verbs(manager, undone.version) == ["restore_table", "restore_index"]
 
 
+def test_a_dropped_table_whose_old_name_is_exchanged_comes_back_by_the_undo_of_its_drop(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"))
+    exchange = rename("s.t", "s.x"), rename("s.u", "s.t"), DropTable(schema="s", table="x")
+    version = run(manager, *exchange)
+    run(manager, create_table("s.x"))
+    with pytest.raises(AlreadyExists, match=r"table s\.x is now used by table x"):
+        undo(manager, version)
+    run(manager, DropTable(schema="s", table="x"))
+    undone = undo(manager, version).catalog
+    assert verbs(manager, undone.version) == ["restore_table", "rename_table", "rename_table"]
+
+
 def test_a_chain_of_renames_is_undone_in_one_step(manager: CatalogManager) -> None:
     run(manager, create_table("s.t"))
     run(manager, CreateZone(name="a"))

@@ -170,9 +170,10 @@ class Undo:
         return frozenset(map(target_of, self.update.changes()))
 
     @cached_property
-    def first_changes(self) -> dict[Target, Change]:
-        """The first change of each object in the update."""
-        return {target_of(change): change for change in reversed([*self.update.changes()])}
+    def first_drops(self) -> dict[Target, Change]:
+        """The first drop of each object that the update dropped."""
+        drops = [change for change in self.update.changes() if change.new is None]
+        return {target_of(change): change for change in reversed(drops)}
 
     @cached_property
     def exchanged(self) -> frozenset[Target]:
@@ -392,12 +393,15 @@ class _Step:
                     self._put_back(transaction, change, value)
 
     def _waits(self, change: Change) -> bool:
-        """Whether an earlier change brings a dropped object back, when its name is free again.
+        """Whether the undo of an earlier drop brings a dropped object back.
 
-        A range may have dropped an object twice, and what took its name goes in between.
+        A range may have dropped an object twice, and what took its name may go in between.
         """
-        is_first = change is self.undo.first_changes[target_of(change)]
-        if is_first or change.old is None or self._present_value(change) is not None:
+        if change.old is None or self._present_value(change) is not None:
+            return False
+        if change.new is not None:
+            return True
+        if change is self.undo.first_drops[target_of(change)]:
             return False
         value = self._restored_value(change)
         whole = kind_named(change.kind).whole_of(value)
