@@ -151,7 +151,7 @@ class RandomStatements:
         return f"INSERT OVERWRITE {self._target(name)} VALUES ({row})"
 
     def _select(self, name: str) -> str:
-        return f"SELECT * FROM {name} ORDER BY ALL"
+        return f"SELECT * FROM {name}"
 
     def _select_some(self, name: str) -> str:
         table = self._tables[name]
@@ -164,7 +164,7 @@ class RandomStatements:
                 *("IS NULL", f"= {one} OR {column} IS NULL"),
             )
         )
-        return f"SELECT * FROM {name} WHERE {column} {condition} ORDER BY ALL"
+        return f"SELECT * FROM {name} WHERE {column} {condition}"
 
     def _add_partition(self, name: str) -> str:
         return f"ALTER TABLE {name} ADD IF NOT EXISTS {self._partition(name)}"
@@ -230,7 +230,7 @@ class RandomStatements:
         return f"CREATE OR REPLACE VIEW view_of_{name}{mode} AS SELECT * FROM {name}"
 
     def _select_view(self, name: str) -> str:
-        return f"SELECT * FROM view_of_{name} ORDER BY ALL"
+        return f"SELECT * FROM view_of_{name}"
 
     def _rename(self, name: str) -> str:
         new_name = self._random.choice(NAMES)
