@@ -229,6 +229,7 @@ def _inside(place: _Place, field: StructField) -> _Place:
 
 
 def _reused_names(table: TableDescriptor) -> frozenset[tuple[_Place, str]]:
+    """The names, each with its place, that meant two fields or two types of decimals."""
     meanings: dict[tuple[_Place, str], set[tuple[int | None, DataType | None]]] = {}
 
     def add(place: _Place, fields: Iterable[StructField]) -> None:

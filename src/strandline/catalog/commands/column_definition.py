@@ -43,6 +43,7 @@ _NOT_COMPARED = (VARIANT, CALENDAR_INTERVAL, VOID)
 _NOT_STORED = (TimeType, GeometryType, GeographyType)
 _ATOMS_NOT_STORED = (CALENDAR_INTERVAL.name, VOID.name)
 Refusals = tuple[type[StrandlineError], ...]
+"""Errors of `checked_default`. A default that raises one of them is kept as the client sent it."""
 _ANY_DEFAULT: Refusals = (UnsupportedOperation, InvalidInput)
 FIRST_COLUMN_ID = 1
 """Column ids are Parquet field ids. Readers differ on whether 0 is a valid one, so it is unused."""
@@ -200,8 +201,7 @@ def redefine_columns(
 
     A default is validated if it, or the column that it must fit, has changed. In a plain table it
     may be any expression, because Spark validates and evaluates it; with ``any_default``, also a
-    literal of another type, because Spark has done so. Raises `InvalidInput`,
-    `UnsupportedOperation`.
+    literal of another type, which Spark casts. Raises `InvalidInput`, `UnsupportedOperation`.
     """
     left_to_client: Refusals = ()
     if not table.transactional:

@@ -76,18 +76,6 @@ class TableDefinition:
     """The client has checked the defaults of the columns, as Spark does for a plain table."""
 
 
-class _CheckedColumns(NamedTuple):
-    """The columns of a definition, and what else decides whether they pass `checked`."""
-
-    columns: tuple[ColumnDefinition, ...]
-    transactional: bool
-    any_default: bool
-
-    @classmethod
-    def of(cls, definition: TableDefinition) -> _CheckedColumns:
-        return cls(definition.columns, definition.transactional, definition.any_default)
-
-
 class FirstColumns(NamedTuple):
     """The columns of a new table, the next free column id, and their texts for the event."""
 
@@ -96,10 +84,11 @@ class FirstColumns(NamedTuple):
     texts: tuple[str, ...]
 
 
-_FIRST_COLUMNS: dict[_CheckedColumns, FirstColumns] = {}
-"""The first columns of definitions that recently passed `checked`.
+_FIRST_COLUMNS: dict[tuple[tuple[ColumnDefinition, ...], bool], FirstColumns] = {}
+"""The first columns of definitions that recently passed `checked`, by columns and transactional.
 
-Clients often create tables with the same columns; such tables share their column descriptors.
+None of the columns has a default. Clients often create tables with the same columns; such tables
+share their column descriptors.
 """
 _MAX_DEFINITIONS, _MAX_SHARED_COLUMNS = 256, 100
 
@@ -207,7 +196,7 @@ def first_columns(definition: TableDefinition) -> FirstColumns:
     if is_small and all(column.default is None for column in definition.columns):
         if len(_FIRST_COLUMNS) >= _MAX_DEFINITIONS:
             _FIRST_COLUMNS.clear()
-        _FIRST_COLUMNS[_CheckedColumns.of(definition)] = first
+        _FIRST_COLUMNS[definition.columns, definition.transactional] = first
     return first
 
 
@@ -262,7 +251,7 @@ def _known_columns(definition: TableDefinition) -> FirstColumns | None:
     """The first columns of an equal definition that was checked recently, or None."""
     if len(definition.columns) > _MAX_SHARED_COLUMNS:
         return None
-    return _FIRST_COLUMNS.get(_CheckedColumns.of(definition))
+    return _FIRST_COLUMNS.get((definition.columns, definition.transactional))
 
 
 def partitioning_of(
