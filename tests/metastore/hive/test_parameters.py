@@ -14,6 +14,7 @@ from strandline.catalog.commands import (
     SetTableProperties,
     TableDefinition,
 )
+from strandline.clock import system_wall_clock
 from strandline.errors import InvalidInput
 from strandline.metastore.table_parameters import (
     ACCURATE,
@@ -25,7 +26,7 @@ from strandline.metastore.table_parameters import (
     TRANSACTIONAL,
 )
 from strandline.model.types import INT
-from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
+from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 
 KEYS = [FieldSchema("day", "string", None)]
 
@@ -234,6 +235,41 @@ def test_parameters_with_the_names_of_stored_fields_are_left_out(hive: HiveNode,
         assert stub.get_table("d1", "t1").retention == 0
 
 
+def test_an_alter_that_counts_nothing_dates_the_table_or_view(tmp_path: Path) -> None:
+    now_ms = [system_wall_clock()]
+    with hive_node(tmp_path / "store", wall=lambda: now_ms[0]) as node, node.stub() as stub:
+        stub.create_table(table("t", schema="default", partitionKeys=KEYS))
+        view = {"tableType": "VIRTUAL_VIEW", "viewOriginalText": "SELECT 1"}
+        stub.create_table(table("v", schema="default", **view))
+        node.create_transactional("default", "tx", a="int")
+        for name in ("t", "v", "tx"):
+            created = stub.get_table("default", name)
+            now_ms[0] += 10_000
+            created.parameters["k"] = "v"
+            stub.alter_table("default", name, created)
+            altered = stub.get_table("default", name)
+            assert altered.createTime == created.createTime
+            assert int(altered.parameters["transient_lastDdlTime"]) == now_ms[0] // 1000
+            expected = {
+                "expected_parameter_key": "transient_lastDdlTime",
+                "expected_parameter_value": altered.parameters["transient_lastDdlTime"],
+            }
+            context = EnvironmentContext(expected)
+            stub.alter_table_with_environment_context("default", name, altered, context)
+
+
+def test_what_a_client_sends_as_the_time_of_the_last_change_is_shown_if_it_is_later(
+    stub: Any,
+) -> None:
+    in_2100 = "4102444800"
+    for sent in (in_2100, "1", "soon", "9" * 5000):
+        stub.create_table(table("t", parameters={"numRows": "1", "transient_lastDdlTime": sent}))
+        shown = stub.get_table("d1", "t").parameters["transient_lastDdlTime"]
+        assert (shown == in_2100) == (sent == in_2100)
+        assert len(shown) == len(in_2100)
+        stub.drop_table("d1", "t", True)
+
+
 CONTRADICTIONS = {
     "EXTERNAL": "TRUE",
     "transactional": "true",
@@ -263,6 +299,7 @@ def test_parameters_of_an_older_release_that_contradict_the_table_are_not_shown(
             structs = [stub.get_table(schema, name) for schema in ("d1", past)]
             for struct in structs:
                 struct.parameters.pop("view.catalogAndNamespace.part.1", None)  # the schema's name
+                struct.parameters.pop("transient_lastDdlTime")  # that of the last alter
             return [(struct.tableType, struct.parameters, struct.sd) for struct in structs]
 
         before = shown()

@@ -27,7 +27,7 @@ from strandline.catalog.commands.columns import check_new_type
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
-from strandline.metastore.hive.parameters import DERIVED
+from strandline.metastore.hive.parameters import DERIVED, show_last_change
 from strandline.metastore.hive.session_tables import completed, completed_view, without_completion
 from strandline.metastore.hive.snapshot_views import shown_as_view
 from strandline.metastore.hive.table_structs import (
@@ -81,6 +81,7 @@ class AlterRelation:
                 f"{self.schema}.{self.name} was dropped and created again meanwhile; read it again"
             )
         shown = self._shown(old)
+        show_last_change(shown["parameters"], planning.catalog.updated(old))
         self._check_expected(shown["parameters"])
         target = self._target(planning, old)
         next_location = self._next_location(planning.catalog, old, target)

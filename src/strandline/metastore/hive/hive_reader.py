@@ -16,6 +16,7 @@ from strandline.catalog import Catalog, Relation
 from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound, StrandlineError
 from strandline.metastore.hive.names import hadoop_location, is_shown, shown_schema, split_schema
+from strandline.metastore.hive.parameters import show_last_change
 from strandline.metastore.hive.past_tables import (
     find_hidden,
     hidden_name,
@@ -186,6 +187,11 @@ class HiveReader(Reader):
         return hadoop_location(await self.location(table))
 
     async def struct(self, scope: Scope, relation: Relation) -> Struct:
+        struct = await self._undated_struct(scope, relation)
+        show_last_change(struct["parameters"], scope.catalog.updated(relation))
+        return struct
+
+    async def _undated_struct(self, scope: Scope, relation: Relation) -> Struct:
         await off_loop_for(len(relation.columns))
         if isinstance(relation, ViewDescriptor):
             return view_struct(_as_of(scope, relation), schema=scope.name)

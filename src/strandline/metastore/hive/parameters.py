@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.catalog.commands import ColumnDefinition
-from strandline.clock import system_wall_clock
+from strandline.clock import Timestamp, milliseconds, system_wall_clock
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.accuracy import with_accurate_counts
 from strandline.metastore.store.file_counts import FileCounter
@@ -58,6 +58,7 @@ from strandline.metastore.table_parameters import ACCURATE, LAST_DDL_TIME, SCHEM
 from strandline.model.descriptors import ColumnDescriptor, Properties, TableDescriptor, properties
 from strandline.model.type_json import parse_schema_json, schema_json
 from strandline.model.types import StructField, StructType
+from strandline.wire.stored import NEVER_UPDATED
 
 DERIVED = ""
 """The stored value of a parameter that each answer derives from the descriptor."""
@@ -66,6 +67,8 @@ PATH = "path"
 
 HIVE_PROVIDER = "hive"
 """The provider of tables that are read in their Hive format."""
+
+_MAX_TIME_DIGITS = 20
 
 
 def split_parameters(parameters: Mapping[str, str]) -> tuple[dict[str, str], Properties]:
@@ -83,6 +86,18 @@ def time_of_change() -> dict[str, str]:
 def without_time(counted: Properties) -> Properties:
     """Return counted parameters without the time of the last change, which follows the others."""
     return tuple((name, value) for name, value in counted if name != LAST_DDL_TIME)
+
+
+def show_last_change(parameters: dict[str, str], updated: Timestamp | None) -> None:
+    """Date the parameters of a table or view by the change of its definition, if that is later.
+
+    ``updated`` is the time of that change. The catalog knows it, so it costs an alter no write.
+    """
+    seconds = milliseconds(updated or NEVER_UPDATED) // 1000
+    dated = parameters.get(LAST_DDL_TIME, "")
+    is_time = dated.isdecimal() and len(dated) < _MAX_TIME_DIGITS  # a client may send any text
+    if seconds > (int(dated) if is_time else 0):
+        parameters[LAST_DDL_TIME] = str(seconds)
 
 
 # Structs of the protocol hold values of many types: hence Any.
