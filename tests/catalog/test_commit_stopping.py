@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -100,6 +100,32 @@ def test_a_fenced_node_that_fails_to_join_tries_again_at_the_next_call(
         wait_for(lambda: not manager._commits._working)
     assert Call(manager, create("b")).outcome() == 4
     assert schemas(manager) == ["b"]
+
+
+def test_an_unknown_outcome_stays_unknown_if_the_node_is_fenced_before_it_asks_again(
+    new_manager: Managers, new_member: Callable[[], Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = new_manager()
+    gate = Gate(manager)
+    gate.let_all_pass()
+    real = gate.real
+
+    def refuse(_: object) -> NoReturn:
+        raise Unavailable("the store is away")
+
+    def lose_the_answer(*arguments: Any, **named: Any) -> NoReturn:
+        real(*arguments, **named)
+        new_member().open()
+        with pytest.raises(Unavailable, match="away"):
+            manager.sync()  # it sees the fence, and cannot join
+        raise UnknownOutcome("cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "_join_anew", refuse)
+        patch.setattr(gate, "real", lose_the_answer)
+        with pytest.raises(UnknownOutcome, match="cut"):
+            manager.execute(create("a"), author="ann")
+    assert schemas(manager) == ["a"]
 
 
 def test_the_commit_thread_of_an_idle_manager_ends_and_starts_again_on_demand(

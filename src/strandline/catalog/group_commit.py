@@ -426,10 +426,10 @@ class GroupCommit:
                 return self._follower.state.commit_transactions(transactions, companion=companion)
             except UnknownOutcome as error:
                 unknown = error
-            except (Unavailable, Stopping) as error:
+            except (Unavailable, Stopping, Fenced) as error:
                 if unknown is None:
                     raise
-                if isinstance(error, Stopping):
+                if isinstance(error, Stopping | Fenced):  # perhaps without asking the log
                     raise unknown from error
             self._stop.wait(min(pause, max(request.left() for request in requests)))
             if self._stop.is_set() or not any(request.left() for request in requests):
