@@ -203,6 +203,20 @@ SCENARIOS = [
                 "new column 'e' of t is NOT NULL",
             ),
             (
+                "add a column with a reserved name to a transactional table",
+                TABLE,
+                redefine("a int", "b string", "d int not null", "_file string"),
+                UnsupportedOperation,
+                "cannot be named '_file'",
+            ),
+            (
+                "add a column of a type that cannot be stored to a transactional table",
+                TABLE,
+                redefine("a int", "b string", "d int not null", "e interval"),
+                UnsupportedOperation,
+                "has the type interval",
+            ),
+            (
                 "narrow a column",
                 PLAIN,
                 redefine("a tinyint", "b string"),

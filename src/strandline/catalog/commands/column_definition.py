@@ -98,21 +98,28 @@ def checked_columns(
     With ``any_default``, the client has checked the defaults of a plain table. Raises
     `InvalidInput`, `InvalidName`, `UnsupportedOperation`.
     """
-    left_to_client: Refusals = ()
-    if any_default and not transactional:
-        left_to_client = _ANY_DEFAULT
+    left_to_client = _ANY_DEFAULT if any_default and not transactional else ()
     kept = []
     for column in columns:
         if depth_of(column.type):
             check_field_names(column.type, column=column.name)
-        if transactional and not _is_plainly_storable(column.type):
-            check_storable(column)
-        if transactional and column.name.startswith("_"):
-            check_scan_name(column.name)
-        if column.default is not None:
-            column = with_checked_default(column, left_to_client=left_to_client)
-        kept.append(column)
+        kept.append(
+            _checked_column(column, transactional=transactional, left_to_client=left_to_client)
+        )
     return tuple(kept)
+
+
+def _checked_column(
+    column: ColumnDefinition, *, transactional: bool, left_to_client: Refusals
+) -> ColumnDefinition:
+    """Return a new column with its default in stored form. Refuse what the table cannot have."""
+    if transactional and not _is_plainly_storable(column.type):
+        check_storable(column)
+    if transactional and column.name.startswith("_"):
+        check_scan_name(column.name)
+    if column.default is None:
+        return column
+    return with_checked_default(column, left_to_client=left_to_client)
 
 
 def with_checked_default(
@@ -213,7 +220,9 @@ def redefine_columns(
         existing = by_name.get(normalize(definition.name))
         if existing is None:
             check_field_names(definition.type, column=definition.name)
-            definition = with_checked_default(definition, left_to_client=left_to_client)
+            definition = _checked_column(
+                definition, transactional=table.transactional, left_to_client=left_to_client
+            )
             (column,), next_id = new_columns([definition], next_id)
         else:
             data_type, next_id = carry_ids(existing.type, definition.type, next_id)
