@@ -252,6 +252,13 @@ SCENARIOS = [
                 "partition keys can not be changed",
             ),
             (
+                "put a column after the partition columns",
+                PARTITIONED,
+                redefine("p date", "a int", partition_columns=("p",)),
+                InvalidInput,
+                "partition columns ['p'] must be the last columns",
+            ),
+            (
                 "partition files in another way",
                 BY_DAY,
                 redefine("a int", "p date", transactional=True, partitioned_by=("month(p)",)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -213,13 +213,6 @@ def describe(
 ) -> TableDescriptor:
     """Return the first descriptor of a new table from a `checked` definition and its columns."""
     columns = first.columns
-    partition_columns = column_ids(columns, definition.partition_columns)
-    if partition_columns and tuple(c.id for c in columns)[-len(partition_columns) :] != (
-        partition_columns
-    ):
-        raise InvalidInput(
-            f"partition columns {list(definition.partition_columns)} must be the last columns"
-        )
     return TableDescriptor(
         id=table_id,
         schema_id=schema_id,
@@ -231,7 +224,7 @@ def describe(
         schema_versions=(SchemaVersion(1, columns),),
         next_column_id=first.next_id,
         zone_id=zone_id,
-        partition_columns=partition_columns,
+        partition_columns=partition_column_ids(definition, columns),
         primary_key=column_ids(columns, definition.primary_key),
         colocation=column_ids(columns, definition.colocation),
         storage=definition.storage,
@@ -245,6 +238,17 @@ def describe(
         min_stale_rows=definition.min_stale_rows,
         partitioning=partitioning_of(definition, columns),
     )
+
+
+def partition_column_ids(
+    definition: TableDefinition, columns: Sequence[ColumnDescriptor]
+) -> tuple[int, ...]:
+    """The ids of the partition columns. Raises `InvalidInput` unless they are the last columns."""
+    names = definition.partition_columns
+    ids = column_ids(columns, names)
+    if ids and tuple(column.id for column in columns[-len(ids) :]) != ids:
+        raise InvalidInput(f"partition columns {list(names)} must be the last columns")
+    return ids
 
 
 def _known_columns(definition: TableDefinition) -> FirstColumns | None:

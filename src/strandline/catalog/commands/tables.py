@@ -25,6 +25,7 @@ from strandline.catalog.commands.table_definition import (
     describe,
     first_columns,
     generated_key_name,
+    partition_column_ids,
     partitioning_of,
     with_columns,
 )
@@ -314,7 +315,7 @@ class AlterTable:
         columns, next_id = redefine_columns(
             old, definition.columns, any_default=definition.any_default
         )
-        if column_ids(columns, definition.partition_columns) != old.partition_columns:
+        if partition_column_ids(definition, columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
         _check_fixed(planning, old, definition, columns)
         check_redefinition(old, columns, planning.catalog.indexes(old.id))
