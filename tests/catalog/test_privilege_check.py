@@ -18,6 +18,7 @@ from strandline.catalog.commands import (
     AlterDefaultPrivileges,
     AlterRole,
     AlterSchema,
+    AlterZone,
     CommentOn,
     ConstraintDefinition,
     CreateDatabase,
@@ -25,9 +26,11 @@ from strandline.catalog.commands import (
     CreateIndex,
     CreateRole,
     CreateSchema,
+    DropDatabase,
     DropRole,
     DropSchema,
     DropTable,
+    DropZone,
     GrantRole,
     MakeIndexAvailable,
     RemoveIndex,
@@ -237,6 +240,28 @@ def test_what_a_role_owns_is_not_told_to_a_user_that_may_not_drop_it(
         enforced.execute(DropRole(name="group"), author="bob", identity="bob")
     with pytest.raises(IllegalChange, match="owns schema payroll"):
         enforced.execute(DropRole(name="group"), author="root", identity="root")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (DropZone(name="fast"), "table s.n is in it"),
+        (AlterZone(name="fast", storage_profiles=("slow",)), "table s.n uses it"),
+        (DropDatabase(name="other"), "schema hidden is in it"),
+    ],
+    ids=["drop a zone", "alter a zone", "drop a database"],
+)
+def test_what_uses_an_object_is_not_told_to_a_user_that_may_not_drop_it(
+    enforced: CatalogManager, command: Command, says: str
+) -> None:
+    create = create_table("s.n", zone="fast", storage_profile="default")
+    schema = CreateSchema(name="hidden", database="other")
+    setup: list[Command] = [create, CreateDatabase(name="other"), schema]
+    enforced.execute(setup, author="root", identity="root")
+    with pytest.raises(PermissionDenied, match="bob does not own"):
+        enforced.execute(command, author="bob", identity="bob")
+    with pytest.raises(IllegalChange, match=says):
+        enforced.execute(command, author="root", identity="root")
 
 
 def test_only_a_superuser_can_restore_a_dropped_role_with_its_grants(

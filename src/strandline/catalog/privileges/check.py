@@ -4,8 +4,8 @@ The problem: there are dozens of commands and there will be more, and a command 
 would be a security hole. So commands do not check. Privileges are checked against what a batch
 *changed*, after each command is planned and before the batch is appended. The needed privileges
 follow from the change alone (kind, old, new). Before a command is planned, the user must reach the
-schemas that it names, so that no error of the planning tells what is in them, and may drop the role
-that it drops, so that none tells what the role owns.
+schemas that it names, so that no error of the planning tells what is in them. For the same reason,
+the user must be allowed to drop the object of a command whose errors tell what else uses it.
 
 ===========================  =======================================================================
 change                       needs
@@ -42,16 +42,18 @@ owned a dropped object).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.roles import DropRole
+from strandline.catalog.commands.schemas import DropDatabase
+from strandline.catalog.commands.zones import AlterZone, DropZone
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.declared_kinds import declared_kind
-from strandline.catalog.kinds import kind_of_object
+from strandline.catalog.kinds import kind_of, kind_of_object
 from strandline.catalog.planning import Command
 from strandline.catalog.privileges.access import Access, enforced
 from strandline.catalog.privileges.rules import Case
-from strandline.catalog.privileges.rules import role as check_role
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
@@ -83,9 +85,9 @@ class PrivilegeCheck:
     def require_reach(self, command: Command) -> None:
         """Refuse a command in a schema that the user does not reach, before it is planned.
 
-        What is wrong with the command would tell the user what the schema contains, or what the
-        role to be dropped owns. The entries so far are checked first, because they may give access
-        to the schema or the role. Raises what `finish` raises.
+        What is wrong with the command would tell the user what the schema contains, or what uses
+        the object of the command. The entries so far are checked first, because they may give
+        access to both. Raises what `finish` raises.
         """
         if self._is_free:
             return
@@ -99,9 +101,10 @@ class PrivilegeCheck:
         for schema in schemas:
             if schema is not None:
                 self._access.require(Privilege.USAGE, schema)
-        role = catalog.role(command.name) if isinstance(command, DropRole) else None
-        if role is not None:
-            check_role(Case(self._access, catalog, catalog, role, None))
+        used = _used_object(catalog, command)
+        rule = None if used is None else declared_kind(kind_of(used).name).rule
+        if rule is not None:
+            rule(Case(self._access, catalog, catalog, used, None))
 
     def finish(self) -> None:
         """Refuse the entries of the transaction unless the user may make them.
@@ -144,6 +147,18 @@ def _schemas_named_in(command: Command) -> Iterator[str]:
     for constraint in getattr(command, "constraints", ()):
         if constraint.parent:
             yield QualifiedName.parse(constraint.parent).schema
+
+
+def _used_object(catalog: Catalog, command: Command) -> Any:  # Any: a descriptor, or None
+    """The object of a command whose errors tell what uses it, such as the tables of a zone."""
+    match command:
+        case DropRole(name=name):
+            return catalog.role(name)
+        case AlterZone(name=name) | DropZone(name=name):
+            return catalog.zone_named(name)
+        case DropDatabase(name=name):
+            return catalog.database(name)
+    return None
 
 
 def _keep_a_superuser(base: Catalog, transaction: CatalogTransaction) -> None:
