@@ -222,6 +222,15 @@ SCENARIOS = [
         ],
         note="Spark reads that metadata and gives rows of older files the value",
     ),
+    Scenario(
+        "a default, where Spark completes old rows and its user wrote USING PARQUET",
+        cases=[36],
+        setup=[SCHEMA, create_table("s.p", "a int", transactional=False, provider="PARQUET")],
+        run=add("c int default 7", table="p"),
+        expect=Made(),
+        checks=[(metadata, ["", '{"EXISTS_DEFAULT":"7"}'])],
+        note="Spark ignores the case of a provider, and stores it as its user wrote it",
+    ),
     *(
         Scenario(
             f"NOT NULL in {where}",

@@ -186,7 +186,7 @@ _COMPLETED_BY_SPARK = frozenset({"csv", "json", "orc", "parquet"})
 
 def is_completed_by_spark(table: TableDescriptor) -> bool:
     """Whether Spark fills the default of a column into rows that were written without it."""
-    return not table.transactional and table.provider in _COMPLETED_BY_SPARK
+    return not table.transactional and table.provider.lower() in _COMPLETED_BY_SPARK
 
 
 def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
