@@ -438,6 +438,24 @@ def test_a_role_with_the_name_of_a_former_owner_cannot_read_what_that_one_droppe
     assert (may_read("chloe"), may_read("cleo")) == (False, False)
 
 
+def test_a_role_created_with_the_name_of_a_user_does_not_give_what_that_user_dropped(
+    enforced: CatalogManager,
+) -> None:
+    past = enforced.latest_catalog()
+    old = past.table("s", "d")
+    assert old is not None
+    steps = [on_system(Privilege.CREATE_ROLE), USAGE_S, DropTable(schema="s", table="d")]
+    enforced.execute(steps, author="root", identity="root")
+    for command in (CreateRole(name="dora"), GrantRole(role="dora", member="bob")):
+        enforced.execute(command, author="bob", identity="bob")
+    enforced.execute(
+        grant(ObjectKind.SCHEMA, "s", Privilege.USAGE, "dora"), author="root", identity="root"
+    )
+    for user, expected in (("bob", False), ("dora", True)):
+        access = Access(enforced.latest_catalog(), user, history=enforced.catalog)
+        assert access.at(past).allows(Privilege.SELECT, old) is expected
+
+
 # -- the checks themselves are tested --------------------------------------------------------------
 
 

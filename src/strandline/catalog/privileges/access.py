@@ -281,13 +281,14 @@ class Access:
         return self._dropped[key]
 
     def _owned_now(self, last: Catalog, dropped: Any) -> Any:  # Any: a descriptor
-        """The dropped object with the present name of the role that owned it in ``last``.
+        """The dropped object with the present name of the role or user that owned it in ``last``.
 
-        Another role may have the former name by now.
+        Another role may have the former name by now. Its members do not own the object.
         """
-        role = last.role(dropped.owner)
-        if role is None:
-            return dropped
+        role, namesake = last.role(dropped.owner), self.catalog.role(dropped.owner)
+        if role is None:  # the owner was a user without a role
+            is_owner = normalize(self.user or "") == normalize(dropped.owner)
+            return dropped if namesake is None or is_owner else replace(dropped, owner="")
         now = self.catalog.role_by_id(role.id)
         return replace(dropped, owner="" if now is None else now.name)
 
