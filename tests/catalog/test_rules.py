@@ -124,6 +124,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda world: replace(world.named("zone", "default"), partitions=0),
         "cannot have 0 partitions",
     ),
+    "a zone without storage profiles": (
+        lambda world: replace(world.named("zone", "default"), storage_profiles=()),
+        "needs at least one storage profile",
+    ),
     "a parameter's value": (
         lambda world: SystemConfiguration("max_tables", "-1"),
         "'-1'",

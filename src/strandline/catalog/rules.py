@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG, Catalog, is_reserved
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.commands.column_definition import check_distinct
-from strandline.catalog.commands.zones import check_partitions
+from strandline.catalog.commands.zones import check_partitions, check_profiles
 from strandline.catalog.configuration import parameter
 from strandline.catalog.kinds import references, spoken
 from strandline.catalog.privileges.access import roles_above
@@ -76,8 +76,9 @@ def check_object(contents: Contents, kind: Collection, value: Any) -> None:
     match value:
         case TableDescriptor():
             _check_columns(value)
-        case ZoneDescriptor(name=name, partitions=partitions):
-            check_partitions(name, partitions)
+        case ZoneDescriptor():
+            check_partitions(value.name, value.partitions)
+            check_profiles(value.name, value.storage_profiles)
         case RoleDescriptor():
             _check_no_cycle(contents, value)
         case IdAllocator():

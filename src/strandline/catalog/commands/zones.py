@@ -273,12 +273,13 @@ def _check_settings(command: CreateZone | AlterZone) -> None:
     if command.node_filter is not None:
         check_node_filter(command.node_filter)
     if command.storage_profiles is not None:
-        _check_profiles(command.name, command.storage_profiles)
+        check_profiles(command.name, command.storage_profiles)
     if command.storage_location:
         _check_location(command.storage_location)
 
 
-def _check_profiles(zone: str, profiles: tuple[str, ...]) -> None:
+def check_profiles(zone: str, profiles: tuple[str, ...]) -> None:
+    """Raise `InvalidInput` for storage profiles that no zone can have."""
     if not profiles:
         raise InvalidInput(f"zone {zone} needs at least one storage profile")
     if len(profiles) > MAX_STORAGE_PROFILES:
