@@ -190,6 +190,7 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         (["edit", "schema", str(shop_id), schema(name=" ")], "must not be empty"),
         (["edit", "system_view", "5", "{}"], "objects of the kind 'system_view' cannot be edited"),
         (["edit", "config", '"default_zone"', config("default_zone", "x")], "the id of a zone"),
+        (["delete", "config", '"default_zone"'], "tables are created in that zone"),
         (["edit", "system_configuration", '"max_tables"', config("max_tables", "-1")], "'-1'"),
         (["edit", "system_configuration", '"colour"', config("colour", "7")], "is unknown"),
         (["delete", "schema", "[" * 100_000], "is not JSON"),

@@ -115,6 +115,11 @@ def delete(transaction: CatalogTransaction, kind: Collection, key: Key) -> None:
         raise ObjectNotFound(f"{kind.kind} {key} does not exist")
     if isinstance(key, int):
         _require_unneeded(transaction, kind.kind, key)
+    if (kind.kind, key) == (CONFIG.kind, DEFAULT_ZONE_CONFIG):
+        raise InvalidInput(
+            f"{kind.kind} {key!r} cannot be deleted, because tables are created in that zone; edit "
+            "it to name another zone"
+        )
     _refuse_default(transaction, existing)
     with transaction.entry(DELETE, {"object": f"{kind.kind} {key}"}):
         transaction.delete(kind.kind, key)
