@@ -102,6 +102,13 @@ SCENARIOS = [
         ],
     ),
     Scenario(
+        "the name that a constraint is given has a length that is allowed",
+        setup=[SCHEMA, create_table(f"s.{'İ' * 200}", "id int", transactional=False)],
+        run=add(replace(KEY, name=""), table="İ" * 200),
+        expect=Made(["add_constraints"]),
+        note="in lower case, this letter is two characters",
+    ),
+    Scenario(
         "a foreign key refers to a key of another table",
         setup=[SCHEMA, PARENT, CHILD],
         run=[add(KEY), add(FOREIGN, table="c")],

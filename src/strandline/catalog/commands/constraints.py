@@ -278,5 +278,5 @@ def _generated_name(
     table: TableDescriptor, kind: ConstraintKind, taken_names: Collection[str]
 ) -> str:
     """For example ``orders_check_2``: the name of the table and kind, and a free number."""
-    start = f"{table.name[:200].lower()}_{kind.name.lower()}_"
+    start = f"{table.name.lower()[:200]}_{kind.name.lower()}_"  # lower case may be longer
     return next(name for number in count(1) if (name := f"{start}{number}") not in taken_names)
