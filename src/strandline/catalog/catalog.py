@@ -265,6 +265,9 @@ class Catalog:
         """Every cluster, sorted by name."""
         return self._all("cluster")
 
+    def replica(self, cluster_id: int, name: str) -> ClusterReplica | None:
+        return self._named("cluster_replica", cluster_id, name)
+
     def replicas(self, cluster_id: int) -> list[ClusterReplica]:
         """The replicas of a cluster, sorted by name."""
         return self._in("cluster_replica", cluster_id)

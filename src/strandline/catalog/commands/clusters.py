@@ -14,14 +14,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize
 from strandline.catalog.kinds import delete_with_comment, kind_named, object_name
 from strandline.catalog.planning import Planning, altered, must_exist, refuse_holder, required
 from strandline.catalog.verbs import Action
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import ClusterDescriptor, ClusterReplica, IntrospectionIndex
-from strandline.model.identifiers import check_name, normalize
+from strandline.model.identifiers import check_name
 
 MAX_REPLICATION_FACTOR = 64
 
@@ -269,7 +268,7 @@ class CreateClusterReplica:
         """Raises `ObjectNotFound`, `InvalidName`, `InvalidInput`, `IllegalChange`, …"""
         cluster = must_exist(planning.catalog.cluster(self.cluster), f"cluster {self.cluster!r}")
         check_name(self.name, "cluster replica")
-        holder = _named(planning.catalog, cluster, self.name)
+        holder = planning.catalog.replica(cluster.id, self.name)
         if holder is not None and self.if_not_exists:
             return
         refuse_holder(holder, "replica", inside=cluster.name)
@@ -342,7 +341,7 @@ class RenameClusterReplica:
         cluster, old = cluster_and_replica
         _refuse_managed(cluster, "have its replicas renamed", "the cluster's name")
         check_name(self.new_name, "cluster replica")
-        holder = _named(planning.catalog, cluster, self.new_name)
+        holder = planning.catalog.replica(cluster.id, self.new_name)
         refuse_holder(holder, "replica", own_id=old.id, inside=cluster.name)
         with planning.entry(
             "rename_cluster_replica",
@@ -417,18 +416,11 @@ def drop_replica(planning: Planning, replica: ClusterReplica) -> None:
         delete_with_comment(transaction, "cluster_replica", replica.id)
 
 
-def _named(catalog: Catalog, cluster: ClusterDescriptor, name: str) -> ClusterReplica | None:
-    normalized_name = normalize(name)
-    return next(
-        (r for r in catalog.replicas(cluster.id) if normalize(r.name) == normalized_name), None
-    )
-
-
 def _find(
     planning: Planning, cluster: str, name: str, *, if_exists: bool
 ) -> tuple[ClusterDescriptor, ClusterReplica] | None:
     parent = planning.catalog.cluster(cluster)
-    replica = None if parent is None else _named(planning.catalog, parent, name)
+    replica = None if parent is None else planning.catalog.replica(parent.id, name)
     if parent is not None and replica is not None:
         return parent, replica
     if if_exists:
