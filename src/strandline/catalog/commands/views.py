@@ -269,8 +269,8 @@ class AlterFunction:
             resources=self.resources,
         )
         _check_definition(new.name, new.class_name, new.resources)
-        qualified = f"{planning.schema(self.schema).name}.{old.name}"
-        with planning.entry("alter_function", function=qualified) as transaction:
+        name = object_name(planning.catalog, old)
+        with planning.entry("alter_function", function=name) as transaction:
             transaction.put(new)
 
 
@@ -296,7 +296,7 @@ class RenameFunction:
         refuse_holder(holder, "function", own_id=old.id, inside=target.name)
         with planning.entry(
             "rename_function",
-            function=f"{planning.schema(self.schema).name}.{old.name}",
+            function=object_name(planning.catalog, old),
             to=f"{target.name}.{self.new_name}",
         ) as transaction:
             transaction.put(replace(old, name=self.new_name, schema_id=target.id))
