@@ -228,13 +228,10 @@ class RenameTable:
 
 
 def _moved_indexes(
-    planning: Planning,
-    old: TableDescriptor | object,
-    new: TableDescriptor | object,
-    target: SchemaDescriptor,
+    planning: Planning, old: Relation, new: Relation, target: SchemaDescriptor
 ) -> list[tuple[IndexDescriptor, IndexDescriptor]]:
     """The indexes that change when their table is renamed, before and after."""
-    if not isinstance(old, TableDescriptor) or not isinstance(new, TableDescriptor):
+    if not isinstance(old, TableDescriptor):
         return []
     moved = []
     for before in planning.catalog.indexes(old.id):
