@@ -486,6 +486,23 @@ SCENARIOS = [
         note="its values are texts in the names of folders, which any type reads",
     ),
     Scenario(
+        "the type of a column of the key that partitions a plain table",
+        cases=[49],
+        setup=[
+            SCHEMA,
+            create_table(
+                "s.t",
+                "a int",
+                "c date not null",
+                partition_columns=("c",),
+                primary_key=("c",),
+                transactional=False,
+            ),
+        ],
+        run=alter(to="string"),
+        expect=Refused(IllegalChange, "column of t and cannot change its type"),
+    ),
+    Scenario(
         "a column that colocates the table may become nullable",
         cases=[43],
         setup=[SCHEMA, create_table("s.t", "c int not null", colocation=("c",))],

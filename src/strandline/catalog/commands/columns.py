@@ -115,9 +115,10 @@ def check_column_change(
     """Refuse a change of a column that existing rows may not satisfy.
 
     In a plain table, the values of partition columns are texts outside of the files, so any type
-    can read them.
+    can read them, unless the column is also one of a key.
     """
-    is_text = old.id in table.partition_columns and not table.transactional
+    is_in_key = old.id in (*table.primary_key, *table.colocation)
+    is_text = old.id in table.partition_columns and not table.transactional and not is_in_key
     if new.type != old.type and not is_text:
         refuse_used_column(table, old, what="cannot change its type")
         refuse_partitioning_column(table, old, what="cannot change its type")
