@@ -29,6 +29,7 @@ from strandline.metastorage import (
     Put,
     PutTimed,
     RevisionIs,
+    TimeIs,
     ValueIs,
 )
 from tests.metastorage.conftest import LONG, MEETING, Place, hears, keys, put
@@ -157,6 +158,14 @@ def test_a_condition_chooses_the_branch(
     assert outcome.succeeded is holds
     assert outcome.revision == 2
     assert set(keys(store)) - {"a", "empty"} == {"yes" if holds else "no"}
+
+
+def test_a_condition_on_a_time_holds_for_the_last_write_of_its_key_alone(
+    store: Metastorage,
+) -> None:
+    first, second = put(store, "a"), put(store, "a")
+    for key, at, holds in (("a", second.time, True), ("a", first.time, False), ("b", 0, False)):
+        assert store.invoke([TimeIs(key, Timestamp(at))], []).succeeded is holds
 
 
 def test_all_conditions_must_hold(store: Metastorage) -> None:

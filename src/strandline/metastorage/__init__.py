@@ -22,6 +22,7 @@ from strandline.metastorage.store import (
     PutTimed,
     RevisionIs,
     StoreFull,
+    TimeIs,
     ValueIs,
     prefix_end,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "RevisionIs",
     "SqlMetastorage",
     "StoreFull",
+    "TimeIs",
     "ValueIs",
     "open_metastorage",
     "prefix_end",

@@ -45,6 +45,7 @@ from strandline.metastorage.store import (
     Put,
     PutTimed,
     RevisionIs,
+    TimeIs,
     ValueIs,
     check_bound,
     check_invoke,
@@ -378,6 +379,9 @@ def _condition_query(condition: Condition, now: Timestamp | None) -> Query:
         case RevisionIs():
             text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND revision = ?)"
             return text, (condition.key, _storable(condition.revision))
+        case TimeIs():
+            text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND time = ?)"
+            return text, (condition.key, _storable(condition.time))
         case ValueIs():
             text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND value = ?)"
             return text, (condition.key, condition.value)

@@ -106,6 +106,17 @@ class RevisionIs:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeIs:
+    """The key exists, and the invoke at this time wrote it last.
+
+    A store that lost its last writes assigns their revisions again, but not their times.
+    """
+
+    key: str
+    time: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseHeld:
     """The lease is held under this token and has not expired at the time of the invoke."""
 
@@ -113,7 +124,7 @@ class LeaseHeld:
     token: int
 
 
-Condition = Exists | Absent | ValueIs | RevisionIs | LeaseHeld
+Condition = Exists | Absent | ValueIs | RevisionIs | TimeIs | LeaseHeld
 
 
 @dataclass(frozen=True, slots=True)

@@ -457,11 +457,12 @@ def test_a_shard_that_was_set_back_is_read_anew(place: Place, others: int) -> No
         (lost,) = writer.append(4, TOKEN, [update(4)])
         assert reader.time_of(lost)
         copy.backup(live)
-    for version in range(4, 4 + others):
-        other.append(version, TOKEN, [update(version)])
+    kept = [other.append(v, TOKEN, [update(v)])[0].id for v in range(4, 4 + others)]
     assert reader.frontier().upper == 4 + others
     assert reader.check().frontier.upper == 4 + others
     assert reader.time_of(lost) is None
     assert versions(reader) == list(range(1, 4 + others))
     writer.append(4 + others, TOKEN, [update(4 + others)])
     assert versions(reader) == list(range(1, 5 + others))
+    writer.maintenance.tidy()
+    assert [logged.id for logged in place.log().updates(4, 4 + others)] == kept

@@ -21,12 +21,14 @@ from strandline.clock import Timestamp
 from strandline.errors import CorruptData, InvalidInput
 from strandline.metastorage import (
     Absent,
+    Condition,
     DeleteRange,
     Head,
     Metastorage,
     Operation,
     Put,
     PutTimed,
+    TimeIs,
     ValueIs,
 )
 from strandline.metastorage.store import NUMBER_DIGITS, digits, number_in
@@ -106,12 +108,15 @@ class Consensus:
         seqno: int,
         data: bytes | Timed,
         *,
+        expected_time: Timestamp | None = None,
         beside: Sequence[Operation] = (),
     ) -> Committed | None:
         """Add the version ``seqno`` if the last one is ``expected`` (None: there is no version).
 
-        Returns None, and changes nothing, if it is another one. ``beside`` is done in the same
-        step. Raises `InvalidInput` if ``seqno`` is not above ``expected``, or is above `MAX_SEQNO`.
+        Returns None, and changes nothing, if it is another one. It is also another one if it was
+        not written at ``expected_time``: a log that was set back may have as many versions again.
+        ``beside`` is done in the same step. Raises `InvalidInput` if ``seqno`` is not above
+        ``expected``, or is above `MAX_SEQNO`.
         """
         if not (-1 if expected is None else expected) < seqno <= MAX_SEQNO:
             raise InvalidInput(
@@ -119,9 +124,13 @@ class Consensus:
                 f"and at most {MAX_SEQNO}"
             )
         pointer, place = self.head_key(key), self.version_key(key, seqno)
-        last = Absent(pointer) if expected is None else ValueIs(pointer, digits(expected))
+        last: list[Condition] = [
+            Absent(pointer) if expected is None else ValueIs(pointer, digits(expected))
+        ]
+        if expected is not None and expected_time is not None:
+            last.append(TimeIs(self.version_key(key, expected), expected_time))
         put = PutTimed(place, *data) if isinstance(data, Timed) else Put(place, data)
-        outcome = self._store.invoke([last], [Put(pointer, digits(seqno)), put, *beside])
+        outcome = self._store.invoke(last, [Put(pointer, digits(seqno)), put, *beside])
         return Committed(outcome.time, outcome.revision) if outcome.succeeded else None
 
     def scan(self, key: str, start: int) -> list[VersionedData]:

@@ -191,12 +191,17 @@ class Shard:
             timed = timed_head(encode(diff))
             assert timed is not None
             committed = self.consensus.compare_and_set(
-                self.name, state.seqno or None, diff.seqno, Timed(*timed), beside=beside
+                self.name,
+                state.seqno or None,
+                diff.seqno,
+                Timed(*timed),
+                expected_time=state.time,
+                beside=beside,
             )
             if committed is not None:
                 break
             lost_to, is_latest = self.refresh(), True
-            if lost_to.seqno == state.seqno:
+            if (lost_to.seqno, lost_to.time) == (state.seqno, state.time):
                 raise CorruptData(
                     f"the changes of shard {self.name} from {diff.seqno} on are missing; {REMEDY}"
                 )

@@ -52,6 +52,7 @@ from strandline.metastorage.store import (
     Put,
     PutTimed,
     RevisionIs,
+    TimeIs,
     ValueIs,
 )
 
@@ -340,6 +341,8 @@ def _holds(condition: Condition, view: View, now: Timestamp) -> bool:
             return raw is not None
         case RevisionIs():
             return raw is not None and decode_stored(raw).revision == condition.revision
+        case TimeIs():
+            return raw is not None and decode_stored(raw).time == condition.time
         case ValueIs():
             return raw is not None and _is_value(decode_stored(raw).value, condition.value)
 
