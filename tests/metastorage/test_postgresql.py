@@ -209,6 +209,24 @@ def test_a_look_does_not_wait_for_a_write_of_rows(store: SqlMetastorage) -> None
     assert looked.time > written.time
 
 
+def test_no_read_waits_for_a_write_of_rows_after_a_look_whose_answer_was_lost(
+    url: str, store: SqlMetastorage
+) -> None:
+    server = postgresql.running()
+    plan: list[Cut] = []
+
+    def at_the_commit(data: bytes) -> Cut | None:
+        return plan.pop() if plan and b"COMMIT\0" in data else None
+
+    with Proxy(server.port, at_the_commit) as proxy:
+        address = url.replace(f":{server.port}/", f":{proxy.port}/")
+        with closing(open_metastorage(address, HybridClock())) as cut_off, store._database.write():
+            plan.append(Cut.ANSWER)
+            cut_off.look()
+            assert not plan
+            assert cut_off.get("a") is None
+
+
 def test_a_look_waits_for_an_invoke_in_flight(url: str, store: SqlMetastorage) -> None:
     """If it did not, the invoke could get the earlier time, and change a past that was read."""
     ahead = open_metastorage(url, HybridClock(lambda: 5_000_000))

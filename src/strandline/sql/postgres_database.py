@@ -314,7 +314,7 @@ class PostgresDatabase(Database):
             locked = self._locked(began, end, synced=synced, first=first, lock=_LOOK_LOCK)
             with _returned(locked) as connection:
                 yield connection
-                self._commit(connection, notifies=False)
+                self._commit(connection, notifies=False, is_look=True)
 
     @property
     def append_lock(self) -> tuple[Query, ...]:
@@ -474,7 +474,7 @@ class PostgresDatabase(Database):
             began = time.monotonic()
             self._locked(began, began + self._patience, synced=True).close()
 
-    def _commit(self, connection: Connection, *, notifies: bool) -> None:
+    def _commit(self, connection: Connection, *, notifies: bool, is_look: bool = False) -> None:
         raw = _raw(connection.connection)
         if not driver.in_transaction(raw):
             # After a failed statement PostgreSQL answers COMMIT with a rollback and no error. A
@@ -489,7 +489,8 @@ class PostgresDatabase(Database):
             if not raw.closed:
                 raise
             with self._state:
-                self._open_outcomes += 1
+                if not is_look:  # no read depends on the time that a look has left
+                    self._open_outcomes += 1
                 self._counts["lost_connections"] += 1
             raise UnknownOutcome.of_commit(
                 f"{self.name} did not answer a commit ({str(error).strip()})"
