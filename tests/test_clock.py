@@ -233,6 +233,20 @@ def test_waiting_ends_at_the_deadline() -> None:
         HybridClock(ManualWall(100)).wait_until(timestamp(10_000), timeout=0.01)
 
 
+def test_a_time_that_was_reached_stays_reached_if_the_wall_clock_is_set_back() -> None:
+    wall = ManualWall()
+    clock = HybridClock(wall)
+    read, awaited = clock.current(), timestamp(wall.now + 5)
+    wall.now -= 10
+    assert clock.current() == read
+    wall.now += 15
+    clock.wait_until(awaited, timeout=0)
+    wall.now -= 15
+    assert clock.current() == awaited
+    assert clock.now() >= awaited
+    assert clock.update(read) > awaited
+
+
 # -- jumps of the wall clock -----------------------------------------------------------------------
 
 

@@ -167,7 +167,8 @@ class HybridClock:
         self._elapsed = elapsed
         self.max_ahead_ms = max_ahead_ms
         self._seen = (wall(), elapsed()) if elapsed else (0, 0)  # when wall was last accepted
-        self._latest = 0
+        self._latest = 0  # the last time of `now` or `update`
+        self._reached = 0  # the last time of `current`
         self._moved = threading.Condition()
 
     def now(self) -> Timestamp:
@@ -176,7 +177,8 @@ class HybridClock:
         Raises `WrongClock` while the wall clock is further ahead than elapsed time allows.
         """
         with self._moved:
-            self._latest = max(self._latest + 1, self._accepted() << LOGICAL_BITS)
+            accepted = self._accepted() << LOGICAL_BITS
+            self._latest = max(self._latest + 1, self._reached, accepted)
             return Timestamp(self._latest)
 
     def check(self) -> None:
@@ -197,9 +199,15 @@ class HybridClock:
         return accepted_ms
 
     def current(self) -> Timestamp:
-        """Return the current time without moving the clock. No later ``now()`` is below it."""
+        """Return the current time without moving the clock. No later time of it is below this."""
         with self._moved:
-            return Timestamp(max(self._latest, self._reckoned() << LOGICAL_BITS, MIN_TIMESTAMP))
+            return self._present()
+
+    def _present(self) -> Timestamp:
+        # Kept, because the wall clock may be set back.
+        reckoned = self._reckoned() << LOGICAL_BITS
+        self._reached = max(self._reached, self._latest, reckoned, MIN_TIMESTAMP)
+        return Timestamp(self._reached)
 
     def update(self, received: Timestamp) -> Timestamp:
         """Move the clock past ``received``, and return its new time.
@@ -210,7 +218,7 @@ class HybridClock:
             raise InvalidInput(f"time {received} is out of bounds: no clock can move past it")
         with self._moved:
             self._latest = max(self._latest, received) + 1
-            self._latest = max(self._latest, self._reckoned() << LOGICAL_BITS)
+            self._latest = self._present()
             self._moved.notify_all()
             return Timestamp(self._latest)
 
@@ -239,7 +247,7 @@ class HybridClock:
         """
         end = _time.monotonic() + timeout
         with self._moved:
-            while max(self._latest, self._reckoned() << LOGICAL_BITS) < at:
+            while self._present() < at:
                 seconds_left = end - _time.monotonic()
                 if seconds_left <= 0:
                     raise DeadlineExceeded(
