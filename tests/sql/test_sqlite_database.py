@@ -152,6 +152,19 @@ def test_a_database_that_cannot_be_opened_since_the_disk_is_full_says_so(path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_a_database_whose_folder_can_no_longer_be_searched_is_unavailable(path: Path) -> None:
+    folder = path.parent / "folder"
+    folder.mkdir()
+    unreachable = pytest.raises(Unavailable, match=r"cannot be reached .*; check its folder")
+    with closing(open_sqlite(folder / path.name)) as database:
+        folder.rename(path.parent / "away")
+        folder.write_bytes(b"not a folder")
+        with unreachable, database.write():
+            pass
+        with unreachable:
+            database.rows("SELECT 1")
+
+
 def test_a_swallowed_disk_error_does_not_become_a_commit(sqlite: SqliteDatabase) -> None:
     def swallow() -> None:
         with sqlite.write() as connection:

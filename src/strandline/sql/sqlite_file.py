@@ -89,10 +89,14 @@ def checked_place(path: Path) -> Path:
         if path.is_dir():
             raise InvalidInput(f"{path} is a folder; give the path of a database file")
     except OSError as error:
-        raise Unavailable(
-            f"{path} cannot be reached ({error.strerror}); check its folder and the rights on it"
-        ) from None
+        raise _unreachable(path, error) from None
     return path
+
+
+def _unreachable(path: Path, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"{path} cannot be reached ({error.strerror}); check its folder and the rights on it"
+    )
 
 
 def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
@@ -278,11 +282,16 @@ def size_of(path: Path) -> int:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """The device and inode of the file at ``path``, or None if it does not exist."""
+    """The device and inode of the file at ``path``, or None if it does not exist.
+
+    Raises `Unavailable` if the system does not tell.
+    """
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unreachable(path, error) from error
     return status.st_dev, status.st_ino
 
 
