@@ -11,10 +11,12 @@ import pytest
 from sqlalchemy import text
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.cli.changes import joining
 from strandline.config import Settings
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from strandline.node.chores import ChoreStatistics
 from strandline.node.store_database import head_of
 from strandline.sql import open_database
 from tests.servers import postgresql, stores
@@ -197,3 +199,13 @@ def test_a_command_joins_the_nodes_of_a_store_whatever_generation_is_set(
         node.catalogs.sync()
         assert node.catalogs.token.deploy_generation == 2
         assert not node.replaced.done()
+
+
+def test_a_command_that_joins_a_store_leaves_cleaning_and_measuring_to_its_nodes(
+    tmp_path: Path,
+) -> None:
+    Node.open(tmp_path / "s").close()
+    with joining(tmp_path / "s") as node:
+        chores = node.statistics["chores"]()
+    assert isinstance(chores, ChoreStatistics)
+    assert chores.failures.keys().isdisjoint({"cleaning", "measuring the storage"})

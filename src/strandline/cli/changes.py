@@ -47,11 +47,17 @@ _KINDS = (*restorable(), PARTITIONS)
 def joining(store: Store) -> Iterator[Node]:
     """Open a node in this process on an existing store; others may run. Raises `NotFound`.
 
-    It joins the generation that holds the store: only a node that serves takes a store over.
+    It joins the generation that holds the store: only a node that serves takes a store over. It
+    does not clean or measure the store in the background: a command does only what it was asked.
     """
     with database_of(store) as database, log_of(store, database):
         pass
-    settings = replace(load(store).settings, deploy_generation=None)
+    settings = replace(
+        load(store).settings,
+        deploy_generation=None,
+        clean_interval_ms=0,
+        storage_usage_interval_ms=0,
+    )
     allow_group(settings)
     with Node.open(address_of(store), settings=settings) as node:
         yield node
