@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 
 from strandline.catalog.commands import CreateTable, DropTable, RenameTable
 from strandline.config import Settings
-from strandline.errors import Conflict
+from strandline.errors import Conflict, HoldExpired
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.node import Node
 from strandline.node.backup import back_up
@@ -312,6 +313,45 @@ def test_a_backup_holds_the_history_while_it_runs(
         back_up(node, tmp_path / "b", user="ann")
         assert holds == ["backup of ann"]
         assert node.transactions.holds.list() == ()
+
+
+def test_the_hold_of_a_backup_is_renewed_however_long_a_copy_takes(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = threading.Event()
+    with Node.open(store) as node:
+        holds = node.transactions.holds
+        renew = holds.renew
+
+        def noting(hold_id: int, *, ttl_ms: int) -> None:
+            renew(hold_id, ttl_ms=ttl_ms)
+            renewed.set()
+
+        def slowly(*arguments: Any) -> None:
+            assert renewed.wait(60)
+            copy_database(*arguments)
+
+        monkeypatch.setattr(module, "RENEWAL_SECONDS", 0.01)
+        monkeypatch.setattr(holds, "renew", noting)
+        monkeypatch.setattr(module, "copy_database", slowly)
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
+
+
+def test_a_backup_whose_hold_did_not_last_is_refused(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(store) as node:
+        holds = node.transactions.holds
+
+        def look_away(*arguments: Any) -> None:
+            for hold in holds.list():
+                holds.release(hold.hold_id)
+            copy_database(*arguments)
+
+        monkeypatch.setattr(module, "copy_database", look_away)
+        with pytest.raises(HoldExpired):
+            back_up(node, tmp_path / "b", user="ann")
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_store_that_keeps_no_history_is_backed_up(store: Path, tmp_path: Path) -> None:

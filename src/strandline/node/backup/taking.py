@@ -36,6 +36,8 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
@@ -53,6 +55,7 @@ from strandline.node.backup.database_copy import copy_database
 from strandline.node.backup.manifest import FORMAT, UNFINISHED, Manifest, refuse_inside
 from strandline.node.backup.store_files import StoreFiles, fetch_moved
 from strandline.node.catalog_log import LogPlace, bring_catalog, keep_blobs_at, reading_catalog_log
+from strandline.node.chores import Chores
 from strandline.node.node import Node
 from strandline.node.store_database import CATALOG_MARK, head_of
 from strandline.sql import FenceRow, open_sqlite, sqlite_file, stored_time
@@ -60,14 +63,15 @@ from strandline.transactions.holds import BACKUP
 from strandline.transactions.tables import HOLD
 
 HOLD_MS = 3_600_000
-FILES_PER_RENEWAL = 1_000
-"""Files between two renewals of the hold. If one takes over an hour to copy, the hold expires."""
+RENEWAL_SECONDS = 300.0
+"""How often the hold is renewed, however long a file or the database takes to copy."""
 
 
 def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     """Write a backup of the store of ``node`` to ``target``, a file that does not exist.
 
-    Raises `AlreadyExists`, `InvalidInput`, and OSError if writing fails.
+    Raises `AlreadyExists`, `InvalidInput`, `HoldExpired` if the history was not kept until the end,
+    and OSError if writing fails.
     """
     target = target.absolute()
     files = StoreFiles(node.folders, node.address.folder)
@@ -75,33 +79,43 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     refuse_inside(target, files.root)
     refuse_inside(target, files.folders.warehouse)
     mode = stat.S_IMODE(files.root.stat().st_mode)
-    holds = node.transactions.holds
     with (
         _unfinished(target, mode=mode & 0o666) as written,
         # For the copied database, because the archive may be on a network file system.
         TemporaryDirectory(prefix="strandline-backup-") as temporary,
+        _holding(node, user) as hold_id,
     ):
         work = Path(temporary)
-        hold = node.metastore.hold(BACKUP, user, at=None, ttl_ms=HOLD_MS, user=user)
-        try:
-            archive = ArchiveWriter(written, _copy_catalog(node, work, mode=mode))
-            with closing(open_sqlite(work / DATABASE_FILE)) as copied:
-                with copied.write() as connection:  # no process would release it there
-                    connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold.hold_id))
-                for _ in _copy_files(files, archive):
-                    holds.renew(hold.hold_id, ttl_ms=HOLD_MS)
-                fetch_moved(node.database, files, copied, archive)
-            archive.add_tree(work / CATALOG_FOLDER, CATALOG_FOLDER)
-            archive.add_file(work / DATABASE_FILE, DATABASE_FILE)
-            archive.finish()
-        finally:
-            holds.release(hold.hold_id)
+        archive = ArchiveWriter(written, _copy_catalog(node, work, mode=mode))
+        with closing(open_sqlite(work / DATABASE_FILE)) as copied:
+            with copied.write() as connection:  # no process would release it there
+                connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold_id))
+            _copy_files(files, archive)
+            fetch_moved(node.database, files, copied, archive)
+        archive.add_tree(work / CATALOG_FOLDER, CATALOG_FOLDER)
+        archive.add_file(work / DATABASE_FILE, DATABASE_FILE)
+        archive.finish()
     return archive.manifest
 
 
-def _copy_files(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
-    """Copy all files. Yield after every `FILES_PER_RENEWAL` files, to renew the hold."""
-    copied = 0
+@contextmanager
+def _holding(node: Node, user: str) -> Iterator[int]:
+    """Hold the history, and yield the id of the hold. Raises `HoldExpired` if it did not last."""
+    holds = node.transactions.holds
+    hold_id = node.metastore.hold(BACKUP, user, at=None, ttl_ms=HOLD_MS, user=user).hold_id
+    renew = partial(holds.renew, hold_id, ttl_ms=HOLD_MS)
+    chores = Chores()
+    try:
+        chores.repeat("backup", {"renewing the hold": renew}, pauses=repeat(RENEWAL_SECONDS))
+        yield hold_id
+        renew()
+    finally:
+        chores.stopping.set()
+        chores.join()
+        holds.release(hold_id)
+
+
+def _copy_files(files: StoreFiles, archive: ArchiveWriter) -> None:
     for path, folder, names in files.walk():
         inside = "" if folder == "." else f"{folder}/"
         if inside:
@@ -109,9 +123,6 @@ def _copy_files(files: StoreFiles, archive: ArchiveWriter) -> Iterator[None]:
         for name in names:
             with suppress(FileNotFoundError):  # moved or removed since it was listed
                 archive.add_file(path / name, f"{inside}{name}")
-            copied += 1
-            if copied % FILES_PER_RENEWAL == 0:
-                yield
 
 
 def _refuse_file(target: Path) -> None:
