@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +29,7 @@ from strandline.metastore.store.notifications import INSERT
 from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow, RowKind
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import BIGINT
-from strandline.node import Node
+from strandline.node import Node, verification
 from tests.strandline_command import strandline
 
 ROWS = 1000
@@ -224,6 +225,58 @@ def test_a_dropped_partition_needs_no_folder(store: Store) -> None:
             dropped = change.visible(RowKind.PARTITION, ["k=1"])
             change.stage(remove=[row.row_id for row in dropped.values()])
     assert findings(store) == []
+
+
+def clean_removed_file(store: Store, node: Node) -> None:
+    node.cleaner.clean()
+    assert not store.data.exists()
+
+
+def drop_partition(store: Store, node: Node) -> None:
+    table_id = node.session(user="ann").table("shop.p").descriptor.id
+    with node.store.change(table_id, author="ann") as change:
+        dropped = change.visible(RowKind.PARTITION, ["k=1"])
+        change.stage(remove=[row.row_id for row in dropped.values()])
+    (store.folder / "warehouse/shop.db/p/k=1").rmdir()
+
+
+def drop_table(store: Store, node: Node) -> None:
+    node.session(user="ann").execute(DropTable(schema="shop", table="p"))
+
+
+@pytest.mark.parametrize(
+    ("read", "of", "change"),
+    [
+        ("table_contents", "_data/_file=1/a.parquet", clean_removed_file),
+        ("table_contents", "k=1", drop_partition),
+        ("all_places", "", drop_table),
+    ],
+)
+def test_what_nodes_drop_or_clean_during_a_verification_is_not_a_finding(
+    read: str,
+    of: str,
+    change: Callable[[Store, Node], None],
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, changes = getattr(verification, read), [change]
+    nothing_kept = Settings(history_retention_ms=0, snapshot_hold_ms=0, clean_interval_ms=0)
+    with Node.open(store.folder, settings=nothing_kept) as node:
+        session = node.session(user="ann")
+        begun = session.begin().txn_id
+        removed = ["_data/_file=1/a.parquet", "_deletes/d.parquet"]
+        session.stage(begun, session.table("shop.t").descriptor.id, remove=removed)
+        session.commit(begun)
+
+        def then_it_changes(*arguments: Any, **options: Any) -> object:
+            result = reading(*arguments, **options)
+            if changes and (not of or of in {row.name for row in result.rows}):
+                changes.pop()(store, node)
+            return result
+
+        monkeypatch.setattr(verification, read, then_it_changes)
+        assert findings(store) == []
+    assert not changes
 
 
 def test_unreferenced_files_are_leftovers_and_not_errors(store: Store) -> None:

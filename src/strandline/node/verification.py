@@ -13,8 +13,9 @@ Verification checks three things and changes nothing:
 
 A store may be verified while nodes work on it. Verification lists folders before it reads rows, so
 it finds the row of a file that a running transaction adds in between. A table that moves meanwhile
-is checked again. The files of a plain table belong to its writers; verification only checks that
-the folders of its partitions exist.
+is checked again. So is a table with errors, since a node may have cleaned or dropped a file after
+its row was read: only what is found twice is reported. The files of a plain table belong to its
+writers; verification only checks that the folders of its partitions exist.
 """
 
 from __future__ import annotations
@@ -203,6 +204,9 @@ class Verification:
         for attempt in range(_ATTEMPTS):
             location = self._location(table)
             findings = list(self._look_at(table, location))
+            if any(finding.is_error for finding in findings):
+                found_again = set(self._look_at(table, location))
+                findings = [finding for finding in findings if finding in found_again]
             if not findings or attempt + 1 == _ATTEMPTS or self._location(table) == location:
                 yield from findings
                 return
@@ -327,7 +331,14 @@ class Verification:
         return None
 
     def _dropped_folders(self) -> Iterator[Finding]:
-        """Find folders of dropped tables that are not the place of any table."""
+        """Find folders of dropped tables that are not the place of any table.
+
+        A table that is dropped meanwhile may get its folder before its place: look twice.
+        """
+        found_again = set(self._unknown_dropped_folders())
+        yield from (f for f in self._unknown_dropped_folders() if f in found_again)
+
+    def _unknown_dropped_folders(self) -> Iterator[Finding]:
         with self.database.read() as connection:
             places = set(all_places(connection).values())
         folders = self.folders
