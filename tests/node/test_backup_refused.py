@@ -17,6 +17,7 @@ import pytest
 from strandline.cli.main import IO_ERROR
 from strandline.errors import InvalidInput
 from strandline.node import Node
+from strandline.node.backup import restoring
 from strandline.node.backup import taking as module
 from strandline.node.backup.archive import ArchiveWriter, Backup
 from strandline.node.backup.database_copy import copy_database
@@ -272,3 +273,20 @@ def test_a_restore_next_to_the_original_store_asks_for_the_copy_option(
     assert f"still in {store}" in refused.stderr
     assert "add --copy" in refused.stderr
     assert "relocate" not in refused.stderr
+
+
+def test_of_two_restores_to_one_folder_the_one_that_fails_leaves_the_files_of_the_other(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+
+    def restore_first(folder: Path, *, mode: int) -> None:
+        monkeypatch.undo()
+        first = strandline("restore", tmp_path / "b", folder, "--copy")
+        assert first.exit_code == 0, first.output
+
+    monkeypatch.setattr(restoring, "make_folders", restore_first)
+    second = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert (second.exit_code, "File exists" in second.stderr) == (IO_ERROR, True)
+    with Node.open(tmp_path / "new") as node:
+        assert files_of(node.session(user="ann"), "shop.rows") == ["a.parquet"]

@@ -44,7 +44,8 @@ def restore(
 
     ``copy`` means that the original store stays in use; see `relocate`. ``warehouse`` is the
     warehouse of a store on servers, by default its old one. If the restore fails, everything that
-    it created is removed, except after `UnknownOutcome`.
+    it created is removed, except after `UnknownOutcome` and FileExistsError: another restore
+    writes to the same place.
 
     Raises `NotFound`, `AlreadyExists`, `CorruptData`, `IncompatibleFormat`, `Conflict`, and
     `InvalidInput` if ``address`` is of another kind than the store had.
@@ -81,6 +82,8 @@ def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> Relocated:
     try:
         _copy_files(backup, folder)
         return relocate(folder, copy=copy)
+    except FileExistsError:
+        raise  # another restore writes to the folder: do not remove its files
     except BaseException:
         _empty(folder)
         raise
@@ -134,8 +137,8 @@ def _restore_servers(
     try:
         with TemporaryDirectory(prefix="strandline-restore-") as staging:
             return _load(backup, address, folder, Path(staging), copy=copy)
-    except UnknownOutcome:
-        raise  # the store may exist: do not remove its files
+    except (UnknownOutcome, FileExistsError):
+        raise  # the store may exist, or another restore writes it: do not remove its files
     except BaseException:
         _empty(folder)
         raise
