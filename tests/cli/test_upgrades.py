@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog.commands import CreateCluster, CreateSchema
-from strandline.cli.stores import address_of, database_of, log_of
+from strandline.cli.stores import address_of, database_at, log_at
 from strandline.clock import HybridClock
 from strandline.config import Settings
 from strandline.durable import CatalogTransaction, durable_state
@@ -40,7 +40,7 @@ def forget_the_format(store: Path | str) -> None:
         with transaction.entry("configure", {}):
             transaction.delete("config", FORMAT)
 
-    with database_of(store, read_only=False) as database, log_of(store, database) as log:
+    with log_at(address_of(store), read_only=False) as (log, database):
         durable_state(log).edit(
             forget,
             member="a test",
@@ -142,7 +142,7 @@ def test_a_system_view_renamed_by_hand_is_added_again(tmp_path: Path) -> None:
         with transaction.entry("configure", {}):
             transaction.put(replace(first, name="renamed"))
 
-    with database_of(tmp_path, read_only=False) as database, log_of(tmp_path, database) as log:
+    with log_at(address_of(tmp_path), read_only=False) as (log, database):
         durable_state(log).edit(
             rename,
             member="a test",
@@ -180,7 +180,10 @@ def test_reading_commands_write_nothing_to_etcd_even_if_one_log_of_a_shadow_is_b
     settings = replace(made.settings, catalog_log=log, catalog_blobs=str(tmp_path / "blobs"))
     with Node.open(address, settings=settings) as node:
         node.session(user="ann").execute(CreateSchema(name="shop"))
-    with database_of(address, read_only=False) as database, ExitStack() as opened:
+    with (
+        database_at(address_of(address), read_only=False) as database,
+        ExitStack() as opened,
+    ):
         place = LogPlace(database, address_of(address), HybridClock())
         first = open_log(deciding_part(log), place, opened).log
         durable_state(first).edit(

@@ -29,12 +29,13 @@ from strandline.cli.options import (
     print_json,
     print_table,
 )
-from strandline.cli.stores import address_of, catalog_named, database_of, history_of, log_of
+from strandline.cli.stores import address_of, catalog_named, history_of, log_at
 from strandline.clock import format_timestamp
 from strandline.durable import durable_state
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import Executed, Session
 from strandline.model.identifiers import version_number
+from strandline.node.address import store_address
 from strandline.node.node import Node
 from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
@@ -50,16 +51,18 @@ def joining(store: Store) -> Iterator[Node]:
     It joins the generation that holds the store: only a node that serves takes a store over. It
     does not clean or measure the store in the background: a command does only what it was asked.
     """
-    with database_of(store) as database, log_of(store, database):
+    settings = load(store).settings
+    address = store_address(store, settings)
+    with log_at(address):
         pass
     settings = replace(
-        load(store).settings,
+        settings,
         deploy_generation=None,
         clean_interval_ms=0,
         storage_usage_interval_ms=0,
     )
     allow_group(settings)
-    with Node.open(address_of(store), settings=settings) as node:
+    with Node.open(address, settings=settings) as node:
         yield node
 
 
@@ -230,7 +233,7 @@ def trim(store: Store, *, point: str, user: str, output: str) -> None:
 
 def _refuse_older(store: Store) -> None:
     """Raise `IncompatibleFormat` if a node would upgrade the store when it opens it."""
-    with database_of(store) as database, log_of(store, database) as log:
+    with log_at(address_of(store)) as (log, database):
         refuse_older_parts(
             database,
             todo="start a node of this release once (`strandline serve`), which upgrades it",

@@ -22,7 +22,7 @@ from strandline import __version__
 from strandline.catalog import Catalog
 from strandline.catalog.system_views.synchronization import declared_views, differing_views
 from strandline.cli.options import OUTPUT, STORE, Store, counted, print_json
-from strandline.cli.stores import address_of, database_of, ensure_store, log_of, mark_of
+from strandline.cli.stores import address_of, ensure_store, log_at, mark_of
 from strandline.clock import HybridClock
 from strandline.durable import ReadOnlyState, durable_state
 from strandline.durable.collections import COLLECTIONS
@@ -155,7 +155,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     nodes are not affected. The exit status is 0 if the catalog could be opened.
     """
     known = None if sizes is None else _known_sizes(sizes)
-    with database_of(store) as database, log_of(store, database) as log:
+    with log_at(address_of(store)) as (log, database):
         state = ReadOnlyState(log, latest_only=True)
         refuse_other_half(database, state)
         applied_steps = format_of(state.recovered[-1].contents)

@@ -16,7 +16,7 @@ import click
 from strandline.catalog import editing
 from strandline.catalog.rules import Key
 from strandline.cli.options import STORE, USER, Store
-from strandline.cli.stores import database_of, log_of, reading
+from strandline.cli.stores import address_of, log_at, reading
 from strandline.clock import HybridClock
 from strandline.durable import CatalogTransaction, durable_state
 from strandline.durable.collections import Collection
@@ -96,9 +96,9 @@ def _replaced(target: Path) -> Iterator[TextIO]:
 @STORE
 def epoch(store: Store) -> None:
     """Show the epoch and the deploy generation of the catalog of STORE."""
-    with database_of(store) as database, log_of(store, database) as log:
+    with log_at(address_of(store)) as (log, _):
         token = log.token()
-        assert token is not None  # without one there is no catalog, and `log_of` has raised
+        assert token is not None  # without one there is no catalog, and `log_at` has raised
         opening = opening_with(log, token)
         shown = f"epoch {token.epoch}, deploy generation {token.deploy_generation}"
         click.echo(shown if opening is None else f"{shown}, which {opening}")
@@ -172,7 +172,7 @@ def _apply(store: Store, kind: Collection, key: Key, change: Fill, *, user: str)
         before[:] = [editing.current(transaction, kind, key)]
         change(transaction)
 
-    with database_of(store, read_only=False) as database, log_of(store, database) as log:
+    with log_at(address_of(store), read_only=False) as (log, database):
         state = durable_state(log).edit(
             noting,
             member=new_member_id(),

@@ -12,18 +12,11 @@ from pathlib import Path
 import click
 
 from strandline.cli.options import STORE, Store
-from strandline.cli.stores import (
-    address_of,
-    database_at,
-    database_of,
-    ensure_store,
-    log_of,
-    mark_of,
-)
+from strandline.cli.stores import address_of, database_at, ensure_store, log_at, mark_of
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import InvalidInput, NotFound
 from strandline.node import relocation, store_database
-from strandline.node.address import StoreAddress
+from strandline.node.address import StoreAddress, store_address
 from strandline.node.settings import load
 from strandline.node.warehouse_place import accept_database, refuse_copied
 from strandline.sql import accept_time, accepted_time, highest_time
@@ -100,9 +93,8 @@ def accept_loss(store: Store, *, yes: bool) -> None:
         )
     clock = HybridClock()
     with (
-        database_at(address, read_only=False) as database,
+        log_at(address, read_only=False) as (log, database),
         mark_of(address, clock) as mark,
-        log_of(store, database) as log,
     ):
         refuse_copied(database, address=address.name)
 
@@ -150,7 +142,7 @@ def repair_clock(store: Store, *, yes: bool) -> None:
     A node may be running.
     """
     settings = load(store).settings
-    with database_of(store, read_only=False) as database:
+    with database_at(store_address(store, settings), read_only=False) as database:
         clock = HybridClock(max_ahead_ms=settings.clock_ahead_limit_ms)
         with database.read() as connection:
             last, accepted = highest_time(connection), accepted_time(connection)

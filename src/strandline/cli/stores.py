@@ -6,7 +6,7 @@ Reading changes nothing, so a catalog of an older release is refused until a nod
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import inspect
@@ -60,14 +60,9 @@ def address_of(store: Store) -> StoreAddress:
     return store_address(store, load(store).settings)
 
 
-def database_of(store: Store, *, read_only: bool = True) -> AbstractContextManager[Database]:
-    """Open the SQL database of an existing store, without upgrading it. Raises `NotFound`."""
-    return database_at(address_of(store), read_only=read_only)
-
-
 @contextmanager
 def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Database]:
-    """Open the SQL database of the store at ``address``; see `database_of`."""
+    """Open the SQL database of an existing store, without upgrading it. Raises `NotFound`."""
     if address.folder is not None:
         folder = ensure_store(address.folder).parent
         opened: Database = open_store_database(folder, read_only=read_only)
@@ -85,16 +80,18 @@ def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Da
 
 
 @contextmanager
-def log_of(store: Store, database: Database) -> Iterator[UpdateLog]:
-    """Open the log of a store's catalog; ``database`` is that of the store. Raises `NotFound`."""
-    address = address_of(store)
-    place = LogPlace(database, address, HybridClock())
-    if remembered_log(place) is None:
-        raise _no_catalog(address)
-    with reading_catalog_log(place) as log:
-        if log.token() is None:
+def log_at(
+    address: StoreAddress, *, read_only: bool = True
+) -> Iterator[tuple[UpdateLog, Database]]:
+    """Open the log of a store's catalog, and the store's database. Raises `NotFound`."""
+    with database_at(address, read_only=read_only) as database:
+        place = LogPlace(database, address, HybridClock())
+        if remembered_log(place) is None:
             raise _no_catalog(address)
-        yield log
+        with reading_catalog_log(place) as log:
+            if log.token() is None:
+                raise _no_catalog(address)
+            yield log, database
 
 
 def _no_catalog(address: StoreAddress) -> NotFound:
@@ -107,7 +104,7 @@ def reading(store: Store, *, latest_only: bool = True) -> Iterator[tuple[ReadOnl
 
     ``latest_only`` is that of `ReadOnlyState`. Raises `NotFound`.
     """
-    with database_of(store) as database, log_of(store, database) as log:
+    with log_at(address_of(store)) as (log, database):
         yield durable_state(log).open_read_only(latest_only=latest_only), database
 
 
