@@ -17,10 +17,8 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture
 def chores() -> Iterator[Chores]:
-    chores = Chores()
-    yield chores
-    chores.stopping.set()
-    chores.join()
+    with Chores() as chores:
+        yield chores
 
 
 class Counted:

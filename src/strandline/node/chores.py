@@ -40,7 +40,7 @@ class ChoreStatistics:
 
 
 class Chores:
-    """See the module. The node sets ``stopping`` when it stops."""
+    """See the module. ``stopping`` is set when the node stops, or a ``with`` block ends."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -107,6 +107,13 @@ class Chores:
         """Wait until all threads have ended. They end when ``stopping`` is set."""
         for thread in self._threads:
             thread.join()
+
+    def __enter__(self) -> Chores:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self.join()
 
 
 class StorageRecorder:

@@ -263,19 +263,6 @@ async def _end_of(
 
 
 @contextmanager
-def _collecting_garbage() -> Iterator[None]:
-    """Collect garbage regularly; an error, for example, refers to the request that it ended."""
-    chores = Chores()
-    collect = {"collecting garbage": work.collect_garbage}
-    chores.repeat("garbage", collect, pauses=repeat(COLLECTING_SECONDS))
-    try:
-        yield
-    finally:
-        chores.stopping.set()
-        chores.join()
-
-
-@contextmanager
 def _ended_thread() -> Iterator[Future[str]]:
     """A future with a message, which completes when a thread of this process ends by an error.
 
@@ -434,7 +421,12 @@ def serve(
         node = open_resources.enter_context(
             Node.open(store, settings=settings, keeps_cache=True, origins=origins)
         )
-        open_resources.enter_context(_collecting_garbage())
+        # Requests leave garbage: an error, for example, refers to the request that it ended.
+        open_resources.enter_context(Chores()).repeat(
+            "garbage",
+            {"collecting garbage": work.collect_garbage},
+            pauses=repeat(COLLECTING_SECONDS),
+        )
         asyncio.run(
             _serve(
                 node,

@@ -104,14 +104,12 @@ def _holding(node: Node, user: str) -> Iterator[int]:
     holds = node.transactions.holds
     hold_id = node.metastore.hold(BACKUP, user, at=None, ttl_ms=HOLD_MS, user=user).hold_id
     renew = partial(holds.renew, hold_id, ttl_ms=HOLD_MS)
-    chores = Chores()
     try:
-        chores.repeat("backup", {"renewing the hold": renew}, pauses=repeat(RENEWAL_SECONDS))
-        yield hold_id
-        renew()
+        with Chores() as chores:
+            chores.repeat("backup", {"renewing the hold": renew}, pauses=repeat(RENEWAL_SECONDS))
+            yield hold_id
+            renew()
     finally:
-        chores.stopping.set()
-        chores.join()
         holds.release(hold_id)
 
 
