@@ -481,6 +481,19 @@ def test_the_warehouse_of_another_store_is_refused_and_no_store_is_created(
             Node.open(other.address, settings=other.settings)
 
 
+def test_a_first_start_whose_warehouse_cannot_be_created_creates_no_catalog(
+    on_servers: EmptyStore, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    settings = replace(on_servers.settings, warehouse=str(tmp_path / "file" / "warehouse"))
+    with pytest.raises(InvalidInput, match="cannot be created: Not a directory"):
+        Node.open(on_servers.address, settings=settings)
+    with Node.open(on_servers.address, settings=on_servers.settings) as node:
+        default = node.catalogs.latest_catalog().schema("default")
+    assert default is not None
+    assert default.location == f"file://{tmp_path}/warehouse"
+
+
 def test_an_unmounted_warehouse_is_refused_and_not_recreated(
     on_servers: EmptyStore, tmp_path: Path
 ) -> None:

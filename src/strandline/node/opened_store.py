@@ -188,6 +188,8 @@ def _open_servers(
     opened_log = _log_of(address, database, settings, clock, stack)
     place = place_of_warehouse(database, settings.warehouse)
     place.refuse_foreign(is_new=lambda: opened_log.log.token() is None)
+    if not place.names:  # no node has claimed a warehouse yet
+        place.make(mode=settings.folder_mode)  # before the catalog records its path
     return OpenedStore(
         address=address,
         database=database,

@@ -72,6 +72,15 @@ class WarehousePlace:
         if environment is None and is_new():
             refuse_nested(self.folder)
 
+    def make(self, *, mode: int) -> None:
+        """Make the folder if it does not exist. Raises `InvalidInput` if that fails."""
+        try:
+            make_folders(self.folder, mode=mode)
+        except OSError as error:
+            raise InvalidInput(
+                f"the warehouse {self.folder} cannot be created: {error.strerror}"
+            ) from error
+
     def claim(self, environment: str, *, mode: int) -> None:
         """Make the folder the warehouse of the store, or check that it is.
 
@@ -85,12 +94,7 @@ class WarehousePlace:
             if not recorded.inode:
                 accept_database(self.database)
         else:
-            try:
-                make_folders(self.folder, mode=mode)
-            except OSError as error:
-                raise InvalidInput(
-                    f"the warehouse {self.folder} cannot be created: {error.strerror}"
-                ) from error
+            self.make(mode=mode)
             self.mark(environment, mode=mode & 0o666)
         self.check(environment)
         if recorded is None:
