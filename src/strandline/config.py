@@ -22,6 +22,8 @@ MAX_GENERATION = 2**31 - 1
 _LEAST_CALL_THREADS = 4
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
+_MAX_TIMEOUT_MS = 100 * 366 * _DAY_MS
+"""The time at which a transaction times out must be a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Settings:
     ``http_port``: the port of the HTTP interface; 0 takes a free one.
     ``history_retention_ms``: how long history is kept without a hold.
     ``transaction_timeout_ms``: a transaction or a lock without a heartbeat for this long is aborted
-    or released.
+    or released. At most 100 years.
     ``clean_interval_ms``: how often the node removes rows that no reader can see any more, with
     their files; 0 leaves this to the command ``strandline clean``.
     ``storage_usage_interval_ms``: how often the node measures how many bytes the tables take; 0:
@@ -155,6 +157,11 @@ class Settings:
             raise InvalidInput(
                 f"deploy_generation is {self.deploy_generation}; it must be a number from 0 to "
                 f"{MAX_GENERATION}"
+            )
+        if self.transaction_timeout_ms > _MAX_TIMEOUT_MS:
+            raise InvalidInput(
+                f"transaction_timeout_ms is {self.transaction_timeout_ms}; it must be at most "
+                f"{_MAX_TIMEOUT_MS}, which is 100 years"
             )
         if self.clock_ahead_limit_ms < _MINUTE_MS:
             raise InvalidInput(
