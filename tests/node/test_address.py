@@ -14,10 +14,12 @@ SHOWN = [
     ("postgresql://ann:a@secret@h/db", "postgresql://h/db"),
     ("postgresql://ann:a#secret@h/db", "postgresql://h/db"),
     ("postgresql://ann:a?secret@h/db", "postgresql://h/db"),
+    ("postgresql://ann:a/secret@h/db", "postgresql://h/db"),
     ("postgresql://h/db?password=secret&application_name=a@b", "postgresql://h/db"),
     ("postgresql://h?password=a/secret", "postgresql://h"),
     ("postgresql:///db?password=secret", "postgresql:///db"),
     ("etcd://h:2379/prefix", "etcd://h:2379/prefix"),
+    ("etcd://root:secret@h:2379/a@b", "etcd://h:2379/a@b"),
 ]
 
 

@@ -104,4 +104,7 @@ def shown_address(address: str) -> str:
     # As PostgreSQL's driver reads it: a password may contain ? and #, which begin nothing there.
     authority, slash, path = rest.partition("/")
     server = authority.rpartition("@")[2]
-    return f"{scheme.lower()}{separator}{_OPTIONS.sub('', f'{server}{slash}{path}')}"
+    scheme, shown = scheme.lower(), _OPTIONS.sub("", f"{server}{slash}{path}")
+    if scheme == "postgresql":
+        shown = shown.rpartition("@")[2]  # of a password with /, with which it is not an address
+    return f"{scheme}{separator}{shown}"
