@@ -21,7 +21,7 @@ from strandline.errors import (
     UnknownOutcome,
 )
 from strandline.sql import change
-from strandline.transactions import TransactionState, shared_writes
+from strandline.transactions import Behind, TransactionState, shared_writes
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
 from tests.transactions.catalogs import new_catalog, new_table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
@@ -276,6 +276,32 @@ def test_a_call_that_needs_no_catalog_does_not_wait_for_one(store: Store) -> Non
     assert committed() == transactions.get(empty)
     assert begun()[0].catalog_version == catalogs.versions[-1].version
     assert at_sync == [(True, TransactionState.COMMITTED)]
+
+
+def test_a_call_does_not_wait_for_the_catalog_under_which_another_transaction_began(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That transaction began on another node, and this one has not applied the version yet."""
+    transactions, catalogs = store.transactions, store.catalogs
+    empty, writer = store.begin(), store.begin()
+    committing = transactions.committing(empty)
+    at_sync: list[bool] = []
+
+    def catalog(version: int) -> NoReturn:
+        raise Behind(f"version {version} is not applied here")
+
+    def note() -> None:
+        at_sync.append(committing.has_ended)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(catalogs, "catalog", catalog)
+    catalogs.on_sync = note
+    with together(store) as submitted:
+        given = submitted(transactions.allocating(writer, FLIGHTS))
+        committed = submitted(committing)
+    assert committed() == transactions.get(empty)
+    assert given() == {writer: 1}
+    assert at_sync == [True]
 
 
 def test_a_call_that_begins_many_transactions_is_the_last_of_its_round(

@@ -24,7 +24,7 @@ What must stay true:
   whole round is undone, and each call is executed by itself. So no caller makes another one fail.
   A round whose calls are all refused is undone.
 * If a round's outcome is unknown, no call is executed again, and each caller gets that error.
-* If the catalog is behind its log, the calls that need no catalog are executed first.
+* If a call needs a catalog that is not applied here yet, the others are executed first.
 * A call is answered when its round is durable.
 
 A crash before the commit leaves the round undone. A crash after the commit leaves calls that are
@@ -44,7 +44,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
@@ -195,7 +195,11 @@ class _AllRefused(Exception):
 
 
 class _NotForAll(Exception):
-    """The catalog is behind its log, and some calls of a round do not need it."""
+    """Only the calls ``waiting`` of a round need a catalog that is not applied here yet."""
+
+    def __init__(self, waiting: Sequence[SharedCall[Any]]) -> None:  # Any: results are not used
+        super().__init__()
+        self.waiting = waiting
 
 
 class _SeveralCatalogs(Exception):
@@ -410,9 +414,9 @@ class SharedWrites:
             self._write(calls)
         except (Fenced, Stopping, Unavailable):
             raise  # each call by itself would fail as well, or may have been committed
-        except _NotForAll:
-            self._round([call for call in calls if not call.under_catalog])
-            self._write_or_split([call for call in calls if call.under_catalog])
+        except _NotForAll as behind:
+            self._round([call for call in calls if call not in behind.waiting])
+            self._write_or_split([call for call in calls if call in behind.waiting])
         except Exception:
             if len(calls) == 1:
                 raise
@@ -443,9 +447,16 @@ class SharedWrites:
             rows = [
                 [row for query in c.first_queries for row in run(connection, *query)] for c in calls
             ]
+            waiting: list[SharedCall[T]] = []
             for place, call in enumerate(calls, start=1):
                 at = Timestamp(last - count + place)
-                call.stage_in(Round(connection, at, catalog), rows[place - 1])
+                try:
+                    call.stage_in(Round(connection, at, catalog), rows[place - 1])
+                except Behind as error:  # its transaction began under that version, on another node
+                    behind = error
+                    waiting.append(call)
+            if waiting:
+                raise behind if len(waiting) == count else _NotForAll(waiting)
             if all(call.error is not None for call in calls):
                 raise _AllRefused
 
@@ -468,10 +479,9 @@ class SharedWrites:
         """
         try:
             catalog = self._catalogs.catalog_at(connection, last)
-        except Behind:
-            if all(call.under_catalog for call in calls):
-                raise
-            raise _NotForAll from None
+        except Behind as behind:
+            waiting = [call for call in calls if call.under_catalog]
+            raise behind if len(waiting) == len(calls) else _NotForAll(waiting) from None
         if catalog.time > first:
             raise _SeveralCatalogs
         return catalog
