@@ -33,7 +33,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from itertools import islice
 
 from sqlalchemy import Connection
 
@@ -138,24 +137,24 @@ class Heartbeats:
             return now - self._leap
 
     def store(self, *, timeout: float = PATIENCE) -> None:
-        """Store all notes. If it raises the database's error, unstored notes are kept.
+        """Store all notes made before. If it raises the database's error, unstored notes are kept.
 
-        It waits for the write lock until ``timeout`` seconds from now.
+        It waits for the write lock until ``timeout`` seconds from now. Notes made meanwhile stay in
+        memory: while many clients send heartbeats, it would never end.
         """
         deadline = time.monotonic() + timeout
         with self._storing:
-            while True:
-                began = time.monotonic()
-                txns, locks = self._next_notes()
-                if not txns and not locks:
-                    return
+            began = time.monotonic()
+            for txns, locks in self._noted():
                 # Heartbeats matter only while the machine runs: after a power cut, clients send
                 # them again.
                 with self._database.write_unsynced(deadline=deadline) as connection:
                     self._guard(connection)
                     _write(connection, _STORE_TXN, txns)
                     _write(connection, _STORE_LOCK, locks)
-                self._forget(txns, locks, began)
+                self._forget(txns, locks)
+            with self._changed:
+                self._oldest = began if self._txns or self._locks else None
 
     def counts(self) -> tuple[int, int]:
         """The number of notes since the start, and of those that are still only in memory."""
@@ -211,19 +210,20 @@ class Heartbeats:
             self.store()
             self._stopping.wait(PERIOD)
 
-    def _next_notes(self) -> tuple[Notes, Notes]:
-        """The next notes to store, of transactions and of locks; at most `_MOST` of each."""
+    def _noted(self) -> list[tuple[Notes, Notes]]:
+        """The notes of transactions and of locks, in parts with at most `_MOST` of each."""
         with self._changed:
-            return dict(islice(self._txns.items(), _MOST)), dict(islice(self._locks.items(), _MOST))
+            txns, locks = list(self._txns.items()), list(self._locks.items())
+        starts = range(0, max(len(txns), len(locks)), _MOST)
+        return [(dict(txns[at : at + _MOST]), dict(locks[at : at + _MOST])) for at in starts]
 
-    def _forget(self, txns: Notes, locks: Notes, began: float) -> None:
+    def _forget(self, txns: Notes, locks: Notes) -> None:
         """Forget the notes that are stored, unless they were renewed since."""
         with self._changed:
             for notes, stored in ((self._txns, txns), (self._locks, locks)):
                 for number, at in stored.items():
                     if notes.get(number) == at:
                         del notes[number]
-            self._oldest = began if self._txns or self._locks else None
 
 
 def _write(connection: Connection, statement: str, notes: Notes) -> None:
