@@ -100,6 +100,20 @@ def test_footprints_are_kept_as_long_as_they_can_conflict(store: Store) -> None:
     assert footprints() == 0
 
 
+def test_many_old_footprints_are_deleted_by_several_short_writes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "_FORGOTTEN", 2)
+    for first in range(1, 11, 2):
+        past = store.begin(writing=[FLIGHTS])
+        store.change_rows(past, first, first + 1)
+        store.transactions.commit(past)
+    before = store.database.statistics().writes
+    store.transactions.expire()
+    assert store.contents()["txn_footprint"] == []
+    assert store.database.statistics().writes == before + 3
+
+
 # -- the catalog at begin and at commit
 
 

@@ -376,6 +376,13 @@ def oldest_begin(connection: Connection) -> Timestamp | None:
 
 # -- footprints
 
+_FORGOTTEN = 10_000
+"""About how many rows of footprints one write deletes: other writers wait for it."""
+_LAST_FORGOTTEN = (
+    "SELECT commit_time FROM txn_footprint WHERE commit_time <= ?"
+    " ORDER BY commit_time LIMIT 1 OFFSET ?"
+)
+
 
 def add_footprint(
     connection: Connection, txn_id: int, table_id: int, row_ids: frozenset[int]
@@ -396,11 +403,16 @@ def has_stale_footprint(connection: Connection) -> bool:
     return first is not None and (oldest is None or first <= oldest)
 
 
-def forget_footprints(connection: Connection) -> None:
-    """Delete the footprints that were committed before every open transaction began."""
+def forget_footprints(connection: Connection) -> bool:
+    """Delete the oldest footprints that were committed before every open transaction began.
+
+    Returns whether more of them may be left.
+    """
     oldest = oldest_begin(connection)
     up_to = LAST_ID if oldest is None else oldest
-    change(connection, "DELETE FROM txn_footprint WHERE commit_time <= ?", (up_to,))
+    last = value(connection, _LAST_FORGOTTEN, (up_to, _FORGOTTEN))
+    change(connection, "DELETE FROM txn_footprint WHERE commit_time <= ?", (last or up_to,))
+    return last is not None
 
 
 def _transaction(row: Row) -> Transaction:

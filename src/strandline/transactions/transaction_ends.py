@@ -290,8 +290,8 @@ class TransactionEnds(TransactionReads):
         self._note_written(*expired)
         with self._database.read() as connection:
             stale = records.has_stale_footprint(connection)
-        if stale:
-            self._writes.run(records.forget_footprints, timeout=PATIENCE)
+        while stale:
+            stale = self._writes.run(records.forget_footprints, timeout=PATIENCE)
         return expired
 
     @property
