@@ -243,6 +243,24 @@ def test_a_leap_of_the_clock_ends_no_request_that_is_heard(store: Store) -> None
         manager.heartbeat(silent.lock_id)
 
 
+def test_a_wait_for_the_database_is_no_leap_of_the_clock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = store.transactions.locks
+    ask(store, on(EXCLUSIVE, "d.t"))
+    store.wall_ms += TIMEOUT_MS + 1
+    silent = store.begin()
+
+    def wait(connection: object) -> None:
+        store.wall_ms += TIMEOUT_MS
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locks, "_guard", wait)  # as if another writer had the database until then
+        assert locks.expire() == 1
+    store.wall_ms += 1
+    assert store.transactions.expire() == [silent]
+
+
 def test_locks_survive_a_restart(store: Store) -> None:
     lock = ask(store, on(EXCLUSIVE, "d.t"))
     store.database.close()

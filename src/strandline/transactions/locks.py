@@ -332,13 +332,13 @@ class Locks:
     def expire(self) -> int:
         """Delete the requests that were silent for longer than their time-out; return how many."""
         with self._database.read() as connection:
-            now = self._now_ms(connection)
-            if not self._has_silent(connection, now):
+            if not self._has_silent(connection, self._now_ms(connection)):
                 return 0
         with self._database.write() as connection:
             self._guard(connection)
-            # Checked again: a heartbeat that arrived in the meantime wins.
-            return self._delete_silent(connection, now)
+            # Checked again: a heartbeat that arrived in the meantime wins. The present too: to
+            # `heard_until`, an earlier time would look like a leap of the clock.
+            return self._delete_silent(connection, self._now_ms(connection))
 
     # -- inside one SQL transaction
 
