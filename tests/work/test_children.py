@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,9 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 class Children:
     """Starts children in threads. A child echoes its task, unless the name of the task is special:
 
-    "wait" is answered once ``go`` is set; "end" closes the connection without a reply; "announce"
-    announces its data first, and "announce when told to" does so once ``go`` is set; "missing",
-    "greedy" and "fails" raise errors.
+    "wait" is answered once ``go`` is set; "end" closes the connection without a reply; "bare" sends
+    a packet without a descriptor; "announce" announces its data first, and "announce when told to"
+    does so once ``go`` is set; "missing", "greedy" and "fails" raise errors.
     """
 
     def __init__(self) -> None:
@@ -95,6 +96,8 @@ class Children:
                         raise Stopping("nothing was done")
                 case "end":
                     connection.shutdown(socket.SHUT_RDWR)
+                case "bare":
+                    connection.send(b"{}")
                 case "announce":
                     announce(data)
                 case "announce when told to":
@@ -158,6 +161,17 @@ async def ask(
         return reply.content.read()
     finally:
         reply.content.close()
+
+
+@contextmanager
+def every_descriptor_taken() -> Iterator[None]:
+    """In the block, this process can open no more files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        descriptors = [stack.enter_context(Path(os.devnull).open("rb"))]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors[0].fileno() + 1, limits[1]))
+        yield
 
 
 def open_pipes() -> set[str]:
@@ -241,6 +255,39 @@ def test_a_child_that_cannot_announce_continues(monkeypatch: pytest.MonkeyPatch)
 
     run(body, on_announced=noted.append)
     assert noted == []
+
+
+@pytest.mark.parametrize(("only_reads", "error"), [(True, Unavailable), (False, UnknownOutcome)])
+def test_a_reply_whose_file_does_not_fit_into_the_process_counts_as_lost(
+    only_reads: bool, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system delivers the packet, and drops the descriptor without an error."""
+
+    async def body(pool: ChildPool, _: Children) -> None:
+        with pytest.raises(error):
+            await ask(pool, "bare", only_reads=only_reads)
+        assert await ask(pool, "echo", b"x", only_reads=only_reads) == b"x"
+
+    run(body)
+    assert "Too many open files" in caplog.text
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+def test_a_task_is_refused_while_the_process_can_open_no_more_files(only_reads: bool) -> None:
+    async def body(pool: ChildPool, _: Children) -> None:
+        await ask(pool, "echo", only_reads=only_reads)
+        with every_descriptor_taken(), pytest.raises(Unavailable, match="nothing was done"):
+            await ask(pool, "echo", only_reads=only_reads)
+        assert await ask(pool, "echo", b"x", only_reads=only_reads) == b"x"
+
+    run(body)
+
+
+def test_no_child_is_started_while_the_process_can_open_no_more_files() -> None:
+    control, fork_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    refused = pytest.raises(Unavailable, match="Too many open files")
+    with control, fork_server, every_descriptor_taken(), refused:
+        child_processes.ForkServer(control).child(only_reads=True)
 
 
 def test_a_child_whose_reply_is_not_read_exits_without_an_error() -> None:
@@ -700,7 +747,7 @@ def test_a_closed_pool_abandons_running_reads() -> None:
 
 FORKS = """
 import os, signal, socket, sys
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from strandline.work.children import ForkServer, Service, receive_packet, send_packet
 from strandline.work.contents import Content

@@ -156,7 +156,8 @@ class _Child:
             loop.remove_reader(descriptor)
         try:
             return receive_packet(self._connection)
-        except OSError:
+        except OSError as error:
+            logger.warning("what a child process sent cannot be received: %s", error.strerror)
             return None
 
     def stop_waiting(self) -> None:
@@ -323,7 +324,13 @@ class ChildPool:
         )
 
     async def _do(self, fields: Fields, data: Data, shared_call: _SharedCall | None) -> Reply:
-        content = data if isinstance(data, Content) else await _copied(data)
+        try:
+            content = data if isinstance(data, Content) else await _copied(data)
+        except OSError as shortage:
+            raise Unavailable(
+                f"{fields['name']} cannot be sent to a child process: {shortage.strerror}; nothing"
+                " was done, try again"
+            ) from shortage
         if shared_call is not None:
             shared_call.is_open = False
         try:

@@ -28,6 +28,7 @@ answers as pickles through a thread of the node, and cannot end the child of a s
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import json
 import logging
@@ -191,7 +192,8 @@ def send_packet(connection: socket.socket, fields: Fields, content: Content) -> 
 def receive_packet(connection: socket.socket) -> tuple[Fields, Content] | None:
     """Return the next packet, or None if the peer closed the connection.
 
-    A peer that closes with unread packets also gives None.
+    A peer that closes with unread packets also gives None. Raises `OSError` for a packet whose
+    descriptor did not fit into this process.
     """
     try:
         packet, descriptors, _, _ = socket.recv_fds(connection, _PACKET, 1)
@@ -199,6 +201,8 @@ def receive_packet(connection: socket.socket) -> tuple[Fields, Content] | None:
         return None
     if not packet:
         return None
+    if not descriptors:  # the system drops it without an error
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return json.loads(packet), Content(descriptors[0])
 
 
@@ -228,9 +232,12 @@ class ForkServer:
     def child(self, *, only_reads: bool) -> socket.socket:
         """Return the connection to a new child, which opens the store immediately.
 
-        Raises `Unavailable` if the fork server has ended.
+        Raises `Unavailable` if the fork server has ended, or this process can open no more files.
         """
-        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise Unavailable(f"a child process cannot be started: {error.strerror}") from error
         try:
             socket.send_fds(
                 self._control, [_READER if only_reads else _WRITER], [child_end.fileno()]
