@@ -119,6 +119,20 @@ def test_a_file_is_placed_in_the_moved_folder_if_the_folder_moves_meanwhile(
     assert not place.exists()
 
 
+def test_no_descriptor_stays_open_if_the_folder_moved_after_the_job(
+    folder: TableFolder, place: Path
+) -> None:
+    """Another table has got the old folder."""
+    staging = folder.new_staging(4)
+    write(place / staging)
+    place.rename(place.with_name("renamed"))
+    place.mkdir()
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(WriteConflict, match="renamed or dropped"), folder.staged(staging):
+        raise AssertionError("the job's files are not those of the table")
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_the_folder_of_a_table_stays_after_its_first_job_failed(folder: TableFolder) -> None:
     staging = folder.new_staging(4)
     write(folder.path / staging)

@@ -94,12 +94,11 @@ class TableFolder:
     @contextlib.contextmanager
     def staged(self, staging: str) -> Iterator[int]:
         """The descriptor of the folder a job wrote. Raises `WriteConflict` if the table moved."""
-        try:
-            is_same_folder = os.path.samestat(os.stat(self.path), os.fstat(self._folder))
-            written = os.open(staging, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)
-        except FileNotFoundError:
-            is_same_folder = False
-        if not is_same_folder:
+        written = -1
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self.path), os.fstat(self._folder)):
+                written = os.open(staging, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)
+        if written < 0:
             raise WriteConflict(
                 f"{self._table} was renamed or dropped while rows for it were written; none of "
                 "them were kept; begin again"
