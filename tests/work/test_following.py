@@ -49,6 +49,26 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
     ]
 
 
+def test_a_thread_that_the_system_could_not_start_can_be_stopped_and_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a node that cannot start would not close its store."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ran = threading.Event()
+    follower = FollowingThread(ran.set, name="applier")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            follower.start()
+    follower.stop()
+    follower.start()
+    assert ran.wait(60)
+    follower.stop()
+
+
 def test_a_failure_that_repeats_is_logged_once_and_again_after_a_success(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

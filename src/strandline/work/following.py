@@ -50,8 +50,9 @@ class FollowingThread:
             return
         self._stop.clear()
         self._round_ended = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        thread.start()  # fails where the system has no more threads
+        self._thread = thread
 
     def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
         """Stop after the current round, and wait for that. Does nothing if it has stopped.
