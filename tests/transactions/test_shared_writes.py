@@ -304,6 +304,23 @@ def test_a_call_does_not_wait_for_the_catalog_under_which_another_transaction_be
     assert at_sync == [True]
 
 
+def test_a_call_is_counted_once_if_its_round_is_split_and_not_if_it_fails(store: Store) -> None:
+    empty = store.begin()
+    before = store.transactions.statistics()
+    with together(store) as submitted:
+        begun = submitted(store.transactions.beginning(1, user="ann"))
+        failed = submitted(failing(store, RuntimeError("planted")))
+        committed = submitted(store.transactions.committing(empty))
+    assert begun()
+    assert committed()
+    with pytest.raises(RuntimeError):
+        failed()
+    counted = store.transactions.statistics()
+    # With the call that delayed the others.
+    assert counted.shared_calls - before.shared_calls == 3
+    assert counted.rounds - before.rounds == 3
+
+
 def test_a_call_that_begins_many_transactions_is_the_last_of_its_round(
     store: Store,
 ) -> None:

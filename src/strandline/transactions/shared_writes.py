@@ -257,7 +257,7 @@ class SharedWrites:
         return call.result()
 
     def counts(self) -> tuple[int, int, int]:
-        """The calls and rounds since the start, and the calls that wait for a round now."""
+        """The calls and their writes since the start, and the calls that wait for a round now."""
         with self._lock:
             return self._calls, self._rounds, len(self._waiting)
 
@@ -393,8 +393,6 @@ class SharedWrites:
 
     def _round(self, calls: Sequence[SharedCall[T]]) -> None:
         """Execute the calls, and end each of them, whatever happens."""
-        self._calls += len(calls)  # one round runs at a time
-        self._rounds += 1
         try:
             admitted = [call for call in calls if not call.refused()]
             if admitted:
@@ -465,6 +463,8 @@ class SharedWrites:
                 self._reserved_ids.begin(body, first=first, timeout=timeout)
             else:
                 self._writes.run(body, timeout=timeout, first=first, notifies=False)
+            self._calls += count  # one round runs at a time
+            self._rounds += 1
 
     def _catalog(
         self,
