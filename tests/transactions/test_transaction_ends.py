@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -369,6 +370,31 @@ def test_an_expiry_that_fails_for_every_transaction_raises(
     with pytest.raises(error):
         transactions.expire()
     assert store.transactions.get(txn_id).state is TransactionState.OPEN
+
+
+def test_transactions_that_expired_before_a_failure_are_counted_and_logged(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node removes the rows of aborted transactions when it has counted some."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(transaction_ends, "_ABORTED_TOGETHER", 1)
+    first, second = (store.begin(writing=[FLIGHTS]) for _ in range(2))
+    store.wall_ms += 300_001
+    recorder = Recorder()
+    transactions = store.heard_by(recorder)
+
+    def fail_for_the_second(
+        connection: Connection, writes: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> None:
+        if second in writes:
+            raise Unavailable("no write is possible")
+
+    monkeypatch.setattr(recorder, "aborting", fail_for_the_second)
+    with pytest.raises(Unavailable):
+        transactions.expire()
+    assert [store.transactions.get(t).state for t in (first, second)] == [ABORTED, OPEN]
+    assert transactions.aborts == 1
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == [str(first)]
 
 
 def test_a_fenced_process_changes_nothing(store: Store) -> None:

@@ -281,13 +281,6 @@ class TransactionEnds(TransactionReads):
         expired: list[int] = []
         for chunk in _in_parts(candidates):
             expired += self._expire_together(chunk, silent_at=heard_until)
-        if expired:
-            logger.info(
-                "aborted transactions whose clients sent no heartbeat for their time-out: %s",
-                ", ".join(map(str, expired)),
-            )
-        self._count(*["expired", "aborted"] * len(expired))
-        self._note_written(*expired)
         with self._database.read() as connection:
             stale = records.has_stale_footprint(connection)
         while stale:
@@ -373,7 +366,7 @@ class TransactionEnds(TransactionReads):
             return [transaction.txn_id for transaction in aborted]
 
         try:
-            return self._writes.run(end, timeout=PATIENCE)
+            expired = self._writes.run(end, timeout=PATIENCE)
         except (Fenced, Stopping, Unavailable):
             raise  # the other transactions would fail as well
         except Exception:
@@ -388,6 +381,14 @@ class TransactionEnds(TransactionReads):
                 txn_ids[0],
             )
             return []
+        if expired:
+            logger.info(
+                "aborted transactions whose clients sent no heartbeat for their time-out: %s",
+                ", ".join(map(str, expired)),
+            )
+        self._count(*["expired", "aborted"] * len(expired))
+        self._note_written(*expired)
+        return expired
 
     def _count(self, *events: str) -> None:
         with self._counting:
