@@ -228,7 +228,7 @@ class Locks:
                 last_heartbeat=self._heartbeats.time(now),
                 timeout_ms=self._timeout_ms,
             )
-            return self._settle(connection, lock_id, now)
+            return self._settle(connection, self._find(connection, lock_id, None), now)
 
     def check(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
@@ -252,11 +252,13 @@ class Locks:
             self._guard(connection)
             request = self._find(connection, lock_id, may_touch)
             now = self._now_ms(connection)
-            lock_records.set_state(connection, lock_id, last_heartbeat=self._heartbeats.time(now))
+            heard_at = self._heartbeats.time(now)
+            lock_records.set_state(connection, lock_id, last_heartbeat=heard_at)
+            request = replace(request, last_heartbeat=heard_at)
             if request.acquired:
                 return request
             self._delete_silent(connection, now)
-            return self._settle(connection, lock_id, now)
+            return self._settle(connection, request, now)
 
     def heartbeat(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
@@ -358,15 +360,14 @@ class Locks:
         self._heartbeats.write_locks(connection)
         return lock_records.delete_silent(connection, at=self._heartbeats.heard_until(now))
 
-    def _settle(self, connection: Connection, lock_id: int, now: int) -> LockRequest:
+    def _settle(self, connection: Connection, request: LockRequest, now: int) -> LockRequest:
         """Grant a waiting request unless an earlier one conflicts; store which one conflicts."""
-        request = self._find(connection, lock_id, None)
         blocker = _first_conflict(connection, request)
-        if blocker is None:
-            lock_records.set_state(connection, lock_id, acquired_at=now, blocked_by=None)
-        elif blocker != request.blocked_by:
-            lock_records.set_state(connection, lock_id, blocked_by=blocker)
-        return self._find(connection, lock_id, None)
+        acquired_at = now if blocker is None else None
+        lock_records.set_state(
+            connection, request.lock_id, acquired_at=acquired_at, blocked_by=blocker
+        )
+        return replace(request, acquired_at=acquired_at, blocked_by=blocker)
 
     def _find(
         self,
