@@ -175,10 +175,14 @@ def test_a_delete_file_whose_counts_differ_from_its_record_raises_an_error(
         read_bitmaps(folder.path, [replace(row, counts=(2,))], {1: 10})
 
 
-def test_a_position_after_the_end_of_its_data_file_raises_an_error(folder: TableFolder) -> None:
-    row = write_delete_file(folder, bitmaps_of(table([(1, 10)])), txn_id=1)
-    with pytest.raises(CorruptData, match="names row 10"):
-        read_bitmaps(folder.path, [row], {1: 10})
+@pytest.mark.parametrize("position", [0, 10, 63, 64, 127])
+def test_a_position_after_the_end_of_its_data_file_raises_an_error(
+    folder: TableFolder, position: int
+) -> None:
+    row = write_delete_file(folder, bitmaps_of(table([(1, position)])), txn_id=1)
+    with pytest.raises(CorruptData, match=f"names row {position} "):
+        read_bitmaps(folder.path, [row], {1: position})
+    assert read_bitmaps(folder.path, [row], {1: position + 1})
 
 
 def test_an_empty_bitmap_deletes_nothing(folder: TableFolder) -> None:

@@ -185,8 +185,11 @@ def _union(bitmap: Bitmap | None, more: Bitmap) -> Bitmap:
 
 
 def _check_end(root: Path, file_id: int, bitmap: Bitmap, rows: int) -> None:
-    positions = np.flatnonzero(np.unpackbits(bitmap.view(np.uint8), bitorder="little"))
-    last = int(positions[-1]) if len(positions) else -1
+    words = np.flatnonzero(bitmap)
+    if not len(words):
+        return
+    last_word = int(bitmap[words[-1]]) % (1 << 64)  # the highest bit is the sign
+    last = 64 * int(words[-1]) + last_word.bit_length() - 1
     if last >= rows:
         raise CorruptData(
             f"a delete file in {root} names row {last} of data file {file_id}, which has"
