@@ -255,6 +255,22 @@ def test_a_condition_on_zero_finds_a_negative_zero_in_files_with_bloom_filters(
     assert tables.read("shop.t", where="d = 0D").count() == 1
 
 
+def test_a_condition_finds_numbers_in_a_later_row_group_with_nan(tables: Tables) -> None:
+    tables.create("shop.t", "d DOUBLE")
+    row_groups = {"parquet.block.size": "1", "parquet.block.size.row.check.min": "2"}
+    for setting, value in row_groups.items():
+        tables.spark.conf.set(setting, value)
+    try:
+        numbers = "VALUES (0D), (1D), (DOUBLE('NaN')), (5D) AS t(d)"
+        tables.append("shop.t", tables.spark.sql(f"SELECT * FROM {numbers}").coalesce(1))
+    finally:
+        for setting in row_groups:
+            tables.spark.conf.unset(setting)
+    assert tables.read("shop.t", where="d = 5D").count() == 1
+    assert tables.read("shop.t", where="d < -1D").inputFiles() == []
+    assert tables.delete("shop.t", "d BETWEEN 4D AND 6D").rows == 1
+
+
 def test_rows_remain_after_all_their_columns_were_dropped(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     tables.append("shop.t", numbers(tables, 1, 2, 3))

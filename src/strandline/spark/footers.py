@@ -11,8 +11,9 @@ writing the file. Bounds are stored as text in one canonical form for each type:
 | timestamp | the same in UTC, with ``Z`` |
 | string | the text, at most `MAX_BOUND` characters; an upper bound that was cut is rounded up |
 
-Binary columns have no bounds, and neither have columns without bounds in the footer, for example
-because of NaN. Values inside arrays and maps have no statistics: one row may contain many of them.
+Binary columns have no bounds, and neither have columns without bounds in the footer. A column in
+which Spark wrote NaN has no upper bound. Values inside arrays and maps have no statistics: one row
+may contain many of them.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ def column_statistics(metadata: pq.FileMetaData) -> tuple[ColumnStatistics, ...]
 
 
 def canonical_text(value: Any) -> str | None:
-    """The canonical text of a value, or None if its type has none."""
+    """The canonical text of a value, or None if it is NaN or its type has none."""
     match value:
         case bool():
             return "true" if value else "false"
         case int():
             return str(value)
         case float():
-            return repr(value)
+            return None if value != value else repr(value)
         case Decimal():
             return format(value, "f")
         case datetime():
@@ -143,8 +144,16 @@ def _widen(bounds: _Bounds, statistics: pq.Statistics) -> None:
         # A date or time outside the years 1 to 9999, or a text that is not UTF-8.
         bounds.known = False
         return
-    bounds.lower = lower if bounds.lower is None else min(bounds.lower, lower)
-    bounds.upper = upper if bounds.upper is None else max(bounds.upper, upper)
+    bounds.lower = lower if bounds.lower is None else min(bounds.lower, lower, key=_order)
+    bounds.upper = upper if bounds.upper is None else max(bounds.upper, upper, key=_order)
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    """The order of bounds: NaN, which Spark writes as the maximum of its row group, is above all.
+
+    Python's own `max` returns the first of a number and NaN.
+    """
+    return value != value, value
 
 
 def _leaves(fields: Any, *, repeated: bool) -> Iterator[int | None]:
