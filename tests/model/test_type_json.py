@@ -195,9 +195,17 @@ def test_an_invalid_char_type_in_the_metadata_leaves_a_string_and_the_metadata(n
     assert schema_json(schema) == text
 
 
-def test_a_char_type_under_a_field_name_with_a_space_reads_back() -> None:
-    schema = StructType((StructField("a", struct("`b c` char(3)"), comment="x"),))
-    assert parse_schema_json(schema_json(schema)) == schema
+@pytest.mark.parametrize("name", ["`b c`", "`b``c`", "`b:c<`", "`bé`", "`b.c`"])
+def test_a_char_type_under_an_unusual_field_name_reads_back(name: str) -> None:
+    schema = StructType((StructField("a", struct(f"{name} char(3)"), comment="x"),))
+    written = schema_json(schema)
+    assert f"struct<{name}:char(3)>" in written  # Spark parses it, too
+    assert parse_schema_json(written) == schema
+
+
+def test_a_char_type_under_a_field_name_that_spark_did_not_quote_is_read() -> None:
+    text = schema_json(StructType((StructField("a", struct("`b c` char(3)")),)))
+    assert parse_schema_json(text.replace("`", "")) == parse_schema_json(text)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from strandline.model.type_parser import (
     parse_hive_type,
     parse_type,
 )
-from strandline.model.type_text import simple_string
+from strandline.model.type_text import quote_name, simple_string
 from strandline.model.types import (
     DEFAULT_COLLATION,
     MAX_DEPTH,
@@ -291,7 +291,7 @@ def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dic
         metadata.update(json.loads(entry.metadata))
     data_type = entry.type
     if hide_char and holds_char(data_type):
-        metadata[CHAR_VARCHAR_KEY] = simple_string(data_type)
+        metadata[CHAR_VARCHAR_KEY] = simple_string(_with_quoted_names(data_type))
         data_type = without_char(data_type)
     if collations := _collations(data_type, entry.name):
         metadata[COLLATIONS_KEY] = collations
@@ -336,6 +336,24 @@ def _collations(data_type: DataType, path: str) -> dict[str, str]:
     return {}
 
 
+def _with_quoted_names(data_type: DataType) -> DataType:
+    """Return the type with unusual names of fields in backticks: Spark parses its catalog string.
+
+    Spark itself does not quote them, and then cannot read its own table.
+    """
+    if isinstance(data_type, StructType):
+        fields = (replace(entry, name=quote_name(entry.name)) for entry in data_type.fields)
+        data_type = StructType(tuple(fields))
+    return with_parts(data_type, _with_quoted_names)
+
+
+def _parse_named(text: str) -> DataType:
+    """The type that ``text`` names, with or without backticks around the names of its fields."""
+    with suppress(InvalidType):
+        return parse_type(text)
+    return parse_hive_type(text)
+
+
 def _with_char_from_metadata(entry: StructField) -> StructField:
     """Return the field with the char and varchar types that its metadata names.
 
@@ -349,11 +367,11 @@ def _with_char_from_metadata(entry: StructField) -> StructField:
     if not isinstance(named, str):
         return entry
     try:
-        parsed = parse_hive_type(named)
+        parsed = _parse_named(named)
         restored = with_char(entry.type, parsed)
     except InvalidType:
         return entry
-    if parse_hive_type(simple_string(restored)) != parsed:
+    if _parse_named(simple_string(_with_quoted_names(restored))) != parsed:
         return entry
     return replace(entry, type=restored, metadata=_compact(metadata) if metadata else "")
 

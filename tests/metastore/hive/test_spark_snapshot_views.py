@@ -413,6 +413,16 @@ def test_a_spark_that_keeps_varchar_types_reads_tables_with_them(
         spark.sql("RESET spark.sql.preserveCharVarcharTypeInfo")
 
 
+def test_varchars_in_fields_with_unusual_names_are_read(
+    served: HiveNode, spark: SparkProcess
+) -> None:
+    of_names = {"s": "struct<`a b`:varchar(2),`c``d`:array<struct<`é.`:char(2)>>>"}
+    served.create_transactional(SCHEMA, "named", **of_names)
+    row = {"s": {"a b": "x", "c`d": [{"é.": "y"}]}}
+    dml.append(served.node.session(user="ann"), f"{SCHEMA}.named", row)
+    assert spark.sql(f"SELECT s.`a b`, s.`c``d`.`é.` FROM {SCHEMA}.named") == [["x", ["y"]]]
+
+
 @pytest.mark.parametrize(
     "columns",
     [
