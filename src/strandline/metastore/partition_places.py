@@ -215,6 +215,7 @@ class PartitionPlaces:
                     place,
                     exc_info=True,
                 )
+        self._remove_empty_above([move.location for move in finished], unsynced)
         try:
             unsynced.sync()
         except StrandlineError:
@@ -223,6 +224,24 @@ class PartitionPlaces:
             )
             return ()
         return finished
+
+    def _remove_empty_above(self, locations: Iterable[str], unsynced: Unsynced) -> None:
+        """Remove the folders above these, in the folder of the table, that are empty now.
+
+        So does Hive, whose MSCK REPAIR TABLE fails on a folder without the next key below it.
+        """
+        above = {location.rpartition("/")[0] for location in locations}
+        while above:
+            emptied = {folder for folder in above if self._removes_empty(folder, unsynced)}
+            above = {folder.rpartition("/")[0] for folder in emptied}
+
+    def _removes_empty(self, location: str, unsynced: Unsynced) -> bool:
+        place = self._at(location)
+        try:
+            self._folders.verify_below(place, table=self._location)
+            return self._folders.remove_empty(place, unsynced=unsynced)
+        except StrandlineError:  # the table's own folder, or one that the system does not remove
+            return False
 
     def _at(self, location: str) -> str:
         return resolve_location(self._location, location)

@@ -41,6 +41,25 @@ def test_a_dropped_partition_is_read_in_the_past_from_the_folder_it_was_moved_to
     assert "/.dropped/" in dropped.sd.location
 
 
+def test_folders_above_a_dropped_partition_that_are_empty_go_and_come_back_with_it(
+    hive: HiveNode, stub: Any
+) -> None:
+    keys = [FieldSchema(name, "string", None) for name in ("p", "q")]
+    stub.create_table(table("t2", partitionKeys=keys))
+    above = folder(hive).parent / "t2" / "p=a"
+    for value in "xy":
+        stub.add_partition(Partition(["a", value], "d1", "t2", sd=storage()))
+        (above / f"q={value}" / "f").write_text(value)
+    stub.drop_partition("d1", "t2", ["a", "x"], True)
+    assert above.is_dir()
+    stub.drop_partition("d1", "t2", ["a", "y"], True)
+    assert not above.exists()
+    assert above.parent.is_dir()
+    session = hive.node.session(user="ann")
+    assert session.undrop_partitions("d1.t2") == ["p=a/q=x", "p=a/q=y"]
+    assert [(above / f"q={value}" / "f").read_text() for value in "xy"] == ["x", "y"]
+
+
 def test_each_past_time_shows_its_own_partition_of_the_same_name(hive: HiveNode, stub: Any) -> None:
     moments = []
     for number in range(3):

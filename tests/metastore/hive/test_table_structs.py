@@ -243,6 +243,13 @@ def test_skewed_tables_are_refused() -> None:
         read_table(sent, default_location="file:/w/t")
 
 
+def test_a_sort_order_that_is_neither_ascending_nor_descending_is_refused() -> None:
+    sent = hive_table()
+    sent["sd"]["sortCols"] = [{"col": "A", "order": -1}]
+    with pytest.raises(InvalidInput, match="the sort order of column a is -1; send 1 for"):
+        read_table(sent, default_location="file:/w/t")
+
+
 def test_partition_keys_that_contradict_the_schema_of_spark_are_refused() -> None:
     recorded = next(p["sent"] for p in RECORDED if p["sent"]["tableName"] == "weather")
     wrong = {**recorded, "partitionKeys": [{"name": "day", "type": "int"}]}

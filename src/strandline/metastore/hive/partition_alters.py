@@ -16,7 +16,7 @@ from strandline.errors import IllegalChange, StrandlineError
 from strandline.metastore.hive.parameters import QuickStatistics, split_parameters
 from strandline.metastore.hive.partition_changes import named_table, plain_table, stored_rows
 from strandline.metastore.hive.partition_values import Partitioned
-from strandline.metastore.hive.registry import Call, changes
+from strandline.metastore.hive.registry import Call, changes, meta_exception
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
@@ -187,6 +187,9 @@ async def rename_partition_req(call: Call) -> Struct:
 def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partition: Struct) -> None:
     old_name = partitioned.name_of(values)
     new_name, new = partitioned.read(partition)
+    if "" in new.values:
+        spec = ", ".join(map("=".join, zip(partitioned.key_names, new.values, strict=True)))
+        raise meta_exception(f"Partition spec is incorrect. {{{spec}}}")
     store, table_id = call.metastore.store, partitioned.table.id
     # Not from memory, where they may be a second old: then the mark would be for another row.
     names = [old_name, new_name]

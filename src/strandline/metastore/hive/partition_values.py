@@ -238,6 +238,13 @@ _CASTS: dict[DataType, Cast] = {
 }
 
 
+def _refuse_duplicates(columns: Sequence[HiveColumn], partition: str) -> None:
+    names = [name for name, _, _ in columns]
+    if len(set(names)) < len(names):
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise meta_exception(f"duplicate column {duplicate!r} in partition {partition}")
+
+
 class Partitioned:
     """The common parts of the partitions of one table. ``schema`` is the schema name in answers."""
 
@@ -303,6 +310,7 @@ class Partitioned:
             storage = read_storage(sd, locations=[self.location])
             if sd.get("cols") is not None:
                 columns = read_fields(sd["cols"])
+                _refuse_duplicates(columns, name)
         return name, replace(
             row,
             storage=None if storage == self._storage else storage,

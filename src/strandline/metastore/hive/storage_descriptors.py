@@ -158,13 +158,19 @@ def read_storage(
         compressed=sd.get("compressed", False),
         buckets=sd.get("numBuckets", 0),
         bucket_columns=tuple(sd.get("bucketCols") or ()),
-        sort_columns=tuple(
-            (order.get("col", "").lower(), order.get("order", 1))
-            for order in sd.get("sortCols") or ()
-        ),
+        sort_columns=tuple(map(_sort_column, sd.get("sortCols") or ())),
         properties=properties(own_parameters),
         hive_columns=hive_columns,
     )
+
+
+def _sort_column(sent: Mapping[str, Any]) -> tuple[str, int]:
+    name, order = sent.get("col", "").lower(), sent.get("order", 1)
+    if order < 0:
+        raise InvalidInput(
+            f"the sort order of column {name} is {order}; send 1 for ascending, 0 for descending"
+        )
+    return name, order
 
 
 def storage_struct(

@@ -472,6 +472,7 @@ DIFFERENCES = (
             r" => MetaException: the partition filter '.*' does not parse: expected .*",
             r"MetaException: java\.lang\.IllegalArgumentException: No enum constant \S+\.(\w+)"
             r" => MetaException: \1 is not a table type; the types are .*",
+            rf"{_INSERT} => MetaException: duplicate column 'a' in partition p=[12]/q=x",
             r"MetaException: Invalid key name in filter\..* => MetaException: Invalid filter: .*",
             r"MetaException: java\.io\.IOException: (Duplicate partitions .*) => MetaException: \1",
             "MetaException: The transaction for alter partition did not commit successfully."

@@ -566,6 +566,76 @@ SCENARIOS = (
         ),
     ),
     Scenario(
+        "folders above partitions",
+        (
+            ("create_database", {"name": "pg"}),
+            ("create_table", table("pg", "t", keys="p int, q string, r string")),
+            (
+                "add_partitions",
+                [partition("pg", "t", "1", q, r) for q in ("x", "y") for r in ("a", "b")],
+            ),
+            ("drop_partition", "pg", "t", ["1", "x", "a"], True),
+            ("place", "pg.db/t/p=1/q=x"),
+            (
+                "drop_partition_with_environment_context",
+                *("pg", "t", ["1", "x", "b"], True),
+                _PURGE,
+            ),
+            ("place", "pg.db/t/p=1/q=x"),
+            ("place", "pg.db/t/p=1"),
+            ("drop_partition", "pg", "t", ["1", "y", "a"], False),
+            (
+                "drop_partitions_req",
+                {
+                    "dbName": "pg",
+                    "tblName": "t",
+                    "deleteData": True,
+                    "parts": {"names": ["p=1/q=y/r=b"]},
+                },
+            ),
+            ("place", "pg.db/t/p=1/q=y/r=a"),
+            ("file", "pg.db/t/p=2/of_a_user", 1),
+            ("append_partition", "pg", "t", ["2", "x", "a"]),
+            ("drop_partition_by_name", "pg", "t", "p=2/q=x/r=a", True),
+            ("place", "pg.db/t/p=2/q=x"),
+            ("place", "pg.db/t/p=2/of_a_user"),
+            ("append_partition", "pg", "t", ["3", "x", "a"]),
+            ("drop_partition", "pg", "t", ["3", "x", "a"], True),
+            ("place", "pg.db/t/p=3"),
+            ("place", "pg.db/t"),
+        ),
+    ),
+    Scenario(
+        "values and columns that no partition may have",
+        (
+            ("create_database", {"name": "pw"}),
+            ("create_table", table("pw", "t", keys="p int, q string")),
+            ("add_partition", partition("pw", "t", "1", "x")),
+            *(
+                (
+                    "rename_partition",
+                    *("pw", "t", ["1", "x"]),
+                    partition(
+                        *("pw", "t", *values),
+                        sd=storage(location="file:{warehouse}/pw.db/t/p=1/q=x"),
+                    ),
+                )
+                for values in (("2", ""), ("", "x"))
+            ),
+            ("add_partition", partition("pw", "t", "2", "x", columns="a int, A string")),
+            (
+                "alter_partition",
+                *("pw", "t"),
+                partition(
+                    *("pw", "t", "1", "x"),
+                    sd=storage("a int, a string", location="file:{warehouse}/pw.db/t/p=1/q=x"),
+                ),
+            ),
+            ("get_partition_names", "pw", "t", -1),
+            ("values", "get_partitions", "pw", "t", -1),
+        ),
+    ),
+    Scenario(
         "partitions with an environment context",
         (
             ("create_database", {"name": "pe"}),
