@@ -13,6 +13,7 @@ from dataclasses import replace
 from strandline import work
 from strandline.catalog.privileges.rules import WRITING
 from strandline.errors import IllegalChange, StrandlineError
+from strandline.metastore.hive.accuracy import without_accurate
 from strandline.metastore.hive.parameters import QuickStatistics, split_parameters
 from strandline.metastore.hive.partition_changes import named_table, plain_table, stored_rows
 from strandline.metastore.hive.partition_values import Partitioned
@@ -147,26 +148,37 @@ async def alter_partitions_req(call: Call) -> Struct:
     return {}
 
 
-async def give_table_columns(call: Call, table: TableDescriptor) -> None:
-    """Give every partition the columns of its table, as a cascading alter requires."""
+async def give_table_columns(
+    call: Call, table: TableDescriptor, *, changed: Collection[str]
+) -> None:
+    """Give every partition the columns of its table, as a cascading alter requires.
 
-    def without_own(rows: Iterable[Row]) -> dict[int, NewRow]:
+    The statistics of the ``changed`` columns are not accurate any more.
+    """
+
+    def altered(partition: PartitionRow) -> PartitionRow:
+        new = replace(partition, columns=None)
+        if not changed:
+            return new
+        return replace(new, parameters=without_accurate(new.parameters, changed))
+
+    def new_rows(rows: Iterable[Row]) -> dict[int, NewRow]:
         partitions = [(row, row.as_(PartitionRow)) for row in rows]
         return {
-            row.row_id: row.replaced_by(replace(partition, columns=None))
+            row.row_id: row.replaced_by(new)
             for row, partition in partitions
-            if partition.columns is not None
+            if (new := altered(partition)) != partition
         }
 
     # Read before the block: while it runs, all other writers wait.
     rows = await call.reader.rows(call.reader.present, table, RowKind.PARTITION)
-    names = [row.name for row in rows if row.as_(PartitionRow).columns is not None]
+    names = [row.name for row in rows if altered(row.as_(PartitionRow)) != row.as_(PartitionRow)]
     work.free_slowly(rows)
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
             for first in range(0, len(names), _PIECE):
                 piece = names[first : first + _PIECE]
-                change.replace(without_own(change.visible(RowKind.PARTITION, piece).values()))
+                change.replace(new_rows(change.visible(RowKind.PARTITION, piece).values()))
 
 
 @changes("rename_partition")

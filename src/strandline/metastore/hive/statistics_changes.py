@@ -105,7 +105,7 @@ class _Update:
     ) -> tuple[list[NewRow], list[int]] | None:
         """Return the rows to add and the ids to remove, or None if nothing can be merged."""
         stored_columns = self._columns.valid(row)
-        # An alter of a table does not change the parameters of its partitions.
+        # An alter of a table changes the parameters of its partitions only if it cascades.
         parameters = without_accurate(holder.parameters, _changed_since(row, stored_columns))
         if self._merges:
             accurate = accurate_columns(dict(parameters))

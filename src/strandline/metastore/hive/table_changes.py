@@ -287,12 +287,13 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     if new is None or not isinstance(old, TableDescriptor) or new.transactional:
         return
     with completing(applied, _UNCOUNTED):
+        changed = changed_columns(old, new)
         if options.get(CASCADE, "").lower() == "true":
-            await give_table_columns(call, new)
+            await give_table_columns(call, new, changed=changed)
         new_counted = new_table.counted
         if is_counted_table(new) and not _moved(old, new):
             new_counted = statistics.of_altered(new_counted, call.metastore.location(new))
-        new_counted = without_accurate(new_counted, changed_columns(old, new))
+        new_counted = without_accurate(new_counted, changed)
         if without_time(new_counted) != without_time(counted):
             _set_counted(call, new, new_counted)
 

@@ -483,4 +483,29 @@ SCENARIOS = (
             _read_all("s7", "parted", ["a", "b"], ["p=1"]),
         ),
     ),
+    Scenario(
+        "accurate columns of partitions after alters of their table",
+        (
+            ("create_database", {"name": "s8"}),
+            ("create_table", table("s8", "parted", keys="p int")),
+            ("add_partition", partition("s8", "parted", "1")),
+            ("add_partition", partition("s8", "parted", "2", parameters={"k": "v"})),
+            (
+                "update_partition_column_statistics",
+                statistics("s8", "parted", numbers(), texts(), part="p=1"),
+            ),
+            (
+                "alter_table_with_cascade",
+                *_altered("parted", "a bigint, b string", schema="s8", keys="p int")[1:],
+                True,
+            ),
+            *(("get_partition", "s8", "parted", [value]) for value in "12"),
+            (
+                "alter_table_with_cascade",
+                *_altered("parted", "a bigint", schema="s8", keys="p int")[1:],
+                True,
+            ),
+            *(("get_partition", "s8", "parted", [value]) for value in "12"),
+        ),
+    ),
 )
