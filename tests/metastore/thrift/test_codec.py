@@ -9,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hive_metastore.ttypes import GetOpenTxnsResponse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.transport.TTransport import TMemoryBuffer
 
 from strandline.errors import InvalidInput, ProtocolError
 from strandline.metastore.thrift import (
@@ -300,7 +303,8 @@ def test_the_type_of_field_1_selects_the_layout_of_an_insert_event() -> None:
     }
 
 
-def test_open_transactions_are_read_as_a_set_or_a_list_and_sent_as_a_list() -> None:
+def test_open_transactions_are_sent_as_the_set_of_hive_2_3_and_as_the_list_of_hive_4() -> None:
+    """A reader skips a field that has another type than it expects, and reads the next one."""
     ids = "0a 00000001 0000000000000007"
     head = "0a0001 0000000000000009"
     tail = "0b0004 00000000 00"
@@ -309,7 +313,11 @@ def test_open_transactions_are_read_as_a_set_or_a_list_and_sent_as_a_list() -> N
         fields = {"txn_high_water_mark": 9, "open_txns": txns, "abortedBits": b""}
         assert HIVE_CODEC.decode_struct("GetOpenTxnsResponse", data) == fields
         sent = HIVE_CODEC.encode_struct("GetOpenTxnsResponse", fields)
-        assert sent == bytes.fromhex(f"{head} 0f0002 {ids} {tail}")
+        assert sent == bytes.fromhex(f"{head} 0e0002 {ids} 0f0002 {ids} {tail}")
+    assert HIVE_CODEC.decode_struct("GetOpenTxnsResponse", sent) == fields
+    read_by_hive_4 = GetOpenTxnsResponse()
+    read_by_hive_4.read(TBinaryProtocol(TMemoryBuffer(sent)))
+    assert read_by_hive_4 == GetOpenTxnsResponse(9, [7], None, b"")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ def test_a_definition_may_span_lines_and_use_a_name_that_is_defined_later() -> N
         ("struct A = 2:x i32", "field 2 follows 0"),
         ("struct A = 1:x i32, 1:y i64", "field 1 follows 1"),
         ("struct A = 1:x i32, 1:y~ i32", "the same wire type"),
+        ("struct A = 1:x i32, 1:x+ i32", "the same wire type"),
+        ("struct A = 1:x+ i32, 1:x i64", "field 1 follows 1"),
         ("struct A = 1:x i32, 2:x i32", "two fields have the same name"),
         ("struct A = 1:x Unknown", "the type 'Unknown' is not known"),
         ("struct A = 1:x list<i32,i32>", "is not known"),

@@ -128,8 +128,9 @@ class Compiler:
             f"    raise KeyError({spec.name!r})",
             "  get = value.get",
         ]
-        for field in spec.fields:
-            if field.sent:
+        # Another reading of a field comes before it: a reader that knows both keeps the last one.
+        for field in sorted(spec.fields, key=lambda field: (field.id, field.sent)):
+            if field.sent or field.is_sent_too:
                 lines += [f"  x = get({field.name!r})", "  if x is not None:"]
                 lines += self._encode_field(field)
                 if field.required:

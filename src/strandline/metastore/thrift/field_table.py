@@ -69,13 +69,18 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One field. ``sent`` is False for an alternative that is accepted and never written."""
+    """One field. ``sent`` is False for another reading of a field of the same id and name.
+
+    It is accepted. ``is_sent_too`` means that it is also written, for readers of a generation that
+    skip the other one: a reader skips a field whose type it does not expect.
+    """
 
     id: int
     name: str
     type: Type
     required: bool = False
     sent: bool = True
+    is_sent_too: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ _STRUCT = re.compile(r"(struct|union|exception) (\w+) =(.*)")
 _OLDER = re.compile(r"older (\w+) when (\d+) (\S+) = (.+)")
 _METHOD = re.compile(r"method (\w+)\((.*)\) -> (\S+)(?: throws (.+))?")
 _ONEWAY = re.compile(r"oneway (\w+)\((.*)\)")
-_FIELD = re.compile(r"(\d+):(?:(-)|(\w+)([!?~]?) (\S+))")
+_FIELD = re.compile(r"(\d+):(?:(-)|(\w+)([!?~+]?) (\S+))")
 _THROWS = re.compile(r"(\d+):(\w+)(~?)")
 
 
@@ -202,13 +207,14 @@ class _Reader:
             if match is None:
                 raise line.error(f"{item!r} is not a field")
             number, gap, name, mark, type_text = match.groups()
-            reading = bool(fields) and mark == "~" and int(number) == last
+            reading = bool(fields) and mark in ("~", "+") and int(number) == last
             if not reading and int(number) != last + 1:
                 raise line.error(f"field {number} follows {last}: a gap is written `{last + 1}:-`")
             last = int(number)
             if gap is None:
                 kind = self._type(line, type_text)
-                fields.append(FieldSpec(last, name, kind, mark == "!", mark != "~"))
+                is_sent = mark not in ("~", "+")
+                fields.append(FieldSpec(last, name, kind, mark == "!", is_sent, mark == "+"))
         self._check_fields(line, fields)
         return tuple(fields)
 
