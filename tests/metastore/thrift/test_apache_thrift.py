@@ -20,7 +20,17 @@ NO_SHRINKING = (Phase.explicit, Phase.generate)
 # Structs that only Hive 2.3 has; the stubs of Hive 4 do not define them.
 ONLY_OLDER = {"Index", "IndexAlreadyExistsException"}
 # Later releases of Hive 4 have fields in it that the stubs do not define.
-LATER_FIELDS = {"NotificationEventRequest"}
+LATER_FIELDS = {
+    "AddPartitionsRequest",
+    "AddPartitionsResult",
+    "AlterPartitionsRequest",
+    "AlterTableRequest",
+    "FireEventRequest",
+    "FireEventRequestData",
+    "GetPartitionsPsWithAuthRequest",
+    "NotificationEventRequest",
+    "NotificationEventsCountRequest",
+}
 SHARED = [
     name
     for name, spec in HIVE_METASTORE.structs.items()

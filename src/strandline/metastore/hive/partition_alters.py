@@ -15,7 +15,12 @@ from strandline.catalog.privileges.rules import WRITING
 from strandline.errors import IllegalChange, StrandlineError
 from strandline.metastore.hive.accuracy import without_accurate
 from strandline.metastore.hive.parameters import QuickStatistics, split_parameters
-from strandline.metastore.hive.partition_changes import named_table, plain_table, stored_rows
+from strandline.metastore.hive.partition_changes import (
+    give_shared_columns,
+    named_table,
+    plain_table,
+    stored_rows,
+)
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, meta_exception
 from strandline.metastore.hive.storage_descriptors import Struct
@@ -144,6 +149,7 @@ async def alter_partitions_req(call: Call) -> Struct:
     schema, table = call.text("dbName"), call.text("tableName")
     partitioned = await plain_table(call, schema, table, need=WRITING, missing=_no_table())
     if call.args.get("partitions"):
+        give_shared_columns(call, call.args["partitions"])
         _alter(call, partitioned, call.args["partitions"], call.args.get("environmentContext"))
     return {}
 

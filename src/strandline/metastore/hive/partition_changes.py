@@ -98,6 +98,11 @@ def stored_rows(
 _NO_TABLE = "Unable to add partition because table or database do not exist"
 
 
+def _context(call: Call) -> Struct | None:
+    """The environment context of a method or of a request."""
+    return call.args.get("environment_context") or call.args.get("environmentContext")
+
+
 async def table_to_add_all_to(call: Call, schema: str, table: str) -> Partitioned:
     """Return the table to which a request adds all of its partitions."""
     missing = f"Unable to add partitions because database or table {schema}.{table} does not exist"
@@ -123,7 +128,7 @@ def add_all(
             repeated[name] = row
         else:
             rows[name] = row
-    quick = QuickStatistics(call.folders, call.args.get("environment_context"))
+    quick = QuickStatistics(call.folders, _context(call))
     for name, row in rows.items():
         counted = quick.of_new(row.parameters, partitioned.place(row), is_made=False)
         rows[name] = replace(row, parameters=counted)
@@ -251,13 +256,26 @@ async def add_partitions_req(call: Call) -> Struct:
     partitions = call.structs("parts")
     if not partitions:
         return {}
+    give_shared_columns(call, partitions)
     partitioned = await table_to_add_all_to(call, call.text("dbName"), call.text("tblName"))
     if_not_exists = bool(call.args.get("ifNotExists"))
     added = add_all(call, partitioned, partitions, if_not_exists=if_not_exists)
     if not _wants_result(call):
         return {}
     sent = {tuple(partition["values"]): partition for partition in partitions}
-    return {"partitions": [_answered(partitioned, row, sent[row.values]) for row in added]}
+    return {
+        "partitions": [_answered(partitioned, row, sent[row.values]) for row in added],
+        "partitionColSchema": call.args.get("partitionColSchema"),
+    }
+
+
+def give_shared_columns(call: Call, partitions: Sequence[Struct]) -> None:
+    """Give the columns that a request names once to its partitions that have none of their own."""
+    shared = call.args.get("partitionColSchema")
+    if shared is not None:
+        for partition in partitions:
+            if partition.get("sd") is not None:
+                partition["sd"].setdefault("cols", shared)
 
 
 def _wants_result(request: Call) -> bool:
@@ -279,7 +297,7 @@ def _drop(
     The arguments of the call say whether the files go too, and whether at once (``PURGE``).
     """
     delete_data = bool(call.args.get("deleteData"))
-    purge = if_purge(call.args.get("environment_context") or call.args.get("environmentContext"))
+    purge = if_purge(_context(call))
     places = partitioned.places
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         places.require_present(change)

@@ -282,7 +282,11 @@ def _some_values(call: Call) -> list[str]:
 @reads("get_partitions_ps_with_auth_req")
 async def get_partitions_ps_with_auth_req(call: Call) -> Struct:
     partitions = await named_partitions(call, schema="dbName", table="tblName")
-    rows = await partitions.matching(call.args.get("partVals") or ())
+    names = call.args.get("partNames")
+    if names is None:
+        rows = await partitions.matching(call.args.get("partVals") or ())
+    else:
+        rows = await partitions.rows(names)
     return {"partitions": await partitions.structs(at_most(call, rows, "maxParts"))}
 
 

@@ -67,6 +67,9 @@ from strandline.model.privileges import Privilege
 
 CASCADE = "CASCADE"
 """A key in the environment context of an alter: the partitions get the table's columns too."""
+EXPECTED_KEY, EXPECTED_VALUE = "expected_parameter_key", "expected_parameter_value"
+"""Keys of a parameter, and of the value that it must have for an alter to be made."""
+_EXPECTED = (("expectedParameterKey", EXPECTED_KEY), ("expectedParameterValue", EXPECTED_VALUE))
 _UNCOUNTED = "the parameters and columns that it gives to rows may be missing"
 
 
@@ -233,7 +236,11 @@ async def alter_table(call: Call) -> None:
 
 @changes("alter_table_req")
 async def alter_table_req(call: Call) -> Struct:
-    context = call.args.get("environmentContext") or {}
+    options = dict((call.args.get("environmentContext") or {}).get("properties") or {})
+    for field, option in _EXPECTED:  # two ways to send them, as in Hive
+        if call.args.get(field) is not None:
+            options[option] = call.args[field]
+    context = {"properties": options}
     await _alter(call, call.text("dbName"), call.text("tableName"), call.struct("table"), context)
     return {}
 
@@ -258,7 +265,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
             await call.reader.counted(scope.point, old),
         )
     options = context.get("properties") or {}
-    expected = options.get("expected_parameter_key")
+    expected = options.get(EXPECTED_KEY)
     command = AlterRelation(
         schema=schema,
         name=name,
@@ -266,7 +273,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         request=table,
         location=location,
         counted=counted,
-        expected=None if expected is None else (expected, options.get("expected_parameter_value")),
+        expected=None if expected is None else (expected, options.get(EXPECTED_VALUE)),
         place=call.metastore.default_location,
     )
     if expected is not None and (table.get("parameters") or {}).get(expected) is None:
