@@ -98,6 +98,38 @@ def test_the_last_commit_before_the_last_cleaning_stays_whatever_came_after_it(
         lake.node.store.sql_store.rows(table, RowKind.DATA_FILE, write_ids=old)
 
 
+def test_the_last_commit_before_the_last_cleaning_stays_whatever_other_tables_have(
+    lake: Lake,
+) -> None:
+    other, table = lake.create("u"), lake.create()
+    removed, old = lake.write(table), lake.write_ids(table)
+    lake.remove(table, removed)
+    for _ in range(2):
+        path = lake.write(other, "u")
+    lake.wait(LONG)
+    clean(lake)
+    lake.session.stage(later := lake.session.begin().txn_id, table)
+    lake.session.commit(later)
+    lake.remove(other, path)  # so that the other table is cleaned up to a later time
+    lake.wait(LONG)
+    clean(lake)
+    with pytest.raises(VersionNotFound, match="this snapshot is older"):
+        lake.node.store.sql_store.rows(table, RowKind.DATA_FILE, write_ids=old)
+
+
+def test_old_write_ids_go_although_recent_ones_and_those_of_other_tables_removed_rows(
+    lake: Lake,
+) -> None:
+    table, other = lake.create(), lake.create("u")
+    for _ in range(3):
+        lake.session.stage(txn_id := lake.session.begin().txn_id, table)
+        lake.session.commit(txn_id)
+    lake.wait(LONG)
+    lake.remove(table, lake.write(table))
+    lake.remove(other, lake.write(other, "u"))
+    assert clean(lake) == 1  # the second; in the other table, this write id removed a row
+
+
 def test_a_commit_that_a_cleaning_of_another_node_makes_the_last_one_stays(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
