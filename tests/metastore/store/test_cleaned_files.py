@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,20 @@ def test_a_file_goes_with_its_own_folder_and_never_outside_of_its_table(tmp_path
     left = sorted(str(path.relative_to(schema)) for path in schema.rglob("*"))
     assert left == ["other", "other/c.parquet", "t", "t/_data", "t/p=1"]
     assert (cleaned.files, files.failures) == (2, 1)
+
+
+def test_no_descriptor_stays_open_after_a_file_was_deleted(tmp_path: Path) -> None:
+    files = cleaned_files.CleanedFiles(StoreFolders(tmp_path))
+    cleaned = cleaned_files.Cleaned("leftovers", "t")
+    path = tmp_path / "warehouse" / "real.db" / "t" / "_files" / "a.parquet"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    before = len(os.listdir("/dev/fd"))
+    with files.own_folder(Place.below("real.db/t")) as root:
+        assert root is not None
+        files.take(cleaned, root, "_files/a.parquet", delete=True)
+    assert not path.exists()
+    assert len(os.listdir("/dev/fd")) == before
 
 
 def test_a_folder_that_a_link_leads_to_is_not_deleted(tmp_path: Path) -> None:
