@@ -157,6 +157,21 @@ def test_a_drop_that_is_partly_cleaned_is_not_undone_partly(
             lake.session.undrop_partitions("default.p", partitions=partitions)
 
 
+def test_a_drop_after_a_cleaning_is_undone_whatever_was_cleaned_of_other_tables(
+    lake: Lake,
+) -> None:
+    parted, other = Parted(lake), lake.create()
+    for _ in range(2):  # write ids 1 to 4
+        lake.remove(other, lake.write(other))
+    parted.add("k=1")
+    parted.drop("k=1")
+    lake.wait()
+    lake.clean()
+    parted.add("k=2")
+    parted.drop("k=2")  # has write id 4 too
+    assert lake.session.undrop_partitions("default.p", partitions=["k=2"]) == ["k=2"]
+
+
 def test_a_dropped_partition_whose_folder_was_not_moved_yet_is_kept(lake: Lake) -> None:
     parted = Parted(lake)
     parted.add("k=1")
