@@ -135,7 +135,7 @@ class FieldTable:
 
 
 def load_field_table(text: str) -> FieldTable:
-    """Return the table that ``text`` describes. Raises `CorruptData` that names the error line."""
+    """Return the table that ``text`` describes. Raises `CorruptData` that names the wrong line."""
     return _Reader(text).table()
 
 
@@ -154,7 +154,7 @@ class _Line:
     text: str
 
     def error(self, what: str) -> CorruptData:
-        return CorruptData(f"the field table is error in line {self.number} ({self.text}): {what}")
+        return CorruptData(f"line {self.number} of the field table is wrong ({self.text}): {what}")
 
 
 class _Reader:
@@ -250,7 +250,7 @@ class _Reader:
         wire = self._type(line, kind).wire
         if any(field.id == field_id and field.type.wire == wire for field in newer.fields):
             raise line.error(f"field {field_id} does not tell the two layouts apart")
-        spec = StructSpec(f"{name}_define_older", newer.kind, self._fields(line, fields))
+        spec = StructSpec(f"{name}_older", newer.kind, self._fields(line, fields))
         self.structs[name] = replace(newer, older=OlderLayout(field_id, wire, spec))
 
     def _method(
