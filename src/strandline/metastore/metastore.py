@@ -25,7 +25,7 @@ from strandline.metastore.requested_places import WHY_FILES_ARE_GONE, RequestedP
 from strandline.metastore.snapshot_holds import SnapshotHolds
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
+from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
 from strandline.transactions import Hold, Transaction, Transactions
 
 logger = logging.getLogger("strandline.ddl")
@@ -208,11 +208,7 @@ class Metastore:
         locations: dict[int, str] = {}
         unknown: dict[int, TableDescriptor] = {}
         for table in tables:
-            location: str | None
-            if table.kind is TableKind.EXTERNAL and table.location is not None:
-                location = self.folders.shown(table.location)
-            else:
-                location = self.store.known_location(table.id, version=version, is_last=is_last)
+            location = self.known_location(table, version=version, is_last=is_last)
             if location is None:
                 unknown[table.id] = table
             else:
@@ -231,6 +227,14 @@ class Metastore:
                     f"{WHY_FILES_ARE_GONE}"
                 )
         return locations
+
+    def known_location(
+        self, table: TableDescriptor, *, version: int, is_last: bool = False
+    ) -> str | None:
+        """`location`, or None if that has to wait; see `CachedStore.known_location`."""
+        return self.folders.named_location(table) or self.store.known_location(
+            table.id, version=version, is_last=is_last
+        )
 
     def location_of_schema(self, schema: SchemaDescriptor) -> str:
         if schema.location:

@@ -42,7 +42,7 @@ from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapsho
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.metastore.store.rows import PARAMETERS_NAME, Row, RowKind, TableParametersRow
-from strandline.model.descriptors import Properties, SchemaDescriptor, TableDescriptor, TableKind
+from strandline.model.descriptors import Properties, SchemaDescriptor, TableDescriptor
 from strandline.model.identifiers import QualifiedName
 from strandline.model.privileges import Privilege
 
@@ -225,10 +225,7 @@ class Reader:
 
     async def location(self, table: TableDescriptor) -> str:
         """The URI of the table's present folder. Raises `ObjectNotFound`."""
-        if table.kind is TableKind.EXTERNAL and table.location is not None:
-            return self.metastore.folders.shown(table.location)
-        version = self.catalog.version
-        location = self.metastore.store.known_location(table.id, version=version)
+        location = self.metastore.known_location(table, version=self.catalog.version)
         if location is None:
             await off_loop()
             location = self.metastore.location(table)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from strandline import work
 from strandline.catalog import Catalog, Relation
 from strandline.clock import Timestamp
-from strandline.errors import ObjectNotFound, StrandlineError
+from strandline.errors import ObjectNotFound
 from strandline.metastore.hive.names import hadoop_location, is_shown, shown_schema, split_schema
 from strandline.metastore.hive.parameters import show_last_change
 from strandline.metastore.hive.past_tables import (
@@ -242,7 +241,7 @@ class HiveReader(Reader):
 
     async def _snapshot(self, table: TableDescriptor, last_commit: Timestamp) -> TableSnapshot:
         location = await self.shown_location(table)
-        root = self._root(location)
+        root = self.metastore.folders.path_if_local(location)
         if last_commit == NO_COMMIT:
             return TableSnapshot(table, location, root, last_commit, TableFiles((), ()))
         store = self.metastore.store
@@ -255,13 +254,6 @@ class HiveReader(Reader):
             data = with_schema_versions(data, table, root=root)
         deletes = tuple(row.as_(DeleteFile) for row in work.spending(delete_rows))
         return TableSnapshot(table, location, root, last_commit, TableFiles(tuple(data), deletes))
-
-    def _root(self, location: str) -> Path | None:
-        """Return the folder of a table, or None if it is not on this machine."""
-        try:
-            return self.metastore.folders.path(location)
-        except StrandlineError:
-            return None
 
 
 def _note_absent(point: Point, what: str) -> None:

@@ -29,7 +29,6 @@ from strandline.errors import (
     LimitExceeded,
     ObjectNotFound,
     PermissionDenied,
-    StrandlineError,
     TransactionFinished,
     TransactionNotFound,
 )
@@ -69,7 +68,7 @@ from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.metastore.table_parameters import refuse_reserved
-from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.partitioning import misfit
 from strandline.model.privileges import Privilege
@@ -390,13 +389,8 @@ class LocalSession(Session):
         if table is None:
             return None
         folders = self._metastore.folders
-        try:
-            if table.kind is TableKind.EXTERNAL and table.location is not None:
-                return folders.path(folders.shown(table.location))
-            place = staging.place()
-            return None if place is None else folders.path(place)
-        except StrandlineError:
-            return None
+        place = folders.named_location(table) or staging.place()
+        return None if place is None else folders.path_if_local(place)
 
     def commit(self, txn_id: int) -> Transaction:
         return self._as_owner(lambda owner: self._metastore.commit(txn_id, owner=owner))

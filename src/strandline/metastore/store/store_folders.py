@@ -30,7 +30,7 @@ from pathlib import Path
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.metastore.store.warehouse import FolderRefused, Warehouse
-from strandline.model.descriptors import SchemaDescriptor
+from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.places import Place, place_of_table, places_of_schema
 
 WAREHOUSE_FOLDER = "warehouse"
@@ -110,6 +110,12 @@ class StoreFolders(Warehouse):
         except (InvalidInput, UnsupportedOperation):
             return location
         return location if written == path else f"file://{path}"
+
+    def named_location(self, table: TableDescriptor) -> str | None:
+        """The location of an external table, as `shown`; None if a place is recorded for it."""
+        if table.kind is not TableKind.EXTERNAL or table.location is None:
+            return None
+        return self.shown(table.location)
 
     def path_text(self, location: str | Place) -> str:
         """See `Warehouse.path_text`. A path below a former name of the folder is mapped into it."""

@@ -127,6 +127,10 @@ class Warehouse:
     def path(self, location: str | Place) -> Path:
         return Path(self.path_text(location))
 
+    def path_if_local(self, location: str | Place) -> Path | None:
+        """`path`, or None if the folder is not on this machine."""
+        return self.path(location) if self.reaches(location) else None
+
     def path_text(self, location: str | Place) -> str:
         """The absolute path of the local folder that ``location`` names.
 
