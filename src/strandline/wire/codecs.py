@@ -167,6 +167,14 @@ def encode_text(value: str) -> bytes:
         raise _no_text(value, error) from None
 
 
+def is_text(value: str) -> bool:
+    """Whether ``value`` contains no half of a surrogate pair, which UTF-8 cannot encode."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def _no_text(value: str, error: UnicodeEncodeError) -> InvalidInput:
     return InvalidInput(
         f"{value[:80]!r} is not valid text: character {error.start} is half of a surrogate pair; "

@@ -29,6 +29,7 @@ from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput
 from strandline.metastore.session.json_values import Misfit, cut
 from strandline.model.types import ATOMIC_TYPES, AtomicType, DataType
+from strandline.wire.codecs import is_text
 
 _BITS = 63
 _Fit = Callable[[Any], Any]
@@ -85,20 +86,13 @@ def _scalar(fits: Callable[[object], bool], expected: str) -> _Fit:
     return fit
 
 
-def _is_text(value: object) -> bool:
-    try:
-        return isinstance(value, str) and (value.isascii() or bool(value.encode()))
-    except UnicodeEncodeError:
-        return False
-
-
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _BITS
 
 
 _A_TYPE = "a data type of strandline.model.types"
 _SCALARS: dict[Any, tuple[Callable[[object], bool], str]] = {
-    str: (_is_text, "a text of whole characters"),
+    str: (lambda value: isinstance(value, str) and is_text(value), "a text of whole characters"),
     int: (_is_whole, "a whole number of 64 bits"),
     float: (lambda value: isinstance(value, float) or _is_whole(value), "a number"),
     bool: (lambda value: isinstance(value, bool), "True or False"),

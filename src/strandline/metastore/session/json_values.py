@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from strandline.errors import InvalidInput
+from strandline.wire.codecs import is_text
 
 Json = Any  # the result of json.loads: dict, list, str, int, float, bool or None
 
@@ -73,11 +74,8 @@ def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
 def read_text(value: Json) -> str:
     text: str = expect(value, str, "a string")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise Misfit("contains half a surrogate pair, which is not a character") from None
+    if not is_text(text):
+        raise Misfit("contains half a surrogate pair, which is not a character")
     return text
 
 

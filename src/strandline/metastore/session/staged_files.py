@@ -45,6 +45,7 @@ from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 from strandline.metastore.store.zone_partitions import ZonePartitions, common
 from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
+from strandline.wire.codecs import is_text
 
 _LARGEST = (1 << 63) - 1
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -119,13 +120,11 @@ def _seen(staging: Staging, paths: Collection[str], change: str) -> list[Row]:
 def _require_text(text: str, what: str, path: str) -> None:
     if not isinstance(text, str):
         raise InvalidInput(f"{what} of file {path!r:.200} is not a string: {text!r:.80}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
+    if not is_text(text):
         raise InvalidInput(
             f"the path {path!r:.200} of a file, or {what} of that file, contains half a surrogate "
             "pair"
-        ) from None
+        )
 
 
 def check_staging(

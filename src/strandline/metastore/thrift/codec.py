@@ -36,6 +36,7 @@ from strandline.metastore.thrift.field_table import (
 )
 from strandline.metastore.thrift.json_text import JsonText, JsonWriters
 from strandline.metastore.thrift.messages import ApplicationException, ThriftException
+from strandline.wire.codecs import is_text
 
 _BITS = {I8: 8, I16: 16, I32: 32, I64: 64}
 
@@ -86,22 +87,13 @@ def _fits(kind: Type, value: Any) -> bool:
     if kind.name == "binary":
         return isinstance(value, bytes)
     if kind.name == "string":
-        return isinstance(value, str) and (value.isascii() or _is_text(value))
+        return isinstance(value, str) and is_text(value)
     if kind.wire == BOOL:
         return isinstance(value, (bool, int))
     if kind.wire == DOUBLE:
         return isinstance(value, (int, float))
     bound = 1 << (_BITS[kind.wire] - 1)
     return isinstance(value, int) and -bound <= value < bound
-
-
-def _is_text(value: str) -> bool:
-    """Whether it contains no half of a surrogate pair, which UTF-8 cannot encode."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _shown(value: Any) -> str:
