@@ -207,19 +207,13 @@ class Cleaner:
         """
         this_pass = _Pass(dry_run, stopped)
         limit = self._limit(this_pass)
-        parts: list[Cleaned] = []
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
             return Cleanable(limit, ())
-        for cleaned in self._clean(this_pass, limit):
-            del cleaned.names[most_named:]
-            parts.append(cleaned)
-        return Cleanable(limit, tuple(parts))
-
-    def _clean(self, this_pass: _Pass, limit: Timestamp) -> Iterator[Cleaned]:
-        if not this_pass.dry_run:
+        if not dry_run:
             self._runs += 1
-            self._aborted_rows.clean(stopped=this_pass.stopped)
+            self._aborted_rows.clean(stopped=stopped)
+        parts: list[Cleaned] = []
         for cleaned in chain(
             self._removed_rows(limit, this_pass),
             self._dropped_partitions(limit, this_pass),
@@ -228,7 +222,7 @@ class Cleaner:
             self._dropped_tables(this_pass),
             self._ended_transactions(limit, this_pass),
         ):
-            if not this_pass.dry_run:
+            if not dry_run:
                 self._rows += cleaned.rows
                 self._file_count += cleaned.files
                 self._bytes += cleaned.bytes
@@ -240,7 +234,9 @@ class Cleaner:
                     cleaned.files,
                     cleaned.bytes,
                 )
-            yield cleaned
+            del cleaned.names[most_named:]
+            parts.append(cleaned)
+        return Cleanable(limit, tuple(parts))
 
     def _limit(self, this_pass: _Pass) -> Timestamp | None:
         """Up to when removed rows are cleaned, see the module. None while a backup copies files."""
