@@ -249,7 +249,7 @@ class SqlObjectStore(ObjectStore):
         if not event.added:
             return []
         query = queries.staged_query(table_id, write_id, event.added)
-        return queries.rows_from(self._database.rows(*query))
+        return list(map(queries.row_from, self._database.rows(*query)))
 
     def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
         """All of a table that a cache needs, at one moment; None if it exceeds the limits."""

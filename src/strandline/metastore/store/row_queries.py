@@ -369,18 +369,14 @@ def count_of_write(connection: Connection, table_id: int, write_id: int, limit: 
 
 def rows_of_write(connection: Connection, table_id: int, write_id: int) -> list[Row]:
     """The rows that a write id added to a table, in the order of staging."""
-    return rows_from(run(connection, f"{_OF_WRITE} ORDER BY row_id", (table_id, write_id)))
+    rows = run(connection, f"{_OF_WRITE} ORDER BY row_id", (table_id, write_id))
+    return list(map(row_from, rows))
 
 
 def staged_query(table_id: int, write_id: int, ids: range) -> Query:
-    """The query for the rows of ``ids`` that a write id added to a table; see `rows_from`."""
+    """The query for the rows of ``ids`` that a write id added to a table; see `row_from`."""
     parameters = (table_id, write_id, ids.start, ids.stop - 1)
     return f"{_OF_WRITE} AND row_id BETWEEN ? AND ? ORDER BY row_id", parameters
-
-
-def rows_from(answer: Iterable[tuple[Any, ...]]) -> list[Row]:
-    """The rows in the answer to a query of this module."""
-    return [row_from(columns) for columns in answer]
 
 
 def rows_of_kind(
@@ -389,7 +385,7 @@ def rows_of_kind(
     """All rows of a kind that are not aborted; with ``write_id``, only those that it added."""
     if write_id is not None:
         of_write = f"{_OF_KIND} AND write_id = ?"
-        return rows_from(run(connection, of_write, (table_id, kind.value, write_id)))
+        return list(map(row_from, run(connection, of_write, (table_id, kind.value, write_id))))
     aborted = aborted_write_ids(connection, table_id)
     rows = map(row_from, run(connection, _OF_KIND, (table_id, kind.value)))
     return [row for row in rows if row.write_id not in aborted]

@@ -10,7 +10,7 @@ the rows of many tables at once, and writes its changes at the end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sqlalchemy import Connection
 
@@ -39,11 +39,6 @@ def place_query(table_id: int) -> Query:
     return "SELECT location FROM table_location WHERE table_id = ?", (table_id,)
 
 
-def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int, Place]:
-    """The places of these managed tables, without tables that have no place."""
-    return by_id(row for query in places_queries(table_ids) for row in run(connection, *query))
-
-
 def places_queries(table_ids: Iterable[int]) -> list[Query]:
     """The queries for the places of these managed tables; `by_id` reads their rows."""
     known_ids = (table_id for table_id in table_ids if 0 < table_id <= LAST_ID)
@@ -59,18 +54,13 @@ def all_places(connection: Connection) -> dict[int, Place]:
     return by_id(run(connection, "SELECT table_id, location FROM table_location"))
 
 
-def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, set[int]]:
-    """The tables at each of these places, including dropped ones; no entry for an empty place."""
-    return by_place(row for query in tables_at_queries(places) for row in run(connection, *query))
-
-
 def tables_at_queries(places: Collection[Place]) -> list[Query]:
     """The queries for the tables at these places; `by_place` reads their rows."""
     return [(f"{_AT} {in_list}", texts) for in_list, texts in in_lists(p.text for p in places)]
 
 
 def by_place(rows: Iterable[Row]) -> dict[Place, set[int]]:
-    """The tables at each place, from the rows of `tables_at_queries`."""
+    """The tables at each place, from the rows of `tables_at_queries`; none for an empty place."""
     holders: dict[Place, set[int]] = {}
     for table_id, text in rows:
         holders.setdefault(Place(text), set()).add(table_id)
@@ -106,6 +96,9 @@ class TablePlaces:
         self._changed: dict[int, Place | None] = {}
         self._put: dict[Place, set[int]] = {}
 
+    def _rows(self, statements: Iterable[Query]) -> Iterator[Row]:
+        return (row for query in statements for row in run(self._connection, *query))
+
     def expect_none(self, table_id: int) -> None:
         """Note that a table is new, and has no row yet."""
         self._of.setdefault(table_id, None)
@@ -113,14 +106,14 @@ class TablePlaces:
     def expect(self, table_ids: Iterable[int]) -> None:
         """Read the places of these tables, and the other tables there, in two statements."""
         unread = [table_id for table_id in table_ids if table_id not in self._of]
-        places = places_by_id(self._connection, unread)
+        places = by_id(self._rows(places_queries(unread)))
         self._of |= {table_id: places.get(table_id) for table_id in unread}
         self.expect_at(places.values())
 
     def expect_at(self, places: Iterable[Place]) -> None:
         """Read the tables at these places, in one statement."""
         unread = [place for place in dict.fromkeys(places) if place not in self._at]
-        tables = tables_at(self._connection, unread)
+        tables = by_place(self._rows(tables_at_queries(unread)))
         for place in unread:
             # The rows do not have the changes that this transaction has not written yet.
             stay = {i for i in tables.get(place, ()) if i not in self._changed}
