@@ -412,13 +412,8 @@ class Replica:
             gained = write_ids.gained(other.write_ids, limit=MAX_DIFFERENT)
             if gained is not None:
                 return self._shown_after(other, kind, write_ids, gained)
-            lost_write_ids = other.write_ids.gained(write_ids, limit=MAX_DIFFERENT)
-            shown = (
-                None
-                if lost_write_ids is None
-                else self._shown_before(other, write_ids, lost_write_ids)
-            )
-            if shown is not None:
+            lost = other.write_ids.gained(write_ids, limit=MAX_DIFFERENT)
+            if lost is not None and (shown := self._shown_before(other, write_ids, lost)):
                 return shown
         return None
 
