@@ -19,7 +19,8 @@ from pathlib import Path
 
 MAX_ENTRIES = 20_000
 MAX_SECONDS = 1.0
-_ENTRIES_BETWEEN_YIELDS = 128
+ENTRIES_BETWEEN_YIELDS = 128
+"""How many entries of folders are read before other threads, such as the event loop's, may run."""
 _HIDDEN = ("_", ".")
 
 
@@ -89,7 +90,7 @@ class FileCounter:
         self._entries_left -= 1
         if self._entries_left < 0:
             raise _Spent
-        if self._entries_left % _ENTRIES_BETWEEN_YIELDS == 0:
+        if self._entries_left % ENTRIES_BETWEEN_YIELDS == 0:
             if self._monotonic() > self._deadline:
                 raise _Spent
             time.sleep(0)  # lets the thread of the event loop run

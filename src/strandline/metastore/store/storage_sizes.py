@@ -12,16 +12,16 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from strandline.logs import in_one_line
+from strandline.metastore.store.file_counts import ENTRIES_BETWEEN_YIELDS
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places
 from strandline.metastore.store.warehouse import FolderRefused
 from strandline.sql import Database
 
 logger = logging.getLogger(__name__)
-
-_ENTRIES_BETWEEN_YIELDS = 128
 
 
 def measured_sizes(
@@ -73,21 +73,15 @@ def _bytes_in(folder: str, refuse_when_stopping: Callable[[], object]) -> int:
             with os.scandir(path) as listed:
                 for entry in listed:
                     entries += 1
-                    if entries % _ENTRIES_BETWEEN_YIELDS == 0:
+                    if entries % ENTRIES_BETWEEN_YIELDS == 0:
                         refuse_when_stopping()
                         time.sleep(0)  # lets the thread of the event loop run
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     elif not entry.is_symlink():
-                        size += _size_of(entry)
+                        with suppress(FileNotFoundError):
+                            size += entry.stat(follow_symlinks=False).st_size
         except (FileNotFoundError, NotADirectoryError):
             if path == folder:
                 raise
     return size
-
-
-def _size_of(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat(follow_symlinks=False).st_size
-    except FileNotFoundError:
-        return 0
