@@ -163,14 +163,13 @@ class _Holder:
 
     parameters: Properties
     row: Row | None
-    is_table: bool
 
     @property
     def row_ids(self) -> list[int]:
         return [] if self.row is None else [self.row.row_id]
 
     def with_parameters(self, parameters: Properties) -> NewRow:
-        if self.is_table or self.row is None:
+        if self.row is None or self.row.kind is RowKind.TABLE_PARAMETERS:
             return new_parameters(parameters)
         return self.row.replaced_by(replace(self.row.as_(PartitionRow), parameters=parameters))
 
@@ -180,14 +179,11 @@ def _holders(change: Staging, names: Collection[str]) -> dict[str, _Holder]:
     if TABLE_STATISTICS in names:
         row = change.visible(RowKind.TABLE_PARAMETERS).get(PARAMETERS_NAME)
         parameters = () if row is None else row.as_(TableParametersRow).parameters
-        return {TABLE_STATISTICS: _Holder(parameters, row, is_table=True)}
+        return {TABLE_STATISTICS: _Holder(parameters, row)}
     rows = change.visible(RowKind.PARTITION, names)
     if len(rows) < len(names):
         raise ObjectNotFound("Partition for which stats is gathered doesn't exist.")
-    return {
-        name: _Holder(row.as_(PartitionRow).parameters, row, is_table=False)
-        for name, row in rows.items()
-    }
+    return {name: _Holder(row.as_(PartitionRow).parameters, row) for name, row in rows.items()}
 
 
 # -- methods that store
@@ -289,32 +285,23 @@ def _part_name(partitioned: Partitioned, name: str | None) -> str:
 
 @changes("delete_table_column_statistics")
 async def delete_table_column_statistics(call: Call) -> bool:
-    missing = f"Table {call.text('tbl_name')}  for which stats deletion is requested doesn't exist"
-    partitioned = await _deleted_from(call, ObjectNotFound(missing))
-    _delete(
-        call,
-        partitioned,
-        TABLE_STATISTICS,
-        described=f"db={partitioned.schema} table={partitioned.table.name.lower()}",
+    missing = ObjectNotFound(
+        f"Table {call.text('tbl_name')}  for which stats deletion is requested doesn't exist"
     )
+    partitioned = await named_table(call, need=WRITING, missing=missing, what="statistics")
+    _delete(call, partitioned, TABLE_STATISTICS)
     return True
 
 
 @changes("delete_partition_column_statistics")
 async def delete_partition_column_statistics(call: Call) -> bool:
-    missing = f"{call.text('db_name')}.{call.text('tbl_name')} table not found"
-    partitioned = await _deleted_from(call, invalid_object(missing))
-    name = _part_name(partitioned, call.args.get("part_name"))
-    described = f"db={partitioned.schema} table={partitioned.table.name.lower()} partition={name}"
-    _delete(call, partitioned, name, described=described)
+    missing = invalid_object(f"{call.text('db_name')}.{call.text('tbl_name')} table not found")
+    partitioned = await named_table(call, need=WRITING, missing=missing, what="statistics")
+    _delete(call, partitioned, _part_name(partitioned, call.args.get("part_name")))
     return True
 
 
-async def _deleted_from(call: Call, missing: Exception) -> Partitioned:
-    return await named_table(call, need=WRITING, missing=missing, what="statistics")
-
-
-def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) -> None:
+def _delete(call: Call, partitioned: Partitioned, name: str) -> None:
     """Delete the statistics of the named column by the named engine; without a name, of all.
 
     As in Hive, the parameters continue to say that they are accurate. To tell a column without
@@ -338,8 +325,10 @@ def _delete(call: Call, partitioned: Partitioned, name: str, *, described: str) 
         if row is None or len(remaining_columns) == len(stored_columns):
             if name_of_column is None:
                 return
+            of_partition = "" if name == TABLE_STATISTICS else f" partition={name}"
             raise ObjectNotFound(
-                f"Column stats doesn't exist for {described} col={name_of_column.lower()}"
+                f"Column stats doesn't exist for db={partitioned.schema} "
+                f"table={partitioned.table.name.lower()}{of_partition} col={name_of_column.lower()}"
             )
         change.stage(
             add=[new_statistics(remaining_columns, name=name)] if remaining_columns else [],
