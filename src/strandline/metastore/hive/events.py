@@ -93,8 +93,7 @@ class _Ddl(NamedTuple):
     """A catalog event, with the table or view before and after it if the event changed one."""
 
     event: DdlEvent
-    before: Definition | None
-    after: Definition | None
+    relations: tuple[Definition | None, Definition | None] | None
 
 
 _Body = _Ddl | WriteEvent | None
@@ -183,73 +182,65 @@ class HiveEvents:
     # -- DDL
 
     def _ddl(self, event: Notification, ddl: _Ddl) -> Struct:
-        body = ddl.event
-        before, after = _changed(body, "schema")
-        if before is not None or after is not None:
-            if not self._is_seen(after or before):
-                return _event(event, event.verb.upper(), {})
-            return self._schema(event, _kind("DATABASE", before, after), before, after)
-        if ddl.before is not None or ddl.after is not None:
-            return self._relation(event, _kind("TABLE", ddl.before, ddl.after), ddl)
-        before, after = _changed(body, "function")
-        if before is not None or after is not None:
-            function = after or before
-            name = str(body.arguments.get("function") or "")
-            schema, _ = _split(name, (before or after).name)
-            schema = schema or self._schema_of(event, function)
-            if schema:
-                kind = _kind("FUNCTION", before, after)
-                return self._function(event, kind, schema, function)
-        return _event(event, event.verb.upper(), {})
+        shown = None
+        if schemas := _changed(ddl.event, "schema"):
+            shown = self._schema(event, *schemas)
+        elif ddl.relations is not None:
+            shown = self._relation(event, ddl.event, *ddl.relations)
+        elif functions := _changed(ddl.event, "function"):
+            shown = self._function(event, ddl.event, *functions)
+        return shown or _event(event, event.verb.upper(), {})
 
     def _is_seen(self, schema: SchemaDescriptor) -> bool:
         """Whether Hive's clients see the schema. They see those of the default database."""
         database = self._metastore.catalogs.latest_catalog().database()
         return database is not None and schema.database_id == database.id and is_shown(schema)
 
+    # Of ``before`` and ``after``, one may be None. These return None if Hive has no such event.
+
     def _function(
-        self, event: Notification, kind: str, schema: str, function: FunctionDescriptor
-    ) -> Struct:
+        self, event: Notification, body: DdlEvent, before: Any, after: Any
+    ) -> Struct | None:
+        function: FunctionDescriptor = after or before
+        schema, _ = _split(str(body.arguments.get("function") or ""), (before or after).name)
+        schema = schema or self._schema_of(event, function)
+        if not schema:
+            return None
         message: dict[str, object] = {"db": schema}
-        if kind == "DROP_FUNCTION":
+        if after is None:
             message["functionName"] = function.name.lower()
         else:
             struct = function_struct(function, schema=schema)
             message["functionObjJson"] = HIVE_CODEC.to_json_text("Function", struct)
-        return _event(event, kind, message, schema=schema)
+        return _event(event, _kind("FUNCTION", before, after), message, schema=schema)
 
-    def _schema(
-        self,
-        event: Notification,
-        kind: str,
-        before: SchemaDescriptor | None,
-        after: SchemaDescriptor | None,
-    ) -> Struct:
-        schema = after or before
-        assert schema is not None  # the caller has checked that
-        name = schema.name.lower()
-        message: dict[str, object] = {"db": name}
-        if kind == "ALTER_DATABASE" and before is not None and after is not None:
+    def _schema(self, event: Notification, before: Any, after: Any) -> Struct | None:
+        schema: SchemaDescriptor = after or before
+        if not self._is_seen(schema):
+            return None
+        message: dict[str, object] = {"db": schema.name.lower()}
+        if before is None:
+            message["dbJson"] = self._database_json(after)
+        elif after is not None:
             message["dbObjBeforeJson"] = self._database_json(before)
             message["dbObjAfterJson"] = self._database_json(after)
-        elif kind == "CREATE_DATABASE":
-            message["dbJson"] = self._database_json(schema)
-        return _event(event, kind, message, schema=name)
+        kind = _kind("DATABASE", before, after)
+        return _event(event, kind, message, schema=schema.name.lower())
 
     def _database_json(self, schema: SchemaDescriptor) -> str:
         location = self._metastore.location_of_schema(schema)
         struct = database_struct(schema, name=schema.name.lower(), location=location)
         return HIVE_CODEC.to_json_text("Database", struct)
 
-    def _relation(self, event: Notification, kind: str, ddl: _Ddl) -> Struct:
-        before, after, body = ddl.before, ddl.after, ddl.event
-        relation = after or before
-        assert relation is not None  # the caller has checked that
+    def _relation(
+        self, event: Notification, body: DdlEvent, before: Any, after: Any
+    ) -> Struct | None:
+        relation: Definition = after or before
         schema, name = _split(_qualified(body), (before or relation).name)
         # A renamed role, for example, names none of the tables that it owns.
         is_named, schema = bool(schema), schema or self._schema_of(event, before or relation)
         if not schema:
-            return _event(event, event.verb.upper(), {})
+            return None
         if event.verb in _OF_CONSTRAINTS and before is not None and after is not None:
             constraint = self._constraint_event(event, body, after, schema=schema, table=name)
             if constraint is not None:
@@ -263,13 +254,14 @@ class HiveEvents:
             "table": name,
             "tableType": written.table_type,
         }
-        if kind == "ALTER_TABLE":
-            old = self._texts.text(schema, before or relation)
+        if before is not None and after is not None:
+            old = self._texts.text(schema, before)
             message |= _alteration(old.text, written.text)
         else:
             message["tableObjJson"] = written.text
-        if kind == "CREATE_TABLE":
+        if before is None:
             message["files"] = _NO_FILES
+        kind = _kind("TABLE", before, after)
         return _event(event, kind, message, schema=new[0], table=new[1])
 
     def _constraint_event(
@@ -449,7 +441,7 @@ def _body(event: Notification) -> _Body:
         return None
     ddl = event.ddl()
     # Only the head of a table's record is read: its definition was usually written before.
-    return _Ddl(ddl, *_first_change(ddl, ("table", "view"), definition))
+    return _Ddl(ddl, _first_change(ddl, ("table", "view"), definition))
 
 
 def _row_ids(bodies: Iterable[_Body]) -> list[int]:
@@ -465,25 +457,25 @@ def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[i
     table_ids = {event.table_id for event in events if event.table_id is not None}
     for body in bodies:
         if isinstance(body, _Ddl):
-            table_ids |= {table.id for table in (body.before, body.after) if table is not None}
+            table_ids |= {table.id for table in body.relations or () if table is not None}
     return table_ids
 
 
-def _changed(body: DdlEvent, kind: str) -> tuple[Any, Any]:
-    """The object of this kind before and after the event, each None if it did not exist."""
+def _changed(body: DdlEvent, kind: str) -> tuple[Any, Any] | None:
+    """The object of this kind before and after the event, or None if it changed none."""
     descriptor_class = _CLASSES[kind]
     return _first_change(body, (kind,), lambda _, record: decode(record, descriptor_class))
 
 
 def _first_change(
     body: DdlEvent, kinds: Sequence[str], read: Callable[[str, bytes], T]
-) -> tuple[T | None, T | None]:
+) -> tuple[T | None, T | None] | None:
     for change in body.changes:
         if change.kind in kinds:
             old = None if change.old is None else read(change.kind, change.old)
             new = None if change.new is None else read(change.kind, change.new)
             return old, new
-    return None, None
+    return None
 
 
 def _qualified(body: DdlEvent) -> str:
