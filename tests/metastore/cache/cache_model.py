@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from strandline.errors import WriteConflict
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.cache.packed_replicas import PackedReplica, pack
+from strandline.metastore.cache.state_file import PackedReplica, pack
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, NewRow, Row, RowKind, new_file
 from strandline.model.partitioning import PartitionValue

@@ -15,12 +15,11 @@ from sqlalchemy import delete, insert, update
 
 from strandline.clock import Timestamp
 from strandline.fencing import FenceToken
-from strandline.metastore.cache import packed_replicas, state_file
+from strandline.metastore.cache import state_file
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.cache.packed_replicas import PackedReplica, pack
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.cache.replicas import Replica
-from strandline.metastore.cache.state_file import MAGIC, VERSION, StateFile
+from strandline.metastore.cache.state_file import MAGIC, VERSION, PackedReplica, StateFile, pack
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.tables import CLEANED_TABLE, NOTIFICATION_LOG
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, stage
@@ -154,7 +153,7 @@ def test_replicas_that_were_never_used_are_written_again_unchanged(
 def test_a_replica_with_more_rows_than_a_line_is_packed_whole(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_replicas, "_STEP", 2)
+    monkeypatch.setattr(state_file, "_STEP", 2)
     dml.append("a", "b", "é\n", "c", "d")
     with dml.store.change(FLIGHTS, author="ann") as change:
         change.stage(remove=[change.visible(RowKind.DATA_FILE)["b"].row_id])
