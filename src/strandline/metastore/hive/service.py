@@ -163,7 +163,7 @@ def _size(request: bytes, answer: bytes) -> int:
     return len(request) + len(answer) + _OVERHEAD
 
 
-DEFAULT_KEPT_BYTES = 64 << 20
+_KEPT_BYTES = 64 << 20
 _KEPT_OF_CHILD = 1 << 20
 """The largest answer of a child, in bytes, that the event loop reads into memory and keeps."""
 SERVICE = "hive"
@@ -215,10 +215,7 @@ class HiveServiceStatistics:
 
 
 class HiveMetastoreService:
-    """See the module. Call its methods on the event loop only.
-
-    ``kept_bytes`` bounds the memory of the kept answers.
-    """
+    """See the module. Call its methods on the event loop only."""
 
     def __init__(
         self,
@@ -227,13 +224,12 @@ class HiveMetastoreService:
         notifications: NotificationLog,
         workers: Workers | None = None,
         children: ChildPool | None = None,
-        kept_bytes: int = DEFAULT_KEPT_BYTES,
     ) -> None:
         self._metastore = metastore
         self._notifications = notifications
         self._workers = workers or Workers()
         self._children = children
-        self._kept_answers = KeptAnswers(max_bytes=kept_bytes)
+        self._kept_answers = KeptAnswers(max_bytes=_KEPT_BYTES)
         self._reads: dict[_Question, _Read] = {}  # in progress
         self._begun_reads = 0
         self._at_once = self._waited = self._changes = self._delegated = 0
