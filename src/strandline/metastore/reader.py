@@ -216,7 +216,6 @@ class Reader:
         return ResolvedTable(schema.name, table, point.catalog.version, location)
 
     async def relation_names(self, point: Point, schema: SchemaDescriptor) -> list[str]:
-        """The names of the tables and views of a schema, in order."""
         names = point.catalog.contents.names(Namespace("relation", schema.id))
         await off_loop_for(len(names))
         return point.catalog.relation_names(schema.name)

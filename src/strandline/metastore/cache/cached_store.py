@@ -375,7 +375,6 @@ class CachedStore(ObjectStore):
         self._replicas.evict(table_id)
 
     def cached_tables(self) -> list[int]:
-        """The ids of the tables that are in memory."""
         return [replica.table_id for replica in self.snapshot()[1]]
 
     def snapshot(self) -> tuple[int, list[HeldReplica]]:

@@ -151,7 +151,6 @@ class LogApplier:
         return last is not None and last[0] == event.event_id and last[1] != event.time
 
     def _start_after(self, event_id: int) -> None:
-        """Drop all of memory, and continue after this event."""
         self._replicas.restart(event_id)
         self._on_move(None)
 
@@ -196,7 +195,6 @@ class LogApplier:
         self._replicas.apply(event.event_id, changes)
 
     def _changes(self, event: Notification) -> list[tuple[int, Change]]:
-        """The changes that an event makes to the replicas, each with its table id."""
         number = event.event_id
         if event.verb in STAGED:
             return self._staged([event])

@@ -141,7 +141,6 @@ class ReplicaSet:
             return load
 
     def loading(self, table_id: int) -> Load | None:
-        """The load in progress of a table, if any."""
         with self._lock:
             return self._loading.get(table_id)
 

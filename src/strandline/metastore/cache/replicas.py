@@ -153,7 +153,6 @@ class VisibleRows:
         return self._by_partition
 
     def without(self, row_ids: Iterable[int]) -> VisibleRows:
-        """These rows without those of these ids."""
         names = (self._names_by_id.get(row_id) for row_id in row_ids)
         return self._changed([self._by_name[name] for name in names if name is not None], {})
 
@@ -296,7 +295,6 @@ class Replica:
         table_id: int,
         zone_partitions: frozenset[int] | None = None,
     ) -> Replica:
-        """The replica of contents that were read from the store."""
         rows: defaultdict[int, list[Row]] = defaultdict(list)
         removed: defaultdict[int, list[int]] = defaultdict(list)
         for row in _rows_in(contents.rows, zone_partitions):
@@ -321,7 +319,6 @@ class Replica:
     def staged(
         self, event_id: int, write_id: int, rows: Iterable[Row], removed: tuple[int, ...]
     ) -> Replica:
-        """The replica after an open transaction staged these rows and removals."""
         if self.committed.valid(write_id):
             raise CorruptData(
                 f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"

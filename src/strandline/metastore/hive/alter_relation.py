@@ -101,7 +101,6 @@ class AlterRelation:
     def wanted(
         self, *, shown: Mapping[str, Any] | None = None, next_location: str | None = None
     ) -> ClientTable:
-        """Return the table or view that the request describes."""
         return read_table(
             self.request,
             default_location=self.location or "file:/",

@@ -226,7 +226,6 @@ async def _keys_to(request: Call, schema: str, table: str) -> list[Struct]:
 
 
 def read_constraints(args: Mapping[str, Any]) -> tuple[ConstraintDefinition, ...]:
-    """Return the constraints in the arguments of a request that creates a table."""
     return tuple(
         definition
         for kind, form in _FORMS.items()

@@ -129,7 +129,6 @@ class DefinitionTexts:
         self._forms: dict[tuple[str, str, tuple[int, bytes]], _TextForm] = {}
 
     def text(self, schema: str, of: Definition) -> DefinitionText:
-        """Return the text of a table or view under the schema name ``schema``."""
         key = schema, of.kind, of.rest
         form = self._forms.get(key)
         if form is None:

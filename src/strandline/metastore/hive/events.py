@@ -131,7 +131,6 @@ class _ShownPlaces:
         self.by_id: dict[int, Place] = {}
 
     def of(self, table_id: int) -> str:
-        """Return the location of a managed table."""
         place = self.by_id.get(table_id)
         if place is None:
             return self._warehouse
@@ -445,7 +444,6 @@ def _body(event: Notification) -> _Body:
 
 
 def _row_ids(bodies: Iterable[_Body]) -> list[int]:
-    """The ids of the rows that the stagings among these events added and removed."""
     row_ids: list[int] = []
     for body in bodies:
         if isinstance(body, WriteEvent):

@@ -167,7 +167,6 @@ class HiveReader(Reader):
         return replace(scope, is_hidden=True), table
 
     def may_read(self, scope: Scope, relation: Relation) -> bool:
-        """Whether the user may see the table or view."""
         return self.access.at(scope.catalog).allows(Privilege.SELECT, relation)
 
     def _only_reads(self, scope: Scope, relation: Relation) -> bool:

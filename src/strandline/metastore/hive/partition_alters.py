@@ -123,7 +123,6 @@ def _with_unsent(new: PartitionRow, sent: Struct, old: PartitionRow) -> Partitio
 def _present(
     call: Call, partitioned: Partitioned, names: Collection[str]
 ) -> dict[str, PartitionRow]:
-    """Return those of the named partitions that exist now."""
     rows = call.metastore.store.rows(
         partitioned.table.id, RowKind.PARTITION, write_ids=None, names=names
     )

@@ -104,7 +104,6 @@ def _context(call: Call) -> Struct | None:
 
 
 async def table_to_add_all_to(call: Call, schema: str, table: str) -> Partitioned:
-    """Return the table to which a request adds all of its partitions."""
     missing = f"Unable to add partitions because database or table {schema}.{table} does not exist"
     need = Privilege.INSERT
     return await plain_table(call, schema, table, need=need, missing=invalid_object(missing))

@@ -324,7 +324,6 @@ class Partitioned:
         return relative_location(self.location, location)
 
     def place(self, row: PartitionRow) -> str:
-        """Return the location of the partition's files."""
         place = resolve_location(self.location, row.location)
         now = self._folders.shown(place)
         return place if now == place else hadoop_location(now)

@@ -120,7 +120,6 @@ class Call(Request):
         return sent or ("" if self.reader.for_all else self.user)
 
     def execute(self, *commands: Command) -> Applied:
-        """Execute DDL as the user of the request."""
         return self.metastore.execute(commands, author=self.user, identity=self.user)
 
 

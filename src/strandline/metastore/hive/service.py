@@ -148,7 +148,6 @@ class KeptAnswers:
             self._evictions += 1
 
     def statistics(self) -> KeptAnswersStatistics:
-        """Return how the answers were used, and how many are kept."""
         return KeptAnswersStatistics(
             self._hits, self._misses, len(self._answers), self._size, self._evictions
         )

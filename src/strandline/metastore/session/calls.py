@@ -85,7 +85,6 @@ class Call:
 
     @property
     def only_reads(self) -> bool:
-        """Whether the call changes nothing."""
         return self.name in _READS
 
     @property

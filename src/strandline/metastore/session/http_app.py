@@ -164,7 +164,6 @@ class HttpApplication:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as an ASGI application."""
         request = Request(scope, receive)
         try:
             serve = self._served_by(request)
@@ -201,8 +200,6 @@ class HttpApplication:
         return serve
 
     def _page(self, page: Page) -> Serve:
-        """The function that serves the route of ``page``."""
-
         async def serve(request: Request) -> Answer:
             try:
                 return await page()
@@ -212,8 +209,6 @@ class HttpApplication:
         return serve
 
     def endpoint(self, call: Call) -> Serve:
-        """The function that serves the route of ``call``."""
-
         async def serve(request: Request) -> Answer:
             began, user = monotonic(), ""
             CLIENT.set(request.client)

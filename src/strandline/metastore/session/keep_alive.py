@@ -85,7 +85,6 @@ class KeepAlive:
         self._beats = self._missed = self._lost = 0
 
     def watch(self, transaction: Transaction) -> None:
-        """Send heartbeats for ``transaction`` from now on."""
         now = time.monotonic()
         with self._changed:
             watched = _Watched(transaction, due=now, heard=now)
@@ -98,7 +97,6 @@ class KeepAlive:
             self._changed.notify_all()
 
     def forget(self, txn_id: int) -> None:
-        """Stop sending heartbeats for the transaction."""
         with self._changed:
             self._watched.pop(txn_id, None)
 

@@ -28,7 +28,6 @@ _PROBLEM = {
 
 @cache
 def openapi_text() -> bytes:
-    """The description, as JSON text."""
     components: Components = {"Problem": _PROBLEM}
     description = {
         "openapi": "3.1.0",

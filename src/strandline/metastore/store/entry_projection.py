@@ -197,7 +197,6 @@ class AppliedUpdates:
         self._remembered: dict[int, Update] = {}
 
     def remember(self, update: Update) -> None:
-        """Keep ``update`` until it is projected."""
         if len(self._remembered) < MAX_REMEMBERED:
             self._remembered[update.version] = update
 

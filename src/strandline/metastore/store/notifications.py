@@ -89,7 +89,6 @@ class WriteEvent:
 
     @property
     def added(self) -> range:
-        """The ids of the added rows."""
         return range(self.first_row_id, self.first_row_id + self.rows)
 
 
@@ -142,7 +141,6 @@ class Notification(NamedTuple):
 
     @property
     def has_body(self) -> bool:
-        """Whether the event has a body beside its columns."""
         return not is_empty(self.body)
 
     def compare(self) -> None:

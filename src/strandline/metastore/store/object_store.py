@@ -245,7 +245,6 @@ class SqlObjectStore(ObjectStore):
             return queries.rows_by_id(connection, row_ids)
 
     def staged_rows(self, table_id: int, write_id: int, event: WriteEvent) -> list[Row]:
-        """The rows that the staging of ``event`` added."""
         if not event.added:
             return []
         query = queries.staged_query(table_id, write_id, event.added)

@@ -185,7 +185,6 @@ def of_table(connection: Connection, table_id: int) -> PartitionMoves:
 
 
 def of_all_tables(connection: Connection) -> dict[int, set[PartitionMove]]:
-    """The moves of each table that has any."""
     moves: dict[int, set[PartitionMove]] = {}
     for table_id, *move in run(connection, f"SELECT table_id, {_MOVE} FROM partition_move"):
         moves.setdefault(table_id, set()).add(PartitionMove(*move))

@@ -343,7 +343,6 @@ def _sealed(row_id: int, table_id: int, write_id: int, row: NewRow) -> bytes:
 def add_removals(
     connection: Connection, table_id: int, write_id: int, row_ids: Iterable[int]
 ) -> None:
-    """Record that ``write_id`` removed these rows."""
     change_each(
         connection,
         "INSERT INTO store_removal (row_id, write_id, table_id) VALUES (?, ?, ?)",

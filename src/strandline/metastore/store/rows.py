@@ -249,7 +249,6 @@ class Row(_StoredRow):
         return self._content
 
     def is_decoded(self) -> bool:
-        """Whether `content` was decoded already."""
         return self._content is not None
 
     def compare(self) -> None:

@@ -385,7 +385,6 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 def _note(unsynced: Unsynced | None, folders: Iterable[str]) -> None:
-    """Add the folders to ``unsynced``, or sync them now without it."""
     now = Unsynced() if unsynced is None else unsynced
     now.add(folders)
     if unsynced is None:

@@ -461,7 +461,6 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def _log(self, method: str, error: BaseException | None = None) -> None:
-        """Log the end of a call of a known method."""
         self._server.calls.ended(
             "thrift",
             method,
