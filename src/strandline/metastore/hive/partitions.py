@@ -180,7 +180,7 @@ def _encoder(common: Partitioned) -> Callable[[PartitionRow, str], bytes]:
         before, after = around_location(row.storage, row.columns)
         text = place.encode()
         sd = b"".join((before, len(text).to_bytes(4, "big"), text, after))
-        return HIVE_CODEC.encode_struct("Partition", common.struct(row, place=place, sd=sd))
+        return HIVE_CODEC.encode_struct("Partition", common.struct(row, sd=sd))
 
     return encode
 
