@@ -35,25 +35,22 @@ def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:
 
 def with_accurate_counts(parameters: Properties) -> Properties:
     """Return the parameters after the rows and files were counted."""
-    new_parameters = dict(parameters)
-    _, columns = _read(new_parameters)
-    return properties(new_parameters | {ACCURATE: _text(columns, basic=True)})
+    _, columns = _read(dict(parameters))
+    return _with(parameters, columns, basic=True)
 
 
 def with_accurate(parameters: Properties, columns: Iterable[str]) -> Properties:
     """Return the parameters after statistics of these columns were stored."""
-    new_parameters = dict(parameters)
-    basic, accurate = _read(new_parameters)
-    return properties(new_parameters | {ACCURATE: _text(accurate | set(columns), basic=basic)})
+    basic, accurate = _read(dict(parameters))
+    return _with(parameters, accurate | set(columns), basic=basic)
 
 
 def without_accurate(parameters: Properties, columns: Collection[str]) -> Properties:
     """Return the parameters after the statistics of these columns became invalid."""
-    new_parameters = dict(parameters)
-    basic, accurate = _read(new_parameters)
+    basic, accurate = _read(dict(parameters))
     if accurate.isdisjoint(columns):
         return parameters
-    return properties(new_parameters | {ACCURATE: _text(accurate - set(columns), basic=basic)})
+    return _with(parameters, accurate - set(columns), basic=basic)
 
 
 def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:
@@ -75,7 +72,9 @@ def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:
     )
 
 
-def _text(columns: Iterable[str], *, basic: bool) -> str:
+def _with(parameters: Properties, columns: Iterable[str], *, basic: bool) -> Properties:
     value: dict[str, object] = {"BASIC_STATS": "true"} if basic else {}
     named = dict.fromkeys(sorted(columns), "true")
-    return json.dumps(value | ({"COLUMN_STATS": named} if named else {}), separators=(",", ":"))
+    if named:
+        value["COLUMN_STATS"] = named
+    return properties({**dict(parameters), ACCURATE: json.dumps(value, separators=(",", ":"))})
