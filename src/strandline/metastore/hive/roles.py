@@ -140,20 +140,20 @@ async def drop_role(call: Call) -> bool:
 
 @changes("grant_role")
 async def grant_role(call: Call) -> bool:
-    call.execute(_membership(call, _GRANT, call.args, "role_name", "principal_name"))
+    call.execute(_membership(call, _GRANT, "role_name", "principal_name"))
     return True
 
 
 @changes("revoke_role")
 async def revoke_role(call: Call) -> bool:
-    call.execute(_membership(call, _REVOKE, call.args, "role_name", "principal_name"))
+    call.execute(_membership(call, _REVOKE, "role_name", "principal_name"))
     return True
 
 
 @changes("grant_revoke_role")
 async def grant_revoke_role(call: Call) -> Struct:
     kind = _request_type(call)
-    call.execute(_membership(call, kind, call.args, "roleName", "principalName"))
+    call.execute(_membership(call, kind, "roleName", "principalName"))
     return {"success": True}
 
 
@@ -164,9 +164,9 @@ def _request_type(request: Call) -> int:
     return int(kind)
 
 
-def _membership(call: Call, kind: int, args: Struct, role: str, member: str) -> Command:
-    name, option = call.text(role), args.get("grantOption", args.get("grant_option"))
-    _refuse_option(option, "a membership")
+def _membership(call: Call, kind: int, role: str, member: str) -> Command:
+    name, args = call.text(role), call.args
+    _refuse_option(args.get("grantOption", args.get("grant_option")), "a membership")
     if normalize(name) in (PUBLIC_NAME, ADMIN) and call.reader.catalog.role(name) is None:
         raise UnsupportedOperation(
             f"the members of {name} cannot be changed: every user is in public, and the superusers "
