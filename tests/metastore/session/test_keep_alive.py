@@ -356,12 +356,13 @@ def test_a_refused_stage_leaves_the_transaction_usable(
     assert paths_of(session, table.name) == ["b"]
 
 
+def refuse(_: threading.Thread) -> NoReturn:
+    raise RuntimeError("can't start new thread")
+
+
 def test_heartbeats_are_sent_although_the_first_attempt_to_start_their_thread_failed(
     quick_session: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: threading.Thread) -> NoReturn:
-        raise RuntimeError("can't start new thread")
-
     with KeepAlive(quick_session) as keeper:
         transaction = quick_session.begin()
         with monkeypatch.context() as patch:
@@ -370,3 +371,13 @@ def test_heartbeats_are_sent_although_the_first_attempt_to_start_their_thread_fa
                 keeper.watch(transaction)
         keeper.watch(transaction)
         quick_session.wait_for_beats(1)
+
+
+def test_a_transaction_is_aborted_if_the_thread_of_its_heartbeats_cannot_be_started(
+    session: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="start"), transaction_scope(session):
+        pass
+    monkeypatch.undo()
+    assert session.transaction(session.begin().txn_id - 1).state is TransactionState.ABORTED

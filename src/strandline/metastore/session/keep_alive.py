@@ -272,9 +272,9 @@ def transaction_scope(
             yield transaction
         return
     begun = session.begin(read_only=read_only)
-    keep_alive.watch(begun)
     transaction = OpenTransaction(session, keep_alive, begun)
     try:
+        keep_alive.watch(begun)
         yield transaction
         if transaction.state is TransactionState.OPEN:
             transaction.commit()
