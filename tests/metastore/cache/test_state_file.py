@@ -178,6 +178,27 @@ def test_a_state_that_has_not_changed_is_not_written_again(dml: Dml, path: Path)
     assert file.write()
 
 
+def test_a_table_that_is_loaded_just_after_the_state_was_read_is_in_the_next_file(
+    dml: Dml, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dml.append("a")
+    dml.append("c", table_id=CANCELLATIONS)
+    cache = dml.cached()
+    files(cache)
+    file, snapshot = state(dml, path, cache), cache.snapshot
+
+    def then_load() -> tuple[int, list[HeldReplica]]:
+        state_now = snapshot()
+        files(cache, CANCELLATIONS)
+        return state_now
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "snapshot", then_load)
+        assert file.write()
+    assert file.write()
+    assert started(dml, path)[0].statistics().replicas == 2
+
+
 # -- files that are ignored
 
 FOREIGN: dict[str, dict[str, object]] = {

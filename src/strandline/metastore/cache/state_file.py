@@ -139,8 +139,9 @@ class StateFile:
 
         A part of the file takes some milliseconds; ``between`` is called after each.
         """
+        loads = self._cache.statistics().loads  # before, so that a load meanwhile counts as new
         event_id, replicas = self._cache.snapshot()
-        now = event_id, self._cache.statistics().loads
+        now = event_id, loads
         if now == self._written or not replicas:
             return False
         try:
