@@ -216,6 +216,8 @@ def test_a_bound_that_is_not_a_value_of_its_column_is_refused(
         ("bigint", ("4", "4", 0), [{"without": ("4",)}], False),
         ("bigint", ("4", "6", 0), [{"without": ("4", "6")}], True),
         ("double", ("4.0", "4.0", 0), [{"without": ("4",)}], True),  # NaN is in no bounds
+        ("timestamp", MIDNIGHT, [{"without": MIDNIGHT[:1]}], False),
+        ("timestamp", MIDNIGHT, [{"without": ("2013-01-01T00:00:00.0000001Z",)}], True),
         ("bigint", ("4", "6", 3), [{"null": True}], True),
         ("bigint", ("4", "6", 3), [{"null": True}, {"values": ("3",)}], False),
     ],

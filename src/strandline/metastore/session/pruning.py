@@ -18,6 +18,7 @@ a file is left out for its upper bound only if the reader itself names an upper 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
@@ -50,6 +51,7 @@ Value = Any  # a value that can be compared with the others of its column
 Parse = Callable[[str], Value]
 
 _FLOATING = (FLOAT, DOUBLE)
+_FINER_THAN_MICROSECONDS = re.compile(r"[.,]\d{7}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,18 @@ def _wanted(bounds: ColumnBounds, parse: Parse, *, has_nan: bool) -> WantedRange
                 "statistics: digits for a number, ISO 8601 for a date or time"
             ) from None
 
+    def is_value(text: str, value: Value) -> bool:
+        # `datetime` drops further digits, so the text would exclude another value.
+        return not (isinstance(value, datetime) and _FINER_THAN_MICROSECONDS.search(text))
+
+    unwanted = [(text, parsed(text)) for text in bounds.without]
     return WantedRange(
         parse,
         has_nan,
         lower=None if bounds.lower is None else parsed(bounds.lower),
         upper=None if bounds.upper is None else parsed(bounds.upper),
         values=None if bounds.values is None else tuple(sorted(set(map(parsed, bounds.values)))),
-        without=frozenset(map(parsed, bounds.without)),
+        without=frozenset(value for text, value in unwanted if is_value(text, value)),
         nulls=bounds.null,
         others=not bounds.null,
     )
