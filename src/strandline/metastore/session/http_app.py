@@ -11,11 +11,8 @@ may take is bounded (`bodies`).
 
 A request must declare the content type of its call, JSON or Arrow. Browsers send such a request to
 a foreign address only after a preflight request, which is not answered here. So no web page can
-reach a node on its reader's loopback. `callers` refuses a page that has its own name point to this
-node.
-
-A client identifies itself with HTTP Basic credentials, or with a header without a secret. Unless
-the node has a function that verifies a secret, the identity is not verified, as on the Hive port.
+reach a node on its reader's loopback. `callers` says which user a request comes from, and refuses a
+page that has its own name point to this node.
 """
 
 from __future__ import annotations
