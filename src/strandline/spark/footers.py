@@ -11,9 +11,10 @@ writing the file. Bounds are stored as text in one canonical form for each type:
 | timestamp | the same in UTC, with ``Z`` |
 | string | the text, at most `MAX_BOUND` characters; an upper bound that was cut is rounded up |
 
-Binary columns have no bounds, and neither have columns without bounds in the footer. A column in
-which Spark wrote NaN has no upper bound. Values inside arrays and maps have no statistics: one row
-may contain many of them.
+The upper bound of a float or double has hexadecimal digits, because releases up to 0.8.0 wrote
+decimal ones that may be too low. Binary columns have no bounds, and neither have columns without
+bounds in the footer. A column in which Spark wrote NaN has no upper bound. Values inside arrays and
+maps have no statistics: one row may contain many of them.
 """
 
 from __future__ import annotations
@@ -82,6 +83,13 @@ def canonical_text(value: Any) -> str | None:
     return None
 
 
+def _upper_text(value: Any) -> str | None:
+    """The text of an upper bound that is not cut; None if it is NaN or its type has none."""
+    if isinstance(value, float):
+        return None if value != value else value.hex()
+    return canonical_text(value)
+
+
 def lower_bound(text: str) -> str:
     """A short text that is at or below ``text``."""
     return text[:MAX_BOUND]
@@ -128,7 +136,7 @@ def _merged(metadata: pq.FileMetaData, position: int, column_id: int) -> ColumnS
         elif statistics is None or statistics.null_count != chunk.num_values:
             bounds.known = False
     lower = canonical_text(bounds.lower) if bounds.known else None
-    upper = canonical_text(bounds.upper) if bounds.known else None
+    upper = _upper_text(bounds.upper) if bounds.known else None
     if isinstance(bounds.lower, str):
         lower = None if lower is None else lower_bound(lower)
         upper = None if upper is None else upper_bound(upper)

@@ -13,7 +13,9 @@ and partition values of such a file are those of other days, which are before `_
 condition on a value before that is widened to all values before it.
 
 A floating-point column may contain NaN, which is above all bounds and which no statistics show. So
-a file is left out for its upper bound only if the reader itself names an upper bound.
+a file is left out for its upper bound only if the reader itself names an upper bound. Releases up
+to 0.8.0 wrote upper bounds that were too low if a later part of the file contained NaN. They wrote
+decimal digits, which prove nothing now; later ones write hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ Value = Any  # a value that can be compared with the others of its column
 Parse = Callable[[str], Value]
 
 _FLOATING = (FLOAT, DOUBLE)
+_UNREADABLE = (ValueError, ArithmeticError, TypeError)
+"""What a bound in statistics raises that is no value: any client may have written it."""
 _FINER_THAN_MICROSECONDS = re.compile(r"[.,]\d{7}")
 
 
@@ -85,8 +89,8 @@ class WantedRange:
         if statistics.lower is None or statistics.upper is None:
             return self.values is None or bool(self.values)
         try:
-            lower, upper = self.parse(statistics.lower), self.parse(statistics.upper)
-        except (ValueError, InvalidOperation, TypeError):
+            lower, upper = self.parse(statistics.lower), self._parsed_upper(statistics.upper)
+        except _UNREADABLE:
             return True
         if self.values is not None:
             first = bisect_left(self.values, lower)
@@ -101,10 +105,17 @@ class WantedRange:
                 return False
             above = self.lower is not None and statistics.upper is not None
             if above and (self.upper is not None or not self.has_nan):
-                return bool(self.parse(statistics.upper or "") >= self.lower)
-        except (ValueError, InvalidOperation, TypeError):
+                return bool(self._parsed_upper(statistics.upper or "") >= self.lower)
+        except _UNREADABLE:
             return True  # statistics that cannot be parsed prove nothing
         return True
+
+    def _parsed_upper(self, text: str) -> Value:
+        if not self.has_nan:
+            return self.parse(text)
+        if "0x" not in text:
+            raise ValueError(text)
+        return float.fromhex(text)
 
 
 def may_match(file: DataFile, ranges: Mapping[int, WantedRange]) -> bool:

@@ -93,7 +93,8 @@ class ColumnStatistics:
 
     The bounds are text in the canonical form of the column's type (decimal digits for numbers, ISO
     8601 for dates and times in UTC, the text itself for strings), or None if they are not known. A
-    text bound may be truncated; an upper one is then rounded up.
+    text bound may be truncated; an upper one is then rounded up. The upper bound of a floating
+    column has hexadecimal digits (``0x1.8p+1``) and covers NaN; others of it are ignored.
     """
 
     column_id: int
