@@ -505,6 +505,13 @@ def test_what_a_role_got_from_one_whose_name_it_took_goes_back(manager: CatalogM
     assert visible(undo(manager, version).catalog) == visible(before)
 
 
+def test_a_dropped_role_that_owned_itself_owns_itself_again(manager: CatalogManager) -> None:
+    run(manager, CreateRole(name="a", owner="a"), CreateCluster(name="c", owner="a"))
+    before = manager.present()
+    version = run(manager, DropRole(name="a", reassign_to="ann"))
+    assert visible(undo(manager, version).catalog) == visible(before)
+
+
 @pytest.mark.parametrize(
     "give",
     [

@@ -400,7 +400,9 @@ class _Step:
         if change.old is None or self._present_value(change) is not None:
             return False
         if change.new is not None:
-            return True
+            drops = (other for other in self.entry.changes if other.new is None)
+            drop = next((other for other in drops if target_of(other) == target_of(change)), None)
+            return drop is None or self._waits(drop)  # its undo comes first
         if change is self.undo.first_drops[target_of(change)]:
             return False
         value = self._restored_value(change)
