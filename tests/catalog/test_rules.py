@@ -26,11 +26,13 @@ from strandline.model.descriptors import (
     SystemConfiguration,
     TableDescriptor,
 )
+from strandline.model.partitioning import PartitionField, Transform, TransformKind
 from strandline.model.privileges import Membership, RoleDescriptor
 from strandline.model.types import BIGINT
 
 # Below, Any is a descriptor of some kind.
 Break = Callable[["World"], Any]
+IDENTITY = Transform(TransformKind.IDENTITY)
 
 
 class World:
@@ -119,6 +121,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a key without its column": (
         lambda world: replace(world.table, primary_key=(9,)),
         "refers to column 9, which the table does not have",
+    ),
+    "a partition field without its column": (
+        lambda world: replace(world.table, partitioning=(PartitionField(1000, 9, IDENTITY, "x"),)),
+        "partitioning of t refers to column 9, which the table does not have",
     ),
     "a zone without partitions": (
         lambda world: replace(world.named("zone", "default"), partitions=0),

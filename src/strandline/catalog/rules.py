@@ -181,8 +181,14 @@ def _check_columns(table: TableDescriptor) -> None:
     for version in table.schema_versions:
         _check_distinct_columns(table, version)
     ids = {column.id for column in table.columns}
-    for field in ("partition_columns", "primary_key", "colocation"):
-        unknown = set(getattr(table, field)) - ids
+    sources = tuple(field.source_id for field in table.partitioning)
+    for field, used_ids in (
+        ("partition_columns", table.partition_columns),
+        ("primary_key", table.primary_key),
+        ("colocation", table.colocation),
+        ("partitioning", sources),
+    ):
+        unknown = set(used_ids) - ids
         if unknown:
             raise InvalidInput(
                 f"{field} of {table.name} refers to column {min(unknown)}, which the table does "
