@@ -241,7 +241,16 @@ SCENARIOS = [
         expect=Refused(UnsupportedOperation, "cannot have the default 1 + 1"),
     ),
     Scenario(
-        "such a default stays when the type changes",
+        "neither has it one with a value that Spark seems to have folded",
+        cases=[52],
+        setup=[SCHEMA],
+        run=create_table(
+            "s.t", columns=(column("c int default 1 + 1", metadata='{"EXISTS_DEFAULT":"2"}'),)
+        ),
+        expect=Refused(UnsupportedOperation, "cannot have the default 1 + 1"),
+    ),
+    Scenario(
+        "such a default of a plain table stays when the type changes",
         cases=[52],
         setup=[
             SCHEMA,

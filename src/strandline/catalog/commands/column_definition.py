@@ -119,11 +119,11 @@ def _checked_column(
         check_scan_name(column.name)
     if column.default is None:
         return column
-    return _with_checked_default(column, left_to_client=left_to_client)
+    return _with_checked_default(column, transactional=transactional, left_to_client=left_to_client)
 
 
 def _with_checked_default(
-    column: ColumnDefinition, *, left_to_client: Refusals
+    column: ColumnDefinition, *, transactional: bool, left_to_client: Refusals
 ) -> ColumnDefinition:
     """Return ``column`` with its default in stored form. Raises what `checked_default` raises.
 
@@ -135,7 +135,8 @@ def _with_checked_default(
             column.type,
             column=column.name,
             nullable=column.nullable,
-            metadata=column.metadata,
+            # Spark checks and folds the defaults of plain tables only.
+            metadata="" if transactional else column.metadata,
         )
     except left_to_client:
         if is_null(column.default):
@@ -230,7 +231,9 @@ def redefine_columns(
                 check_field_names(data_type, column=definition.name)
             before = existing.default, existing.type, existing.nullable
             if (definition.default, data_type, definition.nullable) != before:
-                definition = _with_checked_default(definition, left_to_client=left_to_client)
+                definition = _with_checked_default(
+                    definition, transactional=table.transactional, left_to_client=left_to_client
+                )
             column = definition.with_id(existing.id, data_type)
         columns.append(column)
     return tuple(columns), next_id
