@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -42,6 +43,7 @@ from strandline.sql import open_database, postgres_database, run, run_at_commit
 from strandline.sql import postgres_connection as driver
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from strandline.sql.postgres_listener import PostgresListener
+from strandline.sql.statements import run_with_waiting
 from tests.metastorage.conftest import impatient, put
 from tests.servers import postgresql
 from tests.servers.loopback import Cut, Proxy
@@ -427,6 +429,22 @@ def test_a_database_whose_order_of_texts_has_changed_is_refused_until_it_is_rein
         _, _, remedy = refused.value.message.rpartition(", then ")
         administrator.execute(remedy.encode())
     open_url(url).close()
+
+
+def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit(*arguments: Any, **named: Any) -> None:
+        run_with_waiting(*arguments, **named)
+        raise KeyboardInterrupt
+
+    undone: list[bool] = []
+    with pytest.raises(KeyboardInterrupt), database.write() as connection:
+        run(connection, "CREATE TABLE made ()")
+        database.if_undone(lambda: undone.append(True))
+        monkeypatch.setattr(postgres_database, "run_with_waiting", commit)
+    assert database.rows("SELECT * FROM made") == []
+    assert not undone
 
 
 def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
@@ -123,6 +123,24 @@ def test_an_interrupted_commit_or_rollback_leaves_no_transaction_open(
         put(other, 2, 2)
         put(sqlite, 3, 3)
         assert ids(sqlite) == [2, 3]
+
+
+def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
+    sqlite: SqliteDatabase,
+) -> None:
+    """While SQLite syncs the disk, Python notes Ctrl-C, and raises it afterwards."""
+
+    def commit(connection: Connection) -> None:
+        sqlite_file.driver_of(connection).commit()
+        raise KeyboardInterrupt
+
+    undone: list[bool] = []
+    event.listen(sqlite._writer_engine, "commit", commit)
+    with pytest.raises(KeyboardInterrupt), sqlite.write() as connection:
+        connection.execute(COUNTER.insert().values(id=1))
+        sqlite.if_undone(lambda: undone.append(True))
+    assert ids(sqlite) == [1]
+    assert not undone
 
 
 def test_a_write_to_a_full_disk_is_unavailable_and_undone(sqlite: SqliteDatabase) -> None:

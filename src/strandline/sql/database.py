@@ -188,7 +188,8 @@ class Database(ABC):
         """Call ``undo`` if the write of this thread fails, before any other thread can write.
 
         For what the write has changed outside of the database, which a rollback does not change
-        back. An unknown outcome is no failure. Other processes wait too, unless the commit fails.
+        back. An unknown outcome is no failure, nor is a commit that Ctrl-C interrupts. Other
+        processes wait too, unless the commit fails.
         """
         self._undos.append(undo)
 

@@ -495,6 +495,9 @@ class PostgresDatabase(Database):
             raise UnknownOutcome.of_commit(
                 f"{self.name} did not answer a commit ({str(error).strip()})"
             ) from error
+        except KeyboardInterrupt:
+            self._undos.clear()  # the server may have committed
+            raise
         finally:
             if notifies:
                 self._listener.count_commit()

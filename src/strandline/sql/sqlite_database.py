@@ -419,6 +419,9 @@ class SqliteDatabase(Database):
             raise UnknownOutcome.of_commit(
                 f"the disk failed while {self.path} was committing ({error.orig})"
             ) from error
+        except KeyboardInterrupt:
+            self._undos.clear()  # raised when SQLite has returned, so this may be committed
+            raise
 
     def _settle(self) -> None:
         """Overwrite a failed commit in the log, so that it stays undone. Raises `Unavailable`."""
