@@ -13,7 +13,7 @@ from sqlalchemy import MetaData
 from sqlalchemy.exc import IntegrityError
 
 from strandline.clock import HybridClock
-from strandline.errors import DeadlineExceeded, Stopping, StrandlineError
+from strandline.errors import DeadlineExceeded, Stopping, StrandlineError, UnsupportedOperation
 from strandline.sql import Database, change, change_each, open_database, run, stored_time, take_time
 from strandline.sql.schema_versions import Part
 from tests.sql.processes import Process
@@ -56,6 +56,14 @@ def test_a_read_refuses_to_write(database: Database) -> None:
     with pytest.raises(StrandlineError), database.read() as connection:
         connection.execute(COUNTER.insert().values(id=1, value=1))
     assert ids(database) == []
+
+
+def test_a_database_opened_for_reading_refuses_every_write(url: str) -> None:
+    open_database(url).close()
+    with closing(open_database(url, read_only=True)) as database:
+        for write in (database.write, database.write_unsynced, database.look):
+            with pytest.raises(UnsupportedOperation, match="was opened for reading"), write():
+                pass
 
 
 def test_concurrent_increments_lose_nothing(database: Database) -> None:

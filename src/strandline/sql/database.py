@@ -405,9 +405,7 @@ class Database(ABC):
 
     @contextmanager
     def _turn(self, began: float, deadline: float) -> Iterator[None]:
-        if self.read_only:
-            raise UnsupportedOperation(f"{self.name} was opened for reading; nothing was written")
-        self._refuse_within_a_write()
+        self._refuse_to_write()
         if not self._process_lock.acquire(timeout=deadline - began):
             self._refuse_to_wait()
             raise self._late(
@@ -418,7 +416,10 @@ class Database(ABC):
         finally:
             self._process_lock.release()
 
-    def _refuse_within_a_write(self) -> None:
+    def _refuse_to_write(self) -> None:
+        """Raise for a database that is read only, and within a write of this thread."""
+        if self.read_only:
+            raise UnsupportedOperation(f"{self.name} was opened for reading; nothing was written")
         if self._process_lock.held_by_this_thread():
             raise StrandlineError(
                 f"this thread already has a write transaction open on {self.name}; finish it first"

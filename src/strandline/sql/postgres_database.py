@@ -309,7 +309,7 @@ class PostgresDatabase(Database):
         began = time.monotonic()
         synced = not self.may_lose_provisional
         with self._in_use("writes" if synced else "unsynced_writes"):
-            self._refuse_within_a_write()
+            self._refuse_to_write()
             end = began + self._patience
             locked = self._locked(began, end, synced=synced, first=first, lock=_LOOK_LOCK)
             with _returned(locked) as connection:
