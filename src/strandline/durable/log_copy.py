@@ -193,7 +193,7 @@ class LogCopy:
             if kind == AUDIT_EVENT
         }
         known_times = {version: objects[0][1].time for version, objects in appended.items()}
-        times = self._made_up_times(start, snapshot, known_times, sorted(changes))
+        times = self._made_up_times(start, snapshot, known_times, changes)
         if min(changes, default=copied.time) < copied.time:
             raise self.differ(f"the objects of version {start - 1}", after.dump(), before.dump())
         for version, time in enumerate(times, start):
@@ -214,14 +214,14 @@ class LogCopy:
         start: int,
         snapshot: CatalogSnapshot,
         appended: Mapping[int, Timestamp],
-        needed: Sequence[Timestamp],
+        needed: Iterable[Timestamp],
     ) -> list[Timestamp]:
         """A time for each version from ``start`` to that of ``snapshot``, including all ``needed``.
 
         They never decrease. A version with ``appended`` objects has the time of those.
         """
         known_times = {**appended, snapshot.version: snapshot.time}
-        missing = [time for time in reversed(needed) if time not in known_times.values()]
+        missing = sorted({*needed}.difference(known_times.values()), reverse=True)
         times: list[Timestamp] = []
         for version in sorted(known_times):
             while len(times) < version - start:
