@@ -201,7 +201,7 @@ class Shard:
             if committed is not None:
                 break
             lost_to, is_latest = self.refresh(), True
-            if (lost_to.seqno, lost_to.time) == (state.seqno, state.time):
+            if lost_to.time == state.time:
                 raise CorruptData(
                     f"the changes of shard {self.name} from {diff.seqno} on are missing; {REMEDY}"
                 )
@@ -292,7 +292,7 @@ class Shard:
             try:
                 return read(state)
             except _Gone as error:
-                if self.refresh().seqno == state.seqno:
+                if self.refresh().time == state.time:
                     raise CorruptData(str(error)) from error
 
     def reading_of(self, state: ShardState, read: Callable[[], T]) -> T | None:
@@ -300,7 +300,7 @@ class Shard:
         try:
             return read()
         except _Gone as error:
-            if self.refresh().seqno == state.seqno:
+            if self.refresh().time == state.time:
                 raise CorruptData(str(error)) from error
             return None
 
