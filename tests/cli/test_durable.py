@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,14 @@ def test_an_unusable_place_for_blobs_is_refused_before_the_move(
     said = run(*move, f"{tmp_path}/lake#{log}", "--catalog-blobs", place, fails=True)
     assert refusal in said
     assert "now in the log persist" in run(*move, f"{tmp_path}/lake#persist")
+
+
+def test_a_folder_of_blobs_that_a_move_makes_has_the_mode_of_the_setting(tmp_path: Path) -> None:
+    lake, blobs = tmp_path / "lake", tmp_path / "blobs"
+    Node.open(lake).close()
+    move = ("durable", "migrate", "--from", lake, "--to", f"{lake}#persist")
+    assert "now in the log persist" in run(*move, "--catalog-blobs", blobs)
+    assert stat.S_IMODE(blobs.stat().st_mode) == 0o700
 
 
 def test_the_catalog_of_a_copied_folder_can_move_after_it_is_relocated(

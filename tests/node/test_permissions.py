@@ -25,15 +25,16 @@ def umask() -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.mark.parametrize(
+Access = Literal["owner", "group", "umask"]
+each_access = pytest.mark.parametrize(
     ("access", "file_mode", "folder_mode"),
     [("owner", 0o600, 0o700), ("group", 0o640, 0o750), ("umask", 0o644, 0o755)],
 )
+
+
+@each_access
 def test_the_file_access_setting_determines_the_modes_of_files_and_folders(
-    tmp_path: Path,
-    access: Literal["owner", "group", "umask"],
-    file_mode: int,
-    folder_mode: int,
+    tmp_path: Path, access: Access, file_mode: int, folder_mode: int
 ) -> None:
     lake = tmp_path / "deep" / "lake"
     with Node.open(lake, settings=Settings(file_access=access)) as node:
@@ -44,6 +45,20 @@ def test_the_file_access_setting_determines_the_modes_of_files_and_folders(
         assert set(files.values()) == {file_mode}
         for folder in (lake.parent, lake, lake / "warehouse", lake / "warehouse" / "shop.db"):
             assert stat.S_IMODE(folder.stat().st_mode) == folder_mode
+
+
+@each_access
+def test_the_file_access_setting_determines_the_modes_of_blobs_outside_of_the_store(
+    tmp_path: Path, access: Access, file_mode: int, folder_mode: int
+) -> None:
+    blobs = tmp_path / "blobs"
+    place = Settings(file_access=access, catalog_log="persist", catalog_blobs=str(blobs))
+    with Node.open(tmp_path / "lake", settings=place) as node:
+        large = [CreateSchema(name=f"s{n}", comment=80 * "long") for n in range(200)]
+        node.session(user="ann").execute(large)
+    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in blobs.iterdir()}
+    assert modes == {True: folder_mode, False: file_mode}
+    assert stat.S_IMODE(blobs.stat().st_mode) == folder_mode
 
 
 def test_the_permissions_of_existing_files_and_folders_are_kept(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
             "this command moves only the catalog; name another log of the same store, like "
             f"{address.name}#stash. To move a folder, move it and run `strandline relocate`"
         )
-    blobs = catalog_blobs or load(to_store).settings.catalog_blobs
+    settings = load(to_store).settings
     with database_at(address, read_only=False) as database:
         refuse_older_parts(database, todo="start a node of this release on the store first")
         if address.folder is not None and isinstance(database, SqliteDatabase):
@@ -77,7 +77,14 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
         warehouse = recorded.path if recorded else ""
         moved = move_catalog(
             LogPlace(database, address, clock),
-            LogPlace(database, new_address, clock, blobs=blobs, warehouse=warehouse),
+            LogPlace(
+                database,
+                new_address,
+                clock,
+                blobs=catalog_blobs or settings.catalog_blobs,
+                warehouse=warehouse,
+                folder_mode=settings.folder_mode,
+            ),
             leaving=leaving,
             to=log,
         )

@@ -113,8 +113,9 @@ class LogPlace:
 
     If the database was opened for reading, etcd is opened for reading too. ``blobs`` is where the
     user wants the blobs of the catalog, or empty if the user did not say. The blobs of a new
-    catalog then go below ``warehouse`` or the folder of the store. ``environment`` is the
-    environment id of a catalog that moves here from another log.
+    catalog then go below ``warehouse`` or the folder of the store. ``folder_mode`` is the mode of a
+    new folder of blobs. ``environment`` is the environment id of a catalog that moves here from
+    another log.
     """
 
     database: Database
@@ -122,6 +123,7 @@ class LogPlace:
     clock: HybridClock
     blobs: str = ""
     warehouse: str = ""
+    folder_mode: int = 0o777
     environment: str = ""
 
     @property
@@ -181,6 +183,7 @@ def _open_persist(place: LogPlace, stack: ExitStack) -> OpenedLog:
         folder=place.address.folder,
         blobs=place.blobs,
         default_blobs=place.warehouse and f"{place.warehouse.rstrip('/')}/{BLOBS_FOLDER}",
+        folder_mode=place.folder_mode,
         environment=place.environment,
     )
     return OpenedLog(log, within, store)

@@ -227,7 +227,12 @@ def _log_of(
     with database.read() as connection:
         clock.update(highest_time(connection))
     place = LogPlace(
-        database, address, clock, blobs=settings.catalog_blobs, warehouse=settings.warehouse
+        database,
+        address,
+        clock,
+        blobs=settings.catalog_blobs,
+        warehouse=settings.warehouse,
+        folder_mode=settings.folder_mode,
     )
     return open_catalog_log(place, stack, wanted=settings.catalog_log)
 

@@ -301,14 +301,16 @@ def open_persist_log(
     folder: Path | None,
     blobs: str,
     default_blobs: str,
+    folder_mode: int,
     environment: str,
 ) -> PersistLog:
     """The log of the catalog in ``store``; ``folder`` is the folder of the store, or None.
 
     ``blobs`` is where the blobs are, or empty if not configured. Then a new catalog puts them into
-    ``default_blobs``, or below ``folder``. ``environment`` is the id of a catalog that is moved
-    here from another log; a new catalog gets a new id. Raises `InvalidInput` if the place is
-    invalid or is not the catalog's place, and `Unavailable` if no blob can be written to ``blobs``.
+    ``default_blobs``, or below ``folder``. ``folder_mode`` is the mode of a new folder that is not
+    below ``folder``. ``environment`` is the id of a catalog that is moved here from another log; a
+    new catalog gets a new id. Raises `InvalidInput` if the place is invalid or is not the catalog's
+    place, and `Unavailable` if no blob can be written to ``blobs``.
     """
     if store.get(ENVIRONMENT) is None:
         place = blobs or default_blobs
@@ -318,7 +320,7 @@ def open_persist_log(
                 "every node reaches, or s3://bucket/prefix"
             )
         # An invalid or unwritable place is refused before it is recorded.
-        chosen = _open_blobs(place, folder)
+        chosen = _open_blobs(place, folder, folder_mode)
         if blobs:
             _refuse_unwritable(chosen)
         name = environment or new_environment_id()
@@ -338,7 +340,7 @@ def open_persist_log(
     name = recorded.value.decode()
     return PersistLog(
         Consensus(store),
-        _open_blobs(place, folder),
+        _open_blobs(place, folder, folder_mode),
         shard_name(name),
         environment=name,
         version_key=VERSION,
@@ -352,7 +354,7 @@ def _refuse_unwritable(blobs: Blob) -> None:
     blobs.delete(key)
 
 
-def _open_blobs(place: str, folder: Path | None) -> Blob:
+def _open_blobs(place: str, folder: Path | None, folder_mode: int) -> Blob:
     if place.startswith("s3:"):
         return open_bucket(place)
     if place:
@@ -360,7 +362,7 @@ def _open_blobs(place: str, folder: Path | None) -> Blob:
             raise InvalidInput(
                 f"catalog_blobs is {place!r}; it must be an absolute path or s3://bucket/prefix"
             )
-        return FileBlob(Path(place))
+        return FileBlob(Path(place), mode=folder_mode & 0o666, folder_mode=folder_mode)
     if folder is None:
         raise CorruptData(
             "the blobs of the catalog are in the folder of its store, but this address of the "
