@@ -80,12 +80,12 @@ def _file_name(key: str) -> str:
 
 
 class FileBlob(Blob):
-    """Blobs in one folder, created with the first blob; ``mode`` is the mode of its files."""
+    """Blobs in one folder, created with the first blob, with ``folder_mode``."""
 
-    def __init__(self, folder: Path, *, mode: int = 0o666, folder_mode: int = 0o777) -> None:
+    def __init__(self, folder: Path, *, folder_mode: int = 0o777) -> None:
         self._folder = folder
         self._unfinished = folder / UNFINISHED
-        self._mode, self._folder_mode = mode, folder_mode
+        self._folder_mode = folder_mode
         self._was_there = False
         with self._errors("read"):
             self._is_there()
@@ -144,7 +144,8 @@ class FileBlob(Blob):
         """A new file, locked by this process, and its path."""
         while True:
             path = str(self._unfinished / secrets.token_hex(8))
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            descriptor = os.open(path, flags, self._folder_mode & 0o666)
             try:
                 give_to_owner(descriptor, of=self._folder)
                 if try_lock(descriptor) and os.fstat(descriptor).st_nlink:
@@ -201,8 +202,7 @@ class FileBlob(Blob):
 
 def blobs_in(folder: Path) -> FileBlob:
     """Blobs in ``folder``, with the permissions of its parent folder."""
-    mode = stat.S_IMODE(folder.parent.stat().st_mode)
-    return FileBlob(folder, mode=mode & 0o666, folder_mode=mode)
+    return FileBlob(folder, folder_mode=stat.S_IMODE(folder.parent.stat().st_mode))
 
 
 def open_bucket(url: str) -> ObjectBlob:

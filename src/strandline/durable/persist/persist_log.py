@@ -362,7 +362,7 @@ def _open_blobs(place: str, folder: Path | None, folder_mode: int) -> Blob:
             raise InvalidInput(
                 f"catalog_blobs is {place!r}; it must be an absolute path or s3://bucket/prefix"
             )
-        return FileBlob(Path(place), mode=folder_mode & 0o666, folder_mode=folder_mode)
+        return FileBlob(Path(place), folder_mode=folder_mode)
     if folder is None:
         raise CorruptData(
             "the blobs of the catalog are in the folder of its store, but this address of the "
