@@ -195,9 +195,10 @@ class Invoke:
                 for key_range, page in zip(self._ranges, ranges, strict=True)
             },
             {
-                name: (decode_lease(name, page.pairs[0].value), page.pairs[0].modified)
-                if page.pairs
-                else (None, 0)
+                name: (
+                    None if page.value is None else decode_lease(name, page.value),
+                    page.modified,
+                )
                 for name, page in zip(self._leases, leases, strict=True)
             },
         )

@@ -105,13 +105,9 @@ class EtcdLeases:
     def _read(self, name: str) -> _Row:
         keys = (self._keys.lease(name), self._keys.time)
         answer = self._gateway.txn([], [range_operation(key) for key in keys], repeatable=True)
-        row, at = (page.pairs for page in answer.pages)
-        if not at:
-            raise CorruptData(lost_time(self._gateway))
-        stored = decode_time(at[0].value)
-        if not row:
-            return Lease(name, "", _NEVER, 0), 0, stored
-        return decode_lease(name, row[0].value), row[0].modified, stored
+        row, at = answer.pages
+        lease = Lease(name, "", _NEVER, 0) if row.value is None else decode_lease(name, row.value)
+        return lease, row.modified, stored_time(self._gateway, at.value)
 
     def _decide(
         self, name: str, change: Callable[[Lease, Timestamp], Lease | None]
@@ -141,9 +137,11 @@ class EtcdLeases:
                 )
 
 
-def lost_time(gateway: EtcdGateway) -> str:
-    """The message for a missing key of the time."""
-    return (
-        f"the time of the metastorage is missing in etcd ({', '.join(gateway.endpoints)}): its keys"
-        " were deleted; restore etcd from a backup"
-    )
+def stored_time(gateway: EtcdGateway, raw: bytes | None) -> Timestamp:
+    """The store's time in the value of its key. Raises `CorruptData`, also if the key is gone."""
+    if raw is None:
+        raise CorruptData(
+            f"the time of the metastorage is missing in etcd ({', '.join(gateway.endpoints)}): its"
+            " keys were deleted; restore etcd from a backup"
+        )
+    return decode_time(raw)

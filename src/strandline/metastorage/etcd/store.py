@@ -44,7 +44,6 @@ from dataclasses import replace
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import (
-    CorruptData,
     DeadlineExceeded,
     IncompatibleFormat,
     StrandlineError,
@@ -67,10 +66,9 @@ from strandline.metastorage.etcd.layout import (
     Reference,
     decode_head,
     decode_stored,
-    decode_time,
     encode_time,
 )
-from strandline.metastorage.etcd.leases import EtcdLeases, lost_time, time_above
+from strandline.metastorage.etcd.leases import EtcdLeases, stored_time, time_above
 from strandline.metastorage.etcd.operations import (
     if_modified_at,
     if_value_below,
@@ -306,7 +304,7 @@ class EtcdMetastorage(Metastorage):
         while True:
             if view is None or not invoke.is_covered_by(view):
                 view, fresh = invoke.view(self._gateway), True
-            now = time_above(self._clock, self._stored_time(view.time))
+            now = time_above(self._clock, stored_time(self._gateway, view.time))
             plan = invoke.decide(view, now, written, changes_kept=self._changes_kept)
             if isinstance(plan, Missing):
                 self._remembered = view
@@ -367,11 +365,6 @@ class EtcdMetastorage(Metastorage):
         finally:
             self._turn.release()
 
-    def _stored_time(self, raw: bytes | None) -> Timestamp:
-        if raw is None:
-            raise CorruptData(lost_time(self._gateway))
-        return decode_time(raw)
-
     def _always_second(self) -> DeadlineExceeded:
         return DeadlineExceeded(
             f"other nodes wrote first at each try for {self._gateway.timeout} s; nothing was "
@@ -394,7 +387,7 @@ class EtcdMetastorage(Metastorage):
             present = answer.pages[0].value
             if answer.succeeded:
                 return Head(decode_head(present).revision, now)
-            stored = self._stored_time(present)
+            stored = stored_time(self._gateway, present)
             if time.monotonic() >= finish:
                 raise self._always_second()
 
