@@ -65,6 +65,17 @@ def test_compare_and_set_requires_the_expected_version_to_be_the_last(
     assert [version[:2] for version in consensus.scan(KEY, 0)] == [(5, b"five"), (10, b"ten")]
 
 
+def test_an_expected_version_that_was_written_at_another_time_is_another_one(
+    consensus: Consensus,
+) -> None:
+    first = consensus.compare_and_set(KEY, None, 1, b"1")
+    second = consensus.compare_and_set(KEY, 1, 2, b"2")
+    assert first is not None
+    assert second is not None
+    assert consensus.compare_and_set(KEY, 2, 3, b"3", expected_time=first.time) is None
+    assert consensus.compare_and_set(KEY, 2, 3, b"3", expected_time=second.time)
+
+
 @pytest.mark.parametrize("seqno", [5, 4, 0])
 def test_a_version_not_greater_than_the_expected_one_is_refused(
     consensus: Consensus, seqno: int
