@@ -29,7 +29,6 @@ from strandline.node.address import store_address
 from strandline.node.backup import back_up, database_copy, restore, restoring, taking
 from strandline.node.backup.database_copy import copy_database, copy_rows
 from strandline.node.membership import open_newer_epoch
-from strandline.node.relocation import Relocated
 from strandline.sql import Database, open_database
 from tests.metastore.snapshots import paths_of
 from tests.node.backups import append, place
@@ -46,14 +45,12 @@ def new_store(tmp_path: Path, *, log: str = "metastorage", kind: str = "postgres
     return stores.new_store(kind, tmp_path / "old", settings=settings)
 
 
-def restored_to(
-    backup: Path, folder: Path, *, copy: bool = True, address: str = ""
-) -> tuple[EmptyStore, Relocated]:
+def restored_to(backup: Path, folder: Path, *, copy: bool = True, address: str = "") -> EmptyStore:
     address = address or postgresql.running().new_database()
     settings = Settings(warehouse=str(folder))
     target = store_address(address, settings)
-    _, relocated = restore(backup, target, copy=copy, warehouse=settings.warehouse)
-    return EmptyStore(address, settings), relocated
+    restore(backup, target, copy=copy, warehouse=settings.warehouse)
+    return EmptyStore(address, settings)
 
 
 def present_files(session: LocalSession, name: str) -> list[str]:
@@ -91,9 +88,9 @@ def test_a_store_on_a_server_is_restored_with_history_rows_and_files(
         manifest = back_up(node, tmp_path / "b", user="ann")
         assert manifest.missing == []
         assert manifest.catalog_version == version
-    copy, relocated = restored_to(tmp_path / "b", tmp_path / "new")
-    assert relocated.environment != environment
+    copy = restored_to(tmp_path / "b", tmp_path / "new")
     with Node.open(copy.address, settings=copy.settings) as node:
+        assert node.catalogs.state.environment != environment
         session = node.session(user="bob")
         assert tables(node) == ["t", "u"]
         assert session.history()[: len(before)] == before
@@ -168,7 +165,7 @@ def test_a_failed_restore_leaves_a_database_that_the_next_one_can_use(
         with pytest.raises(CorruptData, match="another catalog"):
             restored_to(tmp_path / "b", tmp_path / "new", address=address)
     assert list((tmp_path / "new").iterdir()) == []
-    restored, _ = restored_to(tmp_path / "b", tmp_path / "new", address=address)
+    restored = restored_to(tmp_path / "b", tmp_path / "new", address=address)
     with Node.open(restored.address, settings=restored.settings) as node:
         assert tables(node) == ["t"]
 
@@ -251,7 +248,7 @@ def test_a_restore_killed_before_its_rows_are_loaded_leaves_no_store(
     monkeypatch.setattr(restoring, "copy_rows", copy_rows)
     with pytest.raises(WrongEnvironment, match="does not contain a store yet"):
         Node.open(address, settings=Settings(warehouse=str(tmp_path / "new")))
-    restored, _ = restored_to(tmp_path / "b", tmp_path / "another", address=address)
+    restored = restored_to(tmp_path / "b", tmp_path / "another", address=address)
     with Node.open(restored.address, settings=restored.settings) as node:
         assert tables(node) == ["t"]
 
@@ -273,7 +270,7 @@ def test_a_backup_in_which_the_catalog_of_etcd_has_a_newer_epoch_than_the_rows_i
         monkeypatch.setattr(taking, "copy_database", then_an_epoch_begins)
         back_up(node, tmp_path / "b", user="ann")
     (tmp_path / "old").rename(tmp_path / "gone")
-    restored, _ = restored_to(tmp_path / "b", tmp_path / "new", copy=False)
+    restored = restored_to(tmp_path / "b", tmp_path / "new", copy=False)
     with Node.open(restored.address, settings=restored.settings) as node:
         fill(node, "t", rows=0)
 
@@ -311,7 +308,7 @@ def test_a_store_with_its_catalog_in_etcd_is_restored_to_postgresql(
     with pytest.raises(InvalidInput, match="restore it to postgresql://"):
         address = store_address(store.address, store.settings)
         restore(tmp_path / "b", address, copy=True, warehouse=str(tmp_path / "new"))
-    restored, _ = restored_to(tmp_path / "b", tmp_path / "new")
+    restored = restored_to(tmp_path / "b", tmp_path / "new")
     with Node.open(restored.address, settings=restored.settings) as node:
         session = node.session(user="bob")
         assert tables(node) == ["later", "t", "u"]

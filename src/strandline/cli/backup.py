@@ -63,7 +63,7 @@ def restore(file: Path, *, store: Store, copy: bool, warehouse: str | None, outp
     address = store_address(store, settings)
     try:
         with ending_at_signals():
-            manifest, _ = restore_backup(file, address, copy=copy, warehouse=settings.warehouse)
+            manifest = restore_backup(file, address, copy=copy, warehouse=settings.warehouse)
     except OSError as error:
         raise OSError(f"restoring to {address.name} failed: {error}") from error
     where = {"store": address.name}

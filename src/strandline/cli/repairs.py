@@ -42,11 +42,12 @@ def relocate(store: Store, *, copy: bool) -> None:
     if address.folder is None:
         _relocate_servers(address, copy=copy)
         return
-    relocated = relocation.relocate(address.folder, copy=copy)
+    environment = relocation.relocate(address.folder, copy=copy)
+    path = address.folder.resolve()
     if copy:
-        click.echo(f"{relocated.path} is a separate store now: environment {relocated.environment}")
+        click.echo(f"{path} is a separate store now: environment {environment}")
     else:
-        click.echo(f"the store is now in {relocated.path}")
+        click.echo(f"the store is now in {path}")
 
 
 def _relocate_servers(address: StoreAddress, *, copy: bool) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, update
@@ -39,16 +38,10 @@ from strandline.sql import Database, FenceRow
 from strandline.sql.schema_versions import FENCE
 
 
-@dataclass(frozen=True, slots=True)
-class Relocated:
-    """The path and the environment id that a store has after `relocate`."""
-
-    path: str
-    environment: str
-
-
-def relocate(folder: str | Path, *, copy: bool) -> Relocated:
+def relocate(folder: str | Path, *, copy: bool) -> str:
     """Make ``folder`` the place of the store in it, which was moved or copied there.
+
+    Return the environment id that the store has now.
 
     ``copy`` means that the original stays in use: the copy gets its own environment id, and every
     node that has the copy open is fenced. The copy shares the external tables outside of the folder
@@ -89,7 +82,7 @@ def take_place(
     old: str | None,
     copy: bool,
     refuse_unmoved: Callable[[str], None] = lambda environment: None,
-) -> Relocated:
+) -> str:
     """Make ``present`` the place of the store, which was at ``old``; see `relocate`.
 
     ``refuse_unmoved`` is called with the environment id if the store was moved, and raises
@@ -108,7 +101,7 @@ def take_place(
     names = united(recorded.names if recorded else (), [old] if old else (), present.names)
     with database.write() as connection:
         put(connection, RecordedPlace(present.path, present.inode, names))
-    return Relocated(present.path, environment)
+    return environment
 
 
 def refuse_unmoved_folder(old: Path, folder: Path, environment: str) -> None:

@@ -31,15 +31,13 @@ from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
 from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_inside, refuse_target
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
 from strandline.node.place import RecordedPlace, united
-from strandline.node.relocation import Relocated, refuse_unmoved_folder, relocate, take_place
+from strandline.node.relocation import refuse_unmoved_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
 from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested
 from strandline.sql import open_database
 
 
-def restore(
-    backup: Path, address: StoreAddress, *, copy: bool, warehouse: str = ""
-) -> tuple[Manifest, Relocated]:
+def restore(backup: Path, address: StoreAddress, *, copy: bool, warehouse: str = "") -> Manifest:
     """Restore the store in ``backup`` to ``address``, where no store may exist.
 
     ``copy`` means that the original store stays in use; see `relocate`. ``warehouse`` is the
@@ -61,11 +59,13 @@ def restore(
                 f"restore it to {place}"
             )
         if address.folder is not None:
-            return manifest, _restore_folder(opened, address.folder, copy=copy)
-        return manifest, _restore_servers(opened, address, warehouse, copy=copy)
+            _restore_folder(opened, address.folder, copy=copy)
+        else:
+            _restore_servers(opened, address, warehouse, copy=copy)
+        return manifest
 
 
-def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> Relocated:
+def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> None:
     manifest = backup.manifest
     refuse_target(folder)
     refuse_nested(folder)
@@ -81,7 +81,7 @@ def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> Relocated:
     make_folders(folder, mode=manifest.mode)
     try:
         _copy_files(backup, folder)
-        return relocate(folder, copy=copy)
+        relocate(folder, copy=copy)
     except FileExistsError:
         raise  # another restore writes to the folder: do not remove its files
     except BaseException:
@@ -113,9 +113,7 @@ def _copy_files(backup: Backup, folder: Path, *, warehouse: Path | None = None) 
     os.rename(unfinished, folder / DATABASE_FILE)
 
 
-def _restore_servers(
-    backup: Backup, address: StoreAddress, warehouse: str, *, copy: bool
-) -> Relocated:
+def _restore_servers(backup: Backup, address: StoreAddress, warehouse: str, *, copy: bool) -> None:
     manifest = backup.manifest
     folder = Path(warehouse or manifest.warehouse)
     if not folder.is_absolute():
@@ -136,7 +134,7 @@ def _restore_servers(
     make_folders(folder, mode=manifest.mode)
     try:
         with TemporaryDirectory(prefix="strandline-restore-") as staging:
-            return _load(backup, address, folder, Path(staging), copy=copy)
+            _load(backup, address, folder, Path(staging), copy=copy)
     except (UnknownOutcome, FileExistsError):
         raise  # the store may exist, or another restore writes it: do not remove its files
     except BaseException:
@@ -146,7 +144,7 @@ def _restore_servers(
 
 def _load(
     backup: Backup, address: StoreAddress, warehouse: Path, staging: Path, *, copy: bool
-) -> Relocated:
+) -> None:
     """Restore to ``staging``, give the store its new place, and load its rows into the server."""
     staging.chmod(backup.manifest.mode)
     _copy_files(backup, staging, warehouse=warehouse)
@@ -155,7 +153,7 @@ def _load(
     names = united([str(warehouse), real])
     with closing(open_store_database(staging)) as restored:
         place = LogPlace(restored, StoreAddress(staging), clock)
-        relocated = take_place(
+        environment = take_place(
             place,
             RecordedPlace(real, 0, names),
             old=backup.manifest.warehouse,
@@ -165,26 +163,24 @@ def _load(
             shutil.copytree(staging / CATALOG_FOLDER, warehouse / BLOBS_FOLDER)
         keep_blobs_at(place, str(warehouse / BLOBS_FOLDER))
         with closing(open_database(address.objects)) as database:
-            WarehousePlace(warehouse, database).mark(
-                relocated.environment, mode=backup.manifest.mode & 0o666
-            )
+            mode = backup.manifest.mode & 0o666
+            WarehousePlace(warehouse, database).mark(environment, mode=mode)
             os.sync()
             copy_rows(restored, database)
             try:
                 with reading_catalog_log(LogPlace(database, address, clock)) as log:
                     state = ReadOnlyState(log, latest_only=True)
-                    _verify(state, relocated, name=address.name)
+                    _verify(state, environment, name=address.name)
             except BaseException:
                 clear(database)
                 raise
-    return relocated
 
 
-def _verify(state: ReadOnlyState, relocated: Relocated, *, name: str) -> None:
-    if state.environment != relocated.environment:
+def _verify(state: ReadOnlyState, environment: str, *, name: str) -> None:
+    if state.environment != environment:
         raise CorruptData(
             f"{name} has the catalog of {state.environment!r} after the restore of"
-            f" {relocated.environment!r}; restore it to another database"
+            f" {environment!r}; restore it to another database"
         )
 
 
