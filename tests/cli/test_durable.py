@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog.commands import CreateSchema
+from strandline.config import Settings
 from strandline.node import Node
 from tests.servers import stores
 from tests.strandline_command import strandline
@@ -64,6 +65,17 @@ def test_a_folder_of_blobs_that_a_move_makes_has_the_mode_of_the_setting(tmp_pat
     move = ("durable", "migrate", "--from", lake, "--to", f"{lake}#persist")
     assert "now in the log persist" in run(*move, "--catalog-blobs", blobs)
     assert stat.S_IMODE(blobs.stat().st_mode) == 0o700
+
+
+def test_another_place_for_blobs_is_refused_before_a_shadow_is_left_for_its_first_log(
+    tmp_path: Path,
+) -> None:
+    lake = tmp_path / "lake"
+    Node.open(lake, settings=Settings(catalog_log="shadow:persist+stash")).close()
+    move = ("durable", "migrate", "--from", lake, "--to", f"{lake}#persist")
+    assert "the blobs of the catalog are in" in run(*move, "--catalog-blobs", lake, fails=True)
+    assert '"catalog_log": "shadow:persist+stash"' in run("status", lake, "--output", "json")
+    assert "now in the log persist" in run(*move)
 
 
 def test_the_catalog_of_a_copied_folder_can_move_after_it_is_relocated(

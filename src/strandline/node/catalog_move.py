@@ -156,9 +156,9 @@ class _Move:
         original_parts = {_place_of(part, source) for part in parts_of(present.name)}
         self._copies = []
         for number, part in enumerate(parts_of(new.name)):
+            copy = open_log(part, target, stack).log  # refuses settings that do not fit the log
             if _place_of(part, target) == _place_of(deciding_part(present.name), source):
                 continue
-            copy = open_log(part, target, stack).log
             names = (
                 str(replace(present, name=deciding_part(present.name))),
                 str(replace(new, name=part)),
