@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -150,19 +151,36 @@ def test_a_lost_store_is_restored_to_its_original_warehouse_without_the_copy_opt
         assert present_files(node.session(user="ann"), "default.t") == ["data.parquet"]
 
 
+def refuse(*_: object, **__: object) -> None:
+    raise CorruptData("another catalog")
+
+
+def end_after_the_commit(*databases: Database) -> None:
+    copy_rows(*databases)
+    raise SystemExit  # as SIGTERM does
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("backed_up")
+@pytest.mark.parametrize(
+    ("step", "fails", "error"),
+    [
+        ("_verify", refuse, CorruptData),
+        ("copy_rows", refuse, CorruptData),
+        ("copy_rows", end_after_the_commit, SystemExit),
+    ],
+)
 def test_a_failed_restore_leaves_a_database_that_the_next_one_can_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str,
+    fails: Callable[..., None],
+    error: type[BaseException],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     address = postgresql.running().new_database()
-
-    def refuse(*_: object, **__: object) -> None:
-        raise CorruptData("another catalog")
-
     with monkeypatch.context() as broken:
-        broken.setattr(restoring, "_verify", refuse)
-        with pytest.raises(CorruptData, match="another catalog"):
+        broken.setattr(restoring, step, fails)
+        with pytest.raises(error):
             restored_to(tmp_path / "b", tmp_path / "new", address=address)
     assert list((tmp_path / "new").iterdir()) == []
     restored = restored_to(tmp_path / "b", tmp_path / "new", address=address)

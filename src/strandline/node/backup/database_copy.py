@@ -19,7 +19,14 @@ from strandline.errors import AlreadyExists, CorruptData
 from strandline.metastorage import sql_tables
 from strandline.node.catalog_log import REMEMBERED
 from strandline.node.store_database import PARTS, refuse_older_parts
-from strandline.sql import Database, SqliteDatabase, open_sqlite, schema_versions, sqlite_file
+from strandline.sql import (
+    Database,
+    FenceRow,
+    SqliteDatabase,
+    open_sqlite,
+    schema_versions,
+    sqlite_file,
+)
 from strandline.sql.schema_versions import CLOCK, SCHEMA
 
 _ROWS = 256
@@ -154,11 +161,14 @@ def _refuse_rows(connection: Connection, *, name: str) -> None:
         )
 
 
-def clear(database: Database) -> None:
-    """Remove all rows of a store whose restore failed."""
+def clear(database: Database, environment: str) -> None:
+    """Remove all rows of the store ``environment``, whose restore failed, if it is there."""
     with database.read() as connection:
         parts = schema_versions.versions_of(connection)
     with database.write() as connection:
+        fence = FenceRow.read(connection)
+        if fence is None or fence.environment != environment:
+            return
         for part in parts:
             for table in PARTS[part].metadata.sorted_tables:
                 if table.name not in (SCHEMA.name, CLOCK.name):

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from strandline.clock import HybridClock
 from strandline.durable import ReadOnlyState
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
-from strandline.errors import Conflict, CorruptData, InvalidInput, UnknownOutcome
+from strandline.errors import AlreadyExists, Conflict, CorruptData, InvalidInput, UnknownOutcome
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress
@@ -166,13 +166,15 @@ def _load(
             mode = backup.manifest.mode & 0o666
             WarehousePlace(warehouse, database).mark(environment, mode=mode)
             os.sync()
-            copy_rows(restored, database)
             try:
+                copy_rows(restored, database)
                 with reading_catalog_log(LogPlace(database, address, clock)) as log:
                     state = ReadOnlyState(log, latest_only=True)
                     _verify(state, environment, name=address.name)
-            except BaseException:
-                clear(database)
+            except (AlreadyExists, UnknownOutcome):
+                raise
+            except BaseException:  # a signal may have come just after the commit
+                clear(database, environment)
                 raise
 
 
