@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -285,6 +286,17 @@ def test_a_running_node_continues_with_the_edited_catalog(log: str, tmp_path: Pa
     assert "note" in objects(dump, "setting")
     assert {"shop", "later"} <= {s["name"] for s in objects(dump, "schema").values()}
     assert dump["epoch"] == 2
+
+
+def test_a_copied_folder_is_not_edited_before_it_is_relocated(tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    Node.open(tmp_path / "s").close()
+    shutil.copytree(tmp_path / "s", copied)
+    edit = ("setting", '"n"', '{"name": "n", "value": "seen"}')
+    assert "strandline relocate" in run("edit", copied, *edit, fails=True)
+    assert "strandline relocate" in run("delete", copied, "setting", '"n"', fails=True)
+    assert strandline("relocate", copied, "--copy").exit_code == 0
+    assert "previous value: null" in run("edit", copied, *edit)
 
 
 def test_a_failed_dump_leaves_the_existing_file(store: Any, tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from tests.servers import postgresql, stores
 from tests.servers.stores import EmptyStore
 from tests.strandline_command import strandline
 
+NOTE = "setting", '"n"', '{"name": "n", "value": "seen"}'
+"""An object for `strandline debug edit`."""
+
 
 @pytest.fixture
 def original(tmp_path: Path) -> EmptyStore:
@@ -76,8 +79,12 @@ def test_a_cloned_database_beside_the_same_etcd_is_refused(
     with pytest.raises(StoreMoved, match=f"relocate {store.address}`"):
         Node.open(store.address, settings=clone)
     monkeypatch.setenv("STRANDLINE_OBJECTS", copied)
-    refused = strandline("accept-loss", store.address, "--yes")
-    assert refused.exit_code == 78, refused.output
+    for command in (
+        ("accept-loss", store.address, "--yes"),
+        ("debug", "edit", store.address, *NOTE),
+    ):
+        refused = strandline(*command)
+        assert refused.exit_code == 78, refused.output
     assert "relocate" in refused.output
     open_and_change(store, "u")
 

@@ -16,7 +16,7 @@ import click
 from strandline.catalog import editing
 from strandline.catalog.rules import Key
 from strandline.cli.options import STORE, USER, Store
-from strandline.cli.stores import address_of, log_at, reading
+from strandline.cli.stores import address_of, log_at, reading, refuse_moved
 from strandline.clock import HybridClock
 from strandline.durable import CatalogTransaction, durable_state
 from strandline.durable.collections import Collection
@@ -172,7 +172,9 @@ def _apply(store: Store, kind: Collection, key: Key, change: Fill, *, user: str)
         before[:] = [editing.current(transaction, kind, key)]
         change(transaction)
 
-    with log_at(address_of(store), read_only=False) as (log, database):
+    address = address_of(store)
+    with log_at(address, read_only=False) as (log, database):
+        refuse_moved(database, address)
         state = durable_state(log).edit(
             noting,
             member=new_member_id(),

@@ -7,17 +7,15 @@ from dataclasses import replace
 import click
 
 from strandline.cli.options import STORE_TYPE, Store
-from strandline.cli.stores import database_at
+from strandline.cli.stores import database_at, refuse_moved
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import PERSIST, LogPlace, parts_of, refuse_unknown
 from strandline.node.catalog_move import move_catalog
-from strandline.node.place import settle
 from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
-from strandline.node.warehouse_place import recorded_warehouse, refuse_copied
-from strandline.sql import SqliteDatabase
+from strandline.node.warehouse_place import recorded_warehouse
 
 
 @click.group()
@@ -68,10 +66,7 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
     settings = load(to_store).settings
     with database_at(address, read_only=False) as database:
         refuse_older_parts(database, todo="start a node of this release on the store first")
-        if address.folder is not None and isinstance(database, SqliteDatabase):
-            settle(database, address.folder.absolute())
-        else:
-            refuse_copied(database, address=address.name)
+        refuse_moved(database, address)
         clock = HybridClock()
         recorded = None if address.folder else recorded_warehouse(database)
         warehouse = recorded.path if recorded else ""

@@ -12,13 +12,20 @@ from pathlib import Path
 import click
 
 from strandline.cli.options import STORE, Store
-from strandline.cli.stores import address_of, database_at, ensure_store, log_at, mark_of
+from strandline.cli.stores import (
+    address_of,
+    database_at,
+    ensure_store,
+    log_at,
+    mark_of,
+    refuse_moved,
+)
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import InvalidInput, NotFound
 from strandline.node import relocation, store_database
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.settings import load
-from strandline.node.warehouse_place import accept_database, refuse_copied
+from strandline.node.warehouse_place import accept_database
 from strandline.sql import accept_time, accepted_time, highest_time
 
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -97,7 +104,7 @@ def accept_loss(store: Store, *, yes: bool) -> None:
         log_at(address, read_only=False) as (log, database),
         mark_of(address, clock) as mark,
     ):
-        refuse_copied(database, address=address.name)
+        refuse_moved(database, address)
 
         def confirm_loss(time: Timestamp, marked_time: Timestamp) -> None:
             if time >= marked_time:

@@ -34,10 +34,11 @@ from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered_log
 from strandline.node.database_mark import DatabaseMark
-from strandline.node.place import refuse_lost_database
+from strandline.node.place import refuse_lost_database, settle
 from strandline.node.settings import load
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
-from strandline.sql import Database, open_database, schema_versions
+from strandline.node.warehouse_place import refuse_copied
+from strandline.sql import Database, SqliteDatabase, open_database, schema_versions
 from strandline.transactions.tables import TXN
 
 
@@ -92,6 +93,14 @@ def log_at(
             if log.token() is None:
                 raise _no_catalog(address)
             yield log, database
+
+
+def refuse_moved(database: Database, address: StoreAddress) -> None:
+    """Raise `StoreMoved` if ``database`` was moved or copied, like a node that opens the store."""
+    if address.folder is not None and isinstance(database, SqliteDatabase):
+        settle(database, address.folder)
+    else:
+        refuse_copied(database, address=address.name)
 
 
 def _no_catalog(address: StoreAddress) -> NotFound:
