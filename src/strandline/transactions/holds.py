@@ -68,6 +68,7 @@ BACKUP = "backup"
 """The kind of hold that a backup takes."""
 _ALL = "SELECT hold_id, kind, owner, time, expires FROM hold"
 _LIVE = f"{_ALL} WHERE expires > ? AND time >= ?"
+_OLDEST_UP_TO = f"{_LIVE} AND time <= ? ORDER BY time, hold_id LIMIT 1"
 _ADD = (
     'INSERT INTO hold (kind, owner, time, expires, "user") VALUES (?, ?, ?, ?, ?) RETURNING hold_id'
 )
@@ -256,26 +257,21 @@ class Holds:
             now = take_time(connection, self._clock)
             expired_by = expiry_time(connection, now)
             stored_watermark = _given_watermark(connection)
-            oldest = f"{_LIVE} AND time <= ? ORDER BY time, hold_id LIMIT 1"
-            needs = [
-                (
-                    hold.at,
-                    f"hold {hold.hold_id} of {hold.owner}",
-                    f" (for a {hold.kind}, until {format_timestamp(hold.expires)} if it is not"
-                    " renewed)",
-                )
-                for hold in (
-                    Hold(*row)
-                    for row in run(connection, oldest, (expired_by, stored_watermark, to))
-                )
-            ]
+            needs = []
+            row = first_row(connection, _OLDEST_UP_TO, (expired_by, stored_watermark, to))
+            if row is not None:
+                hold = Hold(*row)
+                until = format_timestamp(hold.expires)
+                renewed = f" (for a {hold.kind}, until {until} if it is not renewed)"
+                needs.append((hold.at, f"hold {hold.hold_id} of {hold.owner}", renewed))
             oldest_begin = records.oldest_begin(connection)
             if oldest_begin is not None and oldest_begin <= to:
                 needs.append((oldest_begin, "an open transaction", ""))
-            for since, holder, until in sorted(needs):
+            if needs:
+                since, holder, note = min(needs)
                 raise Conflict(
                     f"history cannot be trimmed up to {format_timestamp(to)}: {holder} needs the"
-                    f" history from {format_timestamp(since)} on{until}; trim to an older version,"
+                    f" history from {format_timestamp(since)} on{note}; trim to an older version,"
                     " or wait for its end: `strandline holders` lists what needs history"
                 )
             if to > stored_watermark:
