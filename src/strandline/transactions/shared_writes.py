@@ -102,8 +102,8 @@ class SharedCall(Generic[T]):
 
     ``first_queries`` are those whose rows `Stage` gets. They and `Stage` touch only rows of the
     transaction ``txn_id``, or of the new transactions, whose number is ``begins``. ``check`` is
-    called before the round, outside of it. A call that is not ``under_catalog`` depends on no
-    catalog version and waits for none.
+    called before the round, outside of it. A call that is not ``under_catalog`` does not need the
+    present catalog; its `Stage` may need that of the begin, and raise `Behind`.
     """
 
     def __init__(
