@@ -127,7 +127,7 @@ class GuardedWrites:
                 seconds_left = deadline - time.monotonic()
                 if seconds_left <= 0:
                     raise DeadlineExceeded(
-                        f"the catalog did not catch up with its log within {timeout} s"
+                        f"the catalog did not catch up with its log within {timeout:.1f} s"
                         f" ({behind.message}); nothing was changed, try again"
                     ) from behind
                 self._catalogs.catch_up(timeout=seconds_left)
