@@ -19,7 +19,15 @@ from tests.metastore.thrift.values import structs
 NO_SHRINKING = (Phase.explicit, Phase.generate)
 # Structs that only Hive 2.3 has; the stubs of Hive 4 do not define them.
 ONLY_OLDER = {"Index", "IndexAlreadyExistsException"}
-# Later releases of Hive 4 have fields in it that the stubs do not define.
+# Later releases of Hive 4 have structs and fields that the stubs do not define.
+LATER = {
+    "AlterDatabaseRequest",
+    "AppendPartitionsRequest",
+    "CreateDatabaseRequest",
+    "DropPartitionRequest",
+    "DropTableRequest",
+    "GetPartitionsByFilterRequest",
+}
 LATER_FIELDS = {
     "AddPartitionsRequest",
     "AddPartitionsResult",
@@ -34,7 +42,7 @@ LATER_FIELDS = {
 SHARED = [
     name
     for name, spec in HIVE_METASTORE.structs.items()
-    if spec.kind not in {"args", "result"} and name not in ONLY_OLDER | LATER_FIELDS
+    if spec.kind not in {"args", "result"} and name not in ONLY_OLDER | LATER | LATER_FIELDS
 ]
 
 

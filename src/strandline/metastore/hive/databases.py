@@ -13,7 +13,13 @@ from strandline.catalog.commands import (
     DropTable,
 )
 from strandline.catalog.planning import Planning
-from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    UnsupportedOperation,
+)
 from strandline.metastore.hive.names import (
     hadoop_location,
     is_hive_name,
@@ -42,6 +48,9 @@ from strandline.model.privileges import Privilege
 
 SPARK_WAREHOUSE = "spark-warehouse"
 """The default of ``spark.sql.warehouse.dir``: a folder where the driver was started."""
+
+_REMOTE = 2
+"""The type of a database of Hive 4 that shows the tables of another system."""
 
 _NOT_GRANTED = "create-is-not-granted-in:/"
 """The location of a schema for a user who may not create tables in it, as for one of the past.
@@ -100,7 +109,20 @@ async def get_databases(call: Call) -> list[str]:
 
 @changes("create_database")
 async def create_database(call: Call) -> None:
-    database = call.struct("database")
+    _create(call, call.struct("database"))
+
+
+@changes("create_database_req")
+async def create_database_req(call: Call) -> None:
+    _create(call, {**call.args, "name": call.text("databaseName")})
+
+
+def _create(call: Call, database: Struct) -> None:
+    if database.get("type") == _REMOTE:
+        raise UnsupportedOperation(
+            f"{database.get('name')} cannot be created: a schema whose tables are in another"
+            " database is not supported; leave out REMOTE"
+        )
     name = shown_schema(database.get("name", ""))
     if not is_hive_name(name):
         raise InvalidInput(f"{name} is not a valid database name")
@@ -132,10 +154,19 @@ def _is_chosen_by_spark(location: str, schema: str) -> bool:
 
 @changes("alter_database")
 async def alter_database(call: Call) -> None:
+    _alter(call, call.text("dbname"), call.struct("db"))
+
+
+@changes("alter_database_req")
+async def alter_database_req(call: Call) -> None:
+    _alter(call, call.text("oldDbName"), call.struct("newDb"))
+
+
+def _alter(call: Call, sent: str, database: Struct) -> None:
     """Change parameters, owner and description (as Hive 3 does); the rest is ignored."""
-    name, database = present_schema(call.text("dbname")), call.struct("db")
+    name = present_schema(sent)
     if call.reader.catalog.schema(name) is None:
-        raise ObjectNotFound(call.text("dbname"))
+        raise ObjectNotFound(sent)
     owner = database.get("ownerName")
     call.execute(
         AlterSchema(

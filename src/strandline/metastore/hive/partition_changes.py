@@ -237,6 +237,21 @@ async def append_partition_by_name(call: Call) -> Struct:
     )
 
 
+@changes("append_partition_req")
+async def append_partition_req(call: Call) -> Struct:
+    missing, need = invalid_object(_NO_TABLE), Privilege.INSERT
+    schema, table = call.text("dbName"), call.text("tableName")
+    partitioned = await plain_table(call, schema, table, need=need, missing=missing)
+    return _append(call, partitioned, _sent_values(call, "name", partitioned))
+
+
+def _sent_values(call: Call, name: str, partitioned: Partitioned) -> Sequence[str]:
+    """The values of the partition that a request names, either by ``name`` or by its values."""
+    if call.args.get("partVals") is not None:
+        return call.texts("partVals")
+    return partition_values(call.text(name), partitioned.key_names)
+
+
 def _append(call: Call, partitioned: Partitioned, values: Sequence[str]) -> Struct:
     home = {"dbName": partitioned.schema, "tableName": partitioned.table.name}
     return partitioned.struct(add_all(call, partitioned, [{"values": list(values), **home}])[0])
@@ -325,6 +340,17 @@ async def drop_partition_by_name(call: Call) -> bool:
     partitioned = await named_table(call, need=Privilege.DELETE)
     try:
         values = partition_values(call.text("part_name"), partitioned.key_names)
+    except InvalidInput as error:
+        raise ObjectNotFound(error.message) from None
+    return _drop_one(call, partitioned, values)
+
+
+@changes("drop_partition_req")
+async def drop_partition_req(call: Call) -> bool:
+    schema, table = call.text("dbName"), call.text("tblName")
+    partitioned = await plain_table(call, schema, table, need=Privilege.DELETE)
+    try:
+        values = _sent_values(call, "partName", partitioned)
     except InvalidInput as error:
         raise ObjectNotFound(error.message) from None
     return _drop_one(call, partitioned, values)

@@ -252,6 +252,12 @@ async def get_partition_names(call: Call) -> list[str]:
     return names if call.args.get("max_parts") == 0 else at_most(call, names)
 
 
+@reads("fetch_partition_names_req")
+async def fetch_partition_names_req(call: Call) -> list[str]:
+    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    return at_most(call, [row.name for row in await partitions.rows()], "maxParts")
+
+
 @reads("get_partition_names_ps")
 async def get_partition_names_ps(call: Call) -> list[str]:
     partitions = await named_partitions(call)
@@ -295,6 +301,13 @@ async def get_partitions_by_filter(call: Call) -> list[Struct | bytes]:
     partitions = await named_partitions(call)
     rows = await partitions.filtered(call.args.get("filter") or "")
     return await partitions.structs(at_most(call, rows))
+
+
+@reads("get_partitions_by_filter_req")
+async def get_partitions_by_filter_req(call: Call) -> list[Struct | bytes]:
+    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    rows = await partitions.filtered(call.args.get("filter") or "")
+    return await partitions.structs(at_most(call, rows, "maxParts"))
 
 
 @reads("get_num_partitions_by_filter")

@@ -61,9 +61,10 @@ _TABLE_CALLS = {
     "get_table_req": _Call.LOOK,
     "drop_table": _Call.DROP,
     "drop_table_with_environment_context": _Call.DROP,
+    "drop_table_req": _Call.DROP,
 }
 _SCHEMA = ("db_name", "dbname", "dbName", "name")
-_TABLE = ("tbl_name", "tblName", "name")
+_TABLE = ("tbl_name", "tblName", "tableName", "name")
 """The fields that name the schema and the table, in the order in which they are tried."""
 
 _DROP_TABLE_CALLS = [_Call.LOOK] * 3
@@ -122,7 +123,7 @@ def _classify(message: bytes, schema: str, name: str) -> _Call:
     try:
         head = decode_head(message)
         sent = HIVE_CODEC.decode_args(head.name, message, at=head.body)
-        args = sent.get("req") or sent
+        args = sent.get("req") or sent.get("dropTableReq") or sent
         of_schema, table = (
             next((args[key] for key in keys if args.get(key)), "") for keys in (_SCHEMA, _TABLE)
         )

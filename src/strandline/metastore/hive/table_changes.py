@@ -196,7 +196,16 @@ def _removing_folder(call: Call, schema: str, table: str, made: str | None) -> I
 
 @changes("drop_table", "drop_table_with_environment_context")
 async def drop_table(call: Call) -> None:
-    sent, name = call.text("dbname"), call.text("name")
+    context = call.args.get("environment_context")
+    _drop(call, call.text("dbname"), call.text("name"), context)
+
+
+@changes("drop_table_req")
+async def drop_table_req(call: Call) -> None:
+    _drop(call, call.text("dbName"), call.text("tableName"), call.args.get("envContext"))
+
+
+def _drop(call: Call, sent: str, name: str, context: Struct | None) -> None:
     missing = ObjectNotFound(f"{sent}.{name} table not found")
     schema = present_schema(sent)
     catalog = call.reader.catalog
@@ -219,7 +228,7 @@ async def drop_table(call: Call) -> None:
                 schema=schema,
                 table=name,
                 keep_data=not delete_data,
-                purge=delete_data and if_purge(call.args.get("environment_context")),
+                purge=delete_data and if_purge(context),
             )
         )
     except ObjectNotFound:
