@@ -229,6 +229,17 @@ def test_a_report_that_names_no_content_is_refused(stub: Any, request_: Any, tex
     assert stub.get_current_notificationEventId().eventId == last
 
 
+def test_the_settings_that_impala_requires_before_it_reads_events_are_answered(stub: Any) -> None:
+    required = {
+        "hive.metastore.notifications.add.thrift.objects": "true",
+        "hive.metastore.alter.notifications.basic": "false",
+        "hive.metastore.dml.events": "true",
+        "hive.metastore.notification.parameters.exclude.patterns": "",
+        "metastore.catalog.default": "hive",
+    }
+    assert {name: stub.get_config_value(name, "") for name in required} == required
+
+
 def test_the_events_of_a_schema_are_counted(stub: Any, since: int) -> None:
     def count(schema: str = "D1", **fields: Any) -> int:
         request = NotificationEventsCountRequest(since, schema, **fields)

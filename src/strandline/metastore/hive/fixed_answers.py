@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from strandline.catalog import DEFAULT_DATABASE
 from strandline.errors import UnsupportedOperation
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.partition_values import parse_partition_name
@@ -15,8 +16,15 @@ from strandline.metastore.hive.registry import (
     meta_exception,
 )
 
-_READABLE = re.compile(r"(hive|hdfs|mapred).*")
+_READABLE = re.compile(r"(hive|hdfs|mapred|metastore).*")
 _WAREHOUSE = "hive.metastore.warehouse.dir"
+_SETTINGS = {
+    "hive.metastore.alter.notifications.basic": "false",
+    "hive.metastore.dml.events": "true",
+    "hive.metastore.notifications.add.thrift.objects": "true",
+    "metastore.catalog.default": DEFAULT_DATABASE,
+}
+"""What Hive's settings would say about this node. Impala asks for them before it reads events."""
 _META_CONF = {
     "hive.metastore.disallow.incompatible.col.type.changes",
     "hive.metastore.try.direct.sql",
@@ -30,11 +38,13 @@ _NO_DELTAS = (
 
 @answers("get_config_value")
 def get_config_value(request: Request) -> str:
-    """Return the default that the client sends: it knows its own settings better than this node."""
+    """Return the default that the client sends, unless the answers here depend on the setting."""
     name, default = request.args.get("name"), request.args.get("defaultValue", "")
     if name is not None and not _READABLE.fullmatch(name):
         raise config_forbidden(f"For security reasons, the config key {name} cannot be accessed")
-    return hadoop_location(request.metastore.warehouse) if name == _WAREHOUSE else str(default)
+    if name == _WAREHOUSE:
+        return hadoop_location(request.metastore.warehouse)
+    return _SETTINGS.get(str(name), str(default))
 
 
 @answers("getMetaConf")
