@@ -218,8 +218,11 @@ def methods_of_hive_2() -> set[str]:
 ADDED_BY_HIVE_4_1 = {
     *("create_database_req", "alter_database_req", "drop_table_req", "append_partition_req"),
     *("drop_partition_req", "fetch_partition_names_req", "get_partitions_by_filter_req"),
+    *("create_dataconnector_req", "alter_dataconnector_req", "drop_dataconnector_req"),
+    *("get_properties", "set_properties", "submit_for_cleanup", "abort_Compactions"),
+    "add_write_ids_to_min_history",
 }
-"""Methods that its client calls instead of older ones."""
+"""Most of them are called by its client instead of older ones."""
 
 
 def methods_of_hive_4() -> set[str]:
