@@ -22,6 +22,7 @@ from strandline.errors import (
     CorruptData,
     Fenced,
     InvalidInput,
+    NotFound,
     OutOfSync,
     StrandlineError,
 )
@@ -507,6 +508,11 @@ def test_a_catalog_can_move_back_to_a_former_log_after_a_trim(folder: Path) -> N
     frontier = move(folder, "stash").frontier
     assert frontier is not None
     assert frontier.since > 0
+
+
+def test_a_move_of_a_store_without_a_catalog_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no catalog"):
+        move(tmp_path, "stash")
 
 
 @pytest.mark.parametrize("log", ["metastorage", "stash"])
