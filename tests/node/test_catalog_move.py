@@ -14,13 +14,21 @@ import pytest
 
 from strandline.clock import HybridClock
 from strandline.config import Settings
-from strandline.durable import DurableCatalogState, StashLog, Superseded, UpdateLog, log_copy
+from strandline.durable import (
+    DurableCatalogState,
+    StashLog,
+    Superseded,
+    UpdateLog,
+    log_copy,
+    migrations,
+)
 from strandline.durable.log_copy import LogCopy
 from strandline.durable.persist.persist_log import BLOBS, ENVIRONMENT
 from strandline.errors import (
     Conflict,
     CorruptData,
     Fenced,
+    IncompatibleFormat,
     InvalidInput,
     NotFound,
     OutOfSync,
@@ -508,6 +516,18 @@ def test_a_catalog_can_move_back_to_a_former_log_after_a_trim(folder: Path) -> N
     frontier = move(folder, "stash").frontier
     assert frontier is not None
     assert frontier.since > 0
+
+
+@pytest.mark.parametrize("steps", [1, -1])
+def test_a_catalog_in_the_format_of_another_release_is_not_moved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    known = migrations.MIGRATIONS
+    other = [*known, migrations.Migration("later", print)][: len(known) + steps]
+    monkeypatch.setattr(migrations, "MIGRATIONS", other)
+    with pytest.raises(IncompatibleFormat):
+        move(folder, "stash")
+    assert log_of(folder) == "metastorage"
 
 
 def test_a_move_of_a_store_without_a_catalog_is_refused(tmp_path: Path) -> None:
