@@ -45,6 +45,7 @@ from strandline.node.catalog_log import (
     LogPlace,
     RememberedLog,
     open_catalog_log,
+    open_log,
     reading_catalog_log,
     remembered_log,
 )
@@ -210,6 +211,19 @@ def test_commits_made_during_the_move_are_moved_too(
     move(folder, "stash")
     with joined(folder) as state:
         assert notes(state) == {"late 0", "late 1", "late 2"}
+
+
+def test_nodes_go_on_while_the_catalog_moves_to_the_second_log_of_their_shadow(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move(folder, "shadow:metastorage+stash")
+    with place_of(folder) as place, ExitStack() as stack:
+        # As if a node died after its append to the first log.
+        commit(joined_in(open_log("metastorage", place, stack).log, place), "early")
+    monkeypatch.setattr(LogCopy, "prove", committing(folder, 1)(LogCopy.prove))
+    move(folder, "stash")
+    with joined(folder) as state:
+        assert notes(state) == {"early", "late 0"}
 
 
 def test_a_catalog_with_constant_commits_is_sealed_and_moved(
