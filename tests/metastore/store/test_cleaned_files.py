@@ -46,6 +46,32 @@ def test_what_another_node_has_deleted_is_not_counted_as_a_failure(tmp_path: Pat
     assert (cleaned.files, files.failures) == (0, 0)
 
 
+def test_a_folder_that_two_nodes_delete_at_once_is_deleted_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, unlink = tmp_path / "warehouse" / "real.db", os.unlink
+    job, dropped = schema / "t/_staging/job", schema / ".dropped/7"
+    for path in (job, dropped):
+        (path / "in").mkdir(parents=True)
+        for name in ("in/a", "in/b", "c"):
+            (path / name).touch()
+
+    def after_the_other_node(path: str, *, dir_fd: int | None = None) -> None:
+        unlink(path, dir_fd=dir_fd)
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", after_the_other_node)
+    files = cleaned_files.CleanedFiles(StoreFolders(tmp_path))
+    cleaned = cleaned_files.Cleaned("leftovers", "t")
+    with files.own_folder(Place.below("real.db/t")) as root:
+        assert root is not None
+        files.take(cleaned, root, "_staging/job", delete=True)
+    files.take_folder(cleaned, Place.below("real.db/.dropped/7"), dropped, delete=True)
+    assert not job.exists()
+    assert not dropped.exists()
+    assert files.failures == 0
+
+
 def test_a_file_goes_with_its_own_folder_and_never_outside_of_its_table(tmp_path: Path) -> None:
     schema = tmp_path / "warehouse" / "real.db"
     names = ("t/_data/_file=1/a.parquet", "t/p=1/b.parquet", "other/c.parquet")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +20,7 @@ from strandline.metastore.store.file_scans import (
     STAGING_FOLDER,
 )
 from strandline.metastore.store.rows import FILE_NUMBER_BITS
+from strandline.metastore.store.warehouse import delete_folder
 
 _OWN_NAME = re.compile(r"([0-9]{1,19})-[0-9a-f]{32}(\.parquet)?")
 _OWNERS: dict[str, Callable[[int], int]] = {
@@ -99,7 +99,7 @@ def delete_below(root: int, name: str) -> None:
     folder, _, last = name.rpartition("/")
     with _within(root, folder) as descriptor:
         if stat.S_ISDIR(os.stat(last, dir_fd=descriptor, follow_symlinks=False).st_mode):
-            shutil.rmtree(last, dir_fd=descriptor)
+            delete_folder(last, below=descriptor)
             return
         os.unlink(last, dir_fd=descriptor)
     around, _, folder_name = folder.rpartition("/")

@@ -288,10 +288,15 @@ class FolderMoves:
                 )
 
 
-def delete_folder(path: Path) -> None:
-    """Delete a folder with its contents, if it exists. Raises `OSError`."""
+def delete_folder(path: str | Path, *, below: int | None = None) -> None:
+    """Delete a folder with its contents, if it exists. Raises `OSError`.
+
+    ``below`` is the descriptor of the folder that ``path`` is relative to.
+    """
+    # Another node may delete it too: a file that it was first to delete must not end this.
+    shutil.rmtree(path, ignore_errors=True, dir_fd=below)
     with suppress(FileNotFoundError):
-        shutil.rmtree(path)
+        shutil.rmtree(path, dir_fd=below)  # if anything is left, this raises the reason
 
 
 def delete_or_leave(path: Path) -> None:
