@@ -184,6 +184,13 @@ def test_a_value_that_breaks_a_constraint_is_refused_and_leaves_no_file(tables: 
     assert files(folder(tables, "shop.t")) == []
 
 
+def test_only_the_rows_that_are_appended_must_keep_the_constraints(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, v VARCHAR(2) NOT NULL")
+    given = "VALUES (1L, 'ok', array(1)), (2L, NULL, array()), (3L, 'long', NULL) AS t(id, v, l)"
+    exploded = tables.spark.sql(f"SELECT * FROM {given}").select("id", "v", sql.explode("l"))
+    assert tables.append("shop.t", exploded.drop("col")).rows == 1
+
+
 def test_a_failed_job_raises_its_error_and_leaves_no_file(tables: Tables) -> None:
     tables.create("shop.t", "id INT")
     failing = tables.spark.sql("SELECT CAST(raise_error('no luck') AS INT) AS id")

@@ -170,7 +170,9 @@ def _with_checks(frame: DataFrame, table: ResolvedTable) -> tuple[DataFrame, tup
             continue
         bad = broken(sql.col(quoted(column.name)), column.type, nullable=column.nullable)
         message = _violation_message(table, column)
-        fail = sql.raise_error(sql.lit(message)).cast("boolean")
+        # Spark moves a deterministic filter below an `explode` that leaves the bad rows out.
+        text = sql.when(sql.monotonically_increasing_id() >= 0, sql.lit(message))
+        fail = sql.raise_error(text).cast("boolean")
         condition = sql.when(bad, fail) if condition is None else condition.when(bad, fail)
         messages.append(message)
     if condition is None:
