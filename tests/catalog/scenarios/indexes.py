@@ -26,6 +26,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.model.descriptors import Collation, IndexColumn, IndexKind
+from strandline.model.identifiers import MAX_COLUMN_NAME_LENGTH
 from tests.catalog.scenario import (
     SCHEMA,
     Made,
@@ -48,6 +49,7 @@ TABLE = create_table("s.t", "a int", "b string", "m map<int, int>", "v array<var
 KEYED = create_table("s.k", "id int not null", "v int", primary_key=("id",))
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
 DROP = DropIndex(schema="s", index="i")
+LONGEST_NAME = "x" * MAX_COLUMN_NAME_LENGTH
 SORTED = replace(INDEX, kind=IndexKind.SORTED, collations=(Collation.ASC_NULLS_LAST,))
 
 
@@ -102,6 +104,12 @@ SCENARIOS = [
             (told("create_index", "table"), ["s.t"]),
             (same("s.t", "schema_versions"), True),
         ],
+    ),
+    Scenario(
+        "an index on a column with the longest name",
+        setup=[SCHEMA, create_table("s.t", f"{LONGEST_NAME} int")],
+        run=replace(INDEX, columns=(LONGEST_NAME,)),
+        expect=Made(["create_index"]),
     ),
     Scenario(
         "an index in the batch of its table is available at once",

@@ -31,7 +31,7 @@ from strandline.model.descriptors import (
     IndexStatus,
     TableDescriptor,
 )
-from strandline.model.identifiers import check_name, normalize
+from strandline.model.identifiers import check_column_name, check_name, normalize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class CreateIndex:
         if not self.columns:
             raise InvalidInput(f"no columns were given for index {self.index}; name at least one")
         for name in self.columns:
-            check_name(name, "column")
+            check_column_name(name)
         check_distinct(self.columns, what=f"index {self.index}")
         if self.kind is IndexKind.HASH and self.collations:
             raise InvalidInput(f"hash index {self.index} has no order, so it takes no collations")
