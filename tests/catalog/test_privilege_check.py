@@ -40,6 +40,7 @@ from strandline.catalog.commands import (
     RenameTable,
     RenameView,
     RevokePrivileges,
+    RevokeRole,
     SetConfiguration,
     SetDefaultZone,
     SetOwner,
@@ -229,6 +230,37 @@ def test_a_user_that_owns_objects_may_create_its_own_role_and_others_may_not(
         enforced.execute(CreateRole(name="dora"), author="bob", identity="bob")
     enforced.execute(CreateRole(name="dora"), author="dora", identity="dora")
     enforced.execute(DropTable(schema="s", table="d"), author="root", identity="root")
+
+
+@pytest.mark.parametrize("owner", ["bob", "group"], ids=["bob owns it", "it owns itself"])
+def test_the_owner_of_a_role_may_rename_it_with_what_it_owns(
+    enforced: CatalogManager, owner: str
+) -> None:
+    steps: list[Command] = [
+        GrantRole(role="group", member="bob"),
+        AlterRole(name="group", owner=owner),
+        CreateSchema(name="own", owner="group"),
+        create_table("own.t", "a int not null", primary_key=("a",), owner="group"),
+    ]
+    enforced.execute(steps, author="root", identity="root")
+    if owner == "bob":
+        enforced.execute(RevokeRole(role="group", member="bob"), author="root", identity="root")
+    rename = RenameRole(name="group", new_name="team")
+    catalog = enforced.execute(rename, author="bob", identity="bob").catalog
+    schema, table = catalog.schema("own"), catalog.table("own", "t")
+    assert schema is not None
+    assert table is not None
+    owners = {schema.owner, table.owner, *(index.owner for index in catalog.indexes(table.id))}
+    assert owners == {"team"}
+
+
+def test_only_its_owner_may_write_the_owner_of_an_object_in_another_case(
+    enforced: CatalogManager,
+) -> None:
+    enforced.execute(USAGE_S, author="root", identity="root")
+    give = SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="ANN")
+    with pytest.raises(PermissionDenied, match=r"bob does not own table s\.t"):
+        enforced.execute(give, author="bob", identity="bob")
 
 
 def test_what_a_role_owns_is_not_told_to_a_user_that_may_not_drop_it(

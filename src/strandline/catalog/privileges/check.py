@@ -30,6 +30,7 @@ anything else                a superuser
 
 An entry is checked against the catalog as it was before that entry. So a table may be created in a
 schema of the same batch, and a batch can do nothing that its commands could not do one by one.
+What a renamed role owns keeps its owner under another name, which needs nothing more.
 
 What must stay true: the check and the append see the same catalog; after a lost append the commands
 are planned and checked again. A change of a kind without a rule needs a superuser. While privileges
@@ -42,6 +43,7 @@ owned a dropped object).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
@@ -133,6 +135,8 @@ class PrivilegeCheck:
                 continue
             old, new = before.contents.get(kind, key), after.contents.get(kind, key)
             case = Case(access, before, after, old and old.value, new and new.value)
+            if case.owner_is_renamed and replace(case.new, owner=case.old.owner) == case.old:
+                continue
             declared.rule(case)
         self._access = access.by(after)
 

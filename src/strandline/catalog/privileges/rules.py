@@ -41,6 +41,15 @@ class Case:
         """The object with that id, even if the entry itself created or removed it."""
         return self.before.get(kind, object_id) or self.after.get(kind, object_id)
 
+    @property
+    def owner_is_renamed(self) -> bool:
+        """Whether the owner is another name of the same role, which the entry renames."""
+        role = self.before.role(getattr(self.old, "owner", ""))
+        renamed = self.after.role(getattr(self.new, "owner", ""))
+        if role is None or renamed is None:
+            return False
+        return role.id == renamed.id and role.name != renamed.name
+
 
 Rule = Callable[[Case], None]
 
@@ -54,7 +63,7 @@ def _check_changed(case: Case, *, within: Any = None) -> None:
     if new is None and within is not None and access.owns(within):
         return
     access.require_ownership(old)
-    if new is not None and new.owner != old.owner:
+    if new is not None and new.owner != old.owner and not case.owner_is_renamed:
         access.require_owner(new.owner, access.describe(old))
 
 
