@@ -26,7 +26,7 @@ from strandline.metastorage import (
     KeyValue,
     Operation,
     Put,
-    RevisionIs,
+    TimeIs,
     ValueIs,
     prefix_end,
 )
@@ -44,7 +44,7 @@ CONDITIONS = st.lists(
         st.builds(Exists, KEYS),
         st.builds(Absent, KEYS),
         st.builds(ValueIs, KEYS, VALUES),
-        st.builds(RevisionIs, KEYS, st.integers(1, 6)),
+        st.builds(TimeIs, KEYS, st.integers(1, 6)),
     ),
     max_size=2,
 )
@@ -142,7 +142,7 @@ class AgainstADictionary(RuleBasedStateMachine):
         entry = self.entries.get(key)
         holds: Condition = Absent(key)
         if entry is not None:
-            holds = ValueIs(key, entry.value) if by_value else RevisionIs(key, entry.revision)
+            holds = ValueIs(key, entry.value) if by_value else TimeIs(key, entry.time)
         operation = Delete(key) if value is None else Put(key, value)
         self.invoke(node, [holds, *further], [operation], [])
         self.wait(1 - node, key, 1)
@@ -156,9 +156,9 @@ class AgainstADictionary(RuleBasedStateMachine):
             case ValueIs():
                 entry = self.entries.get(condition.key)
                 return entry is not None and entry.value == condition.value
-            case RevisionIs():
+            case TimeIs():
                 entry = self.entries.get(condition.key)
-                return entry is not None and entry.revision == condition.revision
+                return entry is not None and entry.time == condition.time
         raise AssertionError(condition)
 
     def touched(self, operations: list[Operation]) -> dict[str, bytes | None]:

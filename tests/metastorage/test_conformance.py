@@ -28,7 +28,6 @@ from strandline.metastorage import (
     Outcome,
     Put,
     PutTimed,
-    RevisionIs,
     TimeIs,
     ValueIs,
 )
@@ -144,9 +143,6 @@ def test_deletes_remove_existing_keys_and_no_others(store: Metastorage) -> None:
         (ValueIs("a", b"2"), False),
         (ValueIs("b", b""), False),
         (ValueIs("empty", b""), True),
-        (RevisionIs("a", 1), True),
-        (RevisionIs("a", 2), False),
-        (RevisionIs("b", 1), False),
         (LeaseHeld("none", 1), False),
     ],
 )
@@ -200,7 +196,7 @@ def test_an_invoke_of_many_conditions_and_operations_is_atomic(store: Metastorag
     names = [f"k{number:03d}" for number in range(many)]
     first = store.invoke([Absent(name) for name in names], [Put(name, b"1") for name in names])
     assert (first.succeeded, first.revision) == (True, 1)
-    conditions: list[Condition] = [RevisionIs(name, 1) for name in names]
+    conditions: list[Condition] = [TimeIs(name, first.time) for name in names]
     refused = store.invoke([*conditions[1:], ValueIs(names[0], b"2")], [Delete(n) for n in names])
     assert not refused.succeeded
     assert keys(store) == names
@@ -314,7 +310,7 @@ def test_numbers_beyond_64_bits_are_accepted_and_never_match(store: Metastorage)
     assert [entry.key for entry in store.range("", "~", limit=1 << 80)] == ["a"]
     assert not store.wait_for_change("", 1 << 80, timeout=0)
     assert not store.wait_for_change("b", -(1 << 80), timeout=0)
-    assert not store.invoke([RevisionIs("a", 1 << 80)], []).succeeded
+    assert not store.invoke([TimeIs("a", Timestamp(1 << 80))], []).succeeded
     assert not store.invoke([LeaseHeld("a", 1 << 80)], []).succeeded
 
 

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.metastorage import Absent, Metastorage, Put, RevisionIs
+from strandline.metastorage import Absent, Metastorage, Put, TimeIs
 from tests.conftest import ManualWall
 from tests.metastorage.conftest import LONG, Place, hears, impatient, keys, put
 from tests.metastorage.stores import STORES, Server, StoreKind
@@ -179,5 +179,6 @@ def test_a_read_after_an_unknown_outcome_shows_whether_the_write_happened(
         again = store.invoke([Absent("mine")], [Put("mine", VALUE), Put("too", b"")])
         assert again.succeeded is not happened
         assert direct.revision() == again.revision == 2
-        assert direct.invoke([RevisionIs("mine", 2), RevisionIs("too", 2)], []).succeeded
+        both = [TimeIs("mine", again.time), TimeIs("too", again.time)]
+        assert direct.invoke(both, []).succeeded
         store.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from strandline.clock import HybridClock
-from strandline.metastorage import Absent, Metastorage, Put, RevisionIs
+from strandline.metastorage import Absent, Metastorage, Put, TimeIs
 from tests.metastorage.conftest import hears
 from tests.metastorage.stores import STORES
 
@@ -19,7 +19,7 @@ def increment(store: Metastorage, key: str) -> None:
     while True:
         entry = store.get(key)
         value = 0 if entry is None else int(entry.value)
-        condition = Absent(key) if entry is None else RevisionIs(key, entry.revision)
+        condition = Absent(key) if entry is None else TimeIs(key, entry.time)
         if store.invoke([condition], [Put(key, b"%d" % (value + 1))]).succeeded:
             return
 

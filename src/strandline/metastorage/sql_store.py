@@ -44,7 +44,6 @@ from strandline.metastorage.store import (
     Outcome,
     Put,
     PutTimed,
-    RevisionIs,
     TimeIs,
     ValueIs,
     check_bound,
@@ -376,9 +375,6 @@ def _condition_query(condition: Condition, now: Timestamp | None) -> Query:
             return "NOT EXISTS (SELECT 1 FROM metastorage WHERE key = ?)", (condition.key,)
         case Exists():
             return "EXISTS (SELECT 1 FROM metastorage WHERE key = ?)", (condition.key,)
-        case RevisionIs():
-            text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND revision = ?)"
-            return text, (condition.key, _storable(condition.revision))
         case TimeIs():
             text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND time = ?)"
             return text, (condition.key, _storable(condition.time))

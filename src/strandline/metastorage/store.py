@@ -98,14 +98,6 @@ class ValueIs:
 
 
 @dataclass(frozen=True, slots=True)
-class RevisionIs:
-    """The key exists, and the invoke of this revision wrote it last."""
-
-    key: str
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
 class TimeIs:
     """The key exists, and the invoke at this time wrote it last.
 
@@ -124,7 +116,7 @@ class LeaseHeld:
     token: int
 
 
-Condition = Exists | Absent | ValueIs | RevisionIs | TimeIs | LeaseHeld
+Condition = Exists | Absent | ValueIs | TimeIs | LeaseHeld
 
 
 @dataclass(frozen=True, slots=True)

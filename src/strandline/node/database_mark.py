@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from strandline.clock import HybridClock, Timestamp, format_timestamp
 from strandline.durable import UpdateLog, durable_state
 from strandline.errors import Conflict, CorruptData
-from strandline.metastorage import Absent, KeyValue, Metastorage, Put, RevisionIs
+from strandline.metastorage import Absent, KeyValue, Metastorage, Put, TimeIs
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.node.membership import new_member_id, open_newer_epoch
 from strandline.sql import Database, FenceRow, stored_time, take_time
@@ -82,7 +82,7 @@ class DatabaseMark:
             time = take_time(connection, clock, bounded=False)
         pair = self.metastorage.get(KEY)
         if self._time_of(pair) < time:
-            unchanged = Absent(KEY) if pair is None else RevisionIs(KEY, pair.revision)
+            unchanged = Absent(KEY) if pair is None else TimeIs(KEY, pair.time)
             # If another node has written its mark first, that one is as good.
             self.metastorage.invoke([unchanged], [Put(KEY, encode(DatabaseTime(time)))])
 

@@ -51,7 +51,6 @@ from strandline.metastorage.store import (
     Outcome,
     Put,
     PutTimed,
-    RevisionIs,
     TimeIs,
     ValueIs,
 )
@@ -340,8 +339,6 @@ def _holds(condition: Condition, view: View, now: Timestamp) -> bool:
             return raw is None
         case Exists():
             return raw is not None
-        case RevisionIs():
-            return raw is not None and decode_stored(raw).revision == condition.revision
         case TimeIs():
             return raw is not None and decode_stored(raw).time == condition.time
         case ValueIs():
