@@ -166,6 +166,19 @@ def test_appends_continue_while_blobs_cannot_be_written_up_to_a_limit(
     assert versions(place.log()) == list(range(1, 13))
 
 
+def test_a_trim_succeeds_even_if_the_sweep_after_it_fails(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(real: Any, *arguments: Any) -> Any:
+        raise Unavailable("the folder does not answer")
+
+    log = place.log(blob=meddled(place.blob, "list", fail))
+    begin(log, 4)
+    assert log.compact(3, TOKEN)
+    assert "maintenance of the catalog's log failed: the folder does not answer" in caplog.text
+    assert versions(place.log()) == [4]
+
+
 def test_no_blob_is_written_below_a_folder_that_is_no_longer_mounted(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,8 @@ the sweep removes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 
@@ -69,14 +70,10 @@ class Maintenance:
         """
         if _diffs_since_rollup(state) % self._every:
             return
-        try:
+        with _failures_logged():  # the append succeeded and must not raise
             self.tidy()
             if state.seqno - state.floor >= SWEPT_EVERY // EVERY * self._every:
                 self.sweep()
-        except StrandlineError as error:
-            log.warning("maintenance of the catalog's log failed: %s", error.message)
-        except Exception:  # the append succeeded and must not raise
-            log.exception("maintenance of the catalog's log failed")
 
     def tidy(self) -> None:
         """Write a rollup, move the inline rows of the state to parts, and merge small parts."""
@@ -106,7 +103,8 @@ class Maintenance:
                 continue
             rewritten = self._shard.reading_of(state, partial(self._compacted, state, up_to, fence))
             if rewritten is not None and self._rewrite(rewritten):
-                self.sweep()
+                with _failures_logged():  # what was asked for is done; a later sweep removes more
+                    self.sweep()
                 return True
 
     def _compacted(self, state: ShardState, up_to: int, fence: FenceToken) -> Rewrite:
@@ -200,6 +198,16 @@ class Maintenance:
         for key in unnamed:
             shard.blob.delete(key)
         return len(unnamed) + shard.blob.remove_unfinished()
+
+
+@contextmanager
+def _failures_logged() -> Iterator[None]:
+    try:
+        yield
+    except StrandlineError as error:
+        log.warning("maintenance of the catalog's log failed: %s", error.message)
+    except Exception:
+        log.exception("maintenance of the catalog's log failed")
 
 
 def _diffs_since_rollup(state: ShardState) -> int:
