@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import CorruptData
+from strandline.sql import head_file
 from strandline.sql.head_file import HeadFile, Mark
 
 MARKS = (Mark("version", "log", "SELECT max(version) FROM log"),)
@@ -48,4 +49,23 @@ def test_a_process_waits_while_another_one_writes_the_file(head: HeadFile) -> No
         assert head.recorded_marks() == {"version": 1}
     writing.join()
     assert head.recorded_marks() == {"version": 2}
+    head.close()
+
+
+def test_a_process_that_stopped_in_the_middle_of_a_write_holds_up_no_other(
+    head: HeadFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(head_file, "_LOCK_SECONDS", 0.01)
+    head.note({"version": 1})
+    with open(head.path, "rb+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for version in (2, 3):
+            writing = threading.Thread(target=head.note, args=({"version": version},), daemon=True)
+            writing.start()
+            writing.join(60)
+            assert not writing.is_alive()
+        assert head.recorded_marks() == {"version": 1}
+    assert caplog.text.count("a process keeps it locked; if it is stopped, resume or end it") == 1
+    head.note({"version": 3})
+    assert head.recorded_marks() == {"version": 3}
     head.close()

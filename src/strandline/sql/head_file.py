@@ -14,6 +14,7 @@ that is not synced also leaves it behind: its marks are written with those of th
 
 The file has two slots of fixed size, written alternately, each with a checksum. A torn write leaves
 the other slot intact. Several processes write under a lock of the file, and a mark never goes back.
+If a stopped process holds that lock, the others leave the file behind, and log it.
 A missing or unreadable file contributes nothing; it is logged and created again.
 
 Rejected: a new file name in the database's folder for each write (it needs a sync of the folder, or
@@ -28,17 +29,20 @@ import json
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
 from strandline.errors import CorruptData, IncompatibleFormat
-from strandline.files import give_to_owner
+from strandline.files import give_to_owner, try_lock
 
 logger = logging.getLogger(__name__)
 
 SLOT_BYTES = 512
+_LOCK_SECONDS = 2.0
+"""How long a commit waits for the lock, which a running process holds for microseconds."""
 Marks = Mapping[str, int]
 
 
@@ -163,7 +167,7 @@ class HeadFile:
 
     def _note(self, marks: Marks) -> None:
         file = self._opened()
-        fcntl.flock(file, fcntl.LOCK_EX)
+        self._lock(file)
         try:
             data = os.pread(file, 2 * SLOT_BYTES, 0)
             written_marks = self._last[1] if data == self._last[0] else _newest(data) or {}
@@ -176,6 +180,13 @@ class HeadFile:
             self._last = data[:start] + slot + data[start + SLOT_BYTES :], merged
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _lock(self, file: int) -> None:
+        end = time.monotonic() + (0 if self._failed else _LOCK_SECONDS)
+        while not try_lock(file):
+            if time.monotonic() >= end:
+                raise TimeoutError("a process keeps it locked; if it is stopped, resume or end it")
+            time.sleep(0.001)
 
     def _opened(self) -> int:
         file = self._file
