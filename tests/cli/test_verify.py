@@ -27,7 +27,7 @@ from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.store.notifications import INSERT
 from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow, RowKind
-from strandline.model.descriptors import TableDescriptor
+from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node, verification
 from tests.strandline_command import strandline
@@ -277,6 +277,32 @@ def test_what_nodes_drop_or_clean_during_a_verification_is_not_a_finding(
         monkeypatch.setattr(verification, read, then_it_changes)
         assert findings(store) == []
     assert not changes
+
+
+def test_an_external_table_in_the_folder_of_a_moved_store_is_verified_there(
+    store: Store, tmp_path: Path
+) -> None:
+    place = store.folder / "files" / "k=1"
+    place.mkdir(parents=True)
+    with Node.open(store.folder) as node:
+        definition = TableDefinition(
+            name="e",
+            columns=(ColumnDefinition("id", BIGINT), ColumnDefinition("k", BIGINT)),
+            partition_columns=("k",),
+            kind=TableKind.EXTERNAL,
+            location=f"file:{place.parent}",
+        )
+        session = node.session(user="ann")
+        session.execute(CreateTable(schema="shop", definition=definition))
+        partition = NewRow.of(PartitionRow(values=("1",), location="k=1"), name="k=1")
+        table_id = session.table("shop.e").descriptor.id
+        with node.store.change(table_id, author="ann") as change:
+            change.stage(add=[partition])
+    moved = Store(store.folder.rename(tmp_path / "moved"))
+    assert strandline("relocate", moved.folder).exit_code == 0
+    assert findings(moved) == []
+    (moved.folder / "files" / "k=1").rmdir()
+    assert [finding["table"] for finding in findings(moved)] == ["shop.e"]
 
 
 def test_unreferenced_files_are_leftovers_and_not_errors(store: Store) -> None:

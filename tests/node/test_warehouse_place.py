@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, WrongEnvironment
-from strandline.node.warehouse_place import MARKER, WarehousePlace, recorded_warehouse
+from strandline.node.place import recorded_place
+from strandline.node.warehouse_place import MARKER, WarehousePlace
 from strandline.sql import Database
 from strandline.sql.sqlite_database import open_url
 from tests.node.conftest import before_the_next
@@ -45,7 +46,7 @@ def test_only_one_of_two_concurrent_claims_of_different_folders_succeeds(
     )
     with pytest.raises(StoreMoved, match=r"the tables of the store in .* are in .*/a,"):
         second.claim(ENVIRONMENT, mode=MODE)
-    recorded = recorded_warehouse(database)
+    recorded = recorded_place(database)
     assert recorded is not None
     assert recorded.path == os.path.realpath(first.folder)
 

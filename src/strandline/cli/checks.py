@@ -37,9 +37,8 @@ from strandline.node.address import StoreAddress
 from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.inspection import head_comparison
 from strandline.node.membership import new_member_id, refuse_other_half
-from strandline.node.place import refuse_lost_database
+from strandline.node.place import recorded_place, refuse_lost_database
 from strandline.node.store_database import older_parts, refuse_older_parts
-from strandline.node.warehouse_place import recorded_warehouse
 from strandline.sql import Database, open_database, open_sqlite
 
 if TYPE_CHECKING:  # it imports pyarrow
@@ -82,11 +81,12 @@ def _database(address: StoreAddress) -> Database:
 
 
 def _folders(address: StoreAddress, database: Database) -> StoreFolders:
+    recorded = recorded_place(database)
+    names = recorded.names if recorded else ()
     if address.folder is not None:
-        return StoreFolders(address.folder)
-    recorded = recorded_warehouse(database)
+        return StoreFolders(address.folder, names=names)
     warehouse = Path(recorded.path if recorded else "/")
-    return StoreFolders(warehouse, warehouse=warehouse, names=recorded.names if recorded else ())
+    return StoreFolders(warehouse, warehouse=warehouse, names=names)
 
 
 def finding_as_json(finding: Finding) -> dict[str, str | None]:

@@ -13,9 +13,9 @@ from strandline.errors import InvalidInput
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import PERSIST, LogPlace, parts_of, refuse_unknown
 from strandline.node.catalog_move import move_catalog
+from strandline.node.place import recorded_place
 from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
-from strandline.node.warehouse_place import recorded_warehouse
 
 
 @click.group()
@@ -68,7 +68,7 @@ def migrate(source: str, target: str, *, catalog_blobs: str | None, objects: str
         refuse_older_parts(database, todo="start a node of this release on the store first")
         refuse_moved(database, address)
         clock = HybridClock()
-        recorded = None if address.folder else recorded_warehouse(database)
+        recorded = None if address.folder else recorded_place(database)
         warehouse = recorded.path if recorded else ""
         moved = move_catalog(
             LogPlace(database, address, clock),

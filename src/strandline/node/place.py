@@ -47,7 +47,7 @@ from strandline.metastorage import SqlMetastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.node.address import DATABASE_FILE
-from strandline.sql import SqliteDatabase, change, first_row, schema_versions
+from strandline.sql import Database, SqliteDatabase, change, first_row, schema_versions
 from strandline.sql.schema_versions import Part, whole_row
 
 HEAD_FILE = "strandline.head"
@@ -84,10 +84,7 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     ``folder`` is absolute. The first opener records the place. Raises `StoreMoved`, and then
     changes nothing, if the store was recorded at another place.
     """
-    database.ensure_schema(PART)
-    present = current_place(folder)
-    with database.read() as connection:
-        recorded = read(connection)
+    recorded, present = recorded_place(database), current_place(folder)
     original_folder = None
     if recorded is None:
         original_folder = made_at(database)
@@ -166,6 +163,15 @@ def _moved(folder: Path, old: str) -> StoreMoved:
         f" mounted here from now on, run `strandline relocate {folder}`; if it is a copy, run"
         f" `strandline relocate {folder} --copy`"
     )
+
+
+def recorded_place(database: Database) -> RecordedPlace | None:
+    """Return the recorded place of the store in ``database``, or None before it has one."""
+    database.ensure_schema(PART)
+    with database.read() as connection:
+        if schema_versions.version_of(connection, PART) is None:
+            return None  # opened for reading, and there is no table
+        return read(connection)
 
 
 def read(connection: Connection) -> RecordedPlace | None:

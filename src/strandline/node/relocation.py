@@ -24,12 +24,11 @@ from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.catalog_log import LogPlace, part_from_blobs, reading_catalog_log
 from strandline.node.membership import new_member_id
 from strandline.node.place import (
-    PART,
     RecordedPlace,
     current_place,
     made_at,
     put,
-    read,
+    recorded_place,
     refuse_lost_database,
     united,
 )
@@ -57,9 +56,7 @@ def relocate(folder: str | Path, *, copy: bool) -> str:
         refuse_lost_database(path)
         raise NotFound(f"there is no store in {path}; name the folder that holds {DATABASE_FILE}")
     with closing(open_store_database(path)) as database:
-        database.ensure_schema(PART)
-        with database.read() as connection:
-            recorded = read(connection)
+        recorded = recorded_place(database)
         old = recorded.path if recorded else made_at(database)
 
         def refuse_unmoved(environment: str) -> None:
@@ -89,8 +86,7 @@ def take_place(
     `Conflict` if the store is still at its old place.
     """
     database = log_place.database
-    with database.read() as connection:
-        recorded = read(connection)
+    recorded = recorded_place(database)
     with reading_catalog_log(log_place) as log:
         environment = ReadOnlyState(log, latest_only=True).environment or ""
         if copy:

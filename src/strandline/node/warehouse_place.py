@@ -30,7 +30,7 @@ from strandline.files import sync_folder
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node import place
 from strandline.node.address import DATABASE_FILE
-from strandline.node.place import RecordedPlace
+from strandline.node.place import RecordedPlace, recorded_place
 from strandline.sql import Database, FenceRow
 
 MARKER = ".strandline-store"
@@ -54,7 +54,7 @@ class WarehousePlace:
         another store, and `InvalidInput` if the folder of a new store is inside the folder of
         another store. ``is_new`` returns whether the database has no store yet.
         """
-        recorded = recorded_warehouse(self.database)
+        recorded = recorded_place(self.database)
         with self.database.read() as connection:
             fence = FenceRow.read(connection)
         if recorded is not None and fence is not None:
@@ -87,7 +87,7 @@ class WarehousePlace:
         Raises `StoreMoved` if the store has another warehouse, `WrongEnvironment` if the folder
         belongs to another store, and `CorruptData` if the marker is missing.
         """
-        recorded = recorded_warehouse(self.database)
+        recorded = recorded_place(self.database)
         real = os.path.realpath(self.folder)
         if recorded is not None:
             self._require_same(recorded.path, real)
@@ -183,19 +183,12 @@ def refuse_nested(folder: Path) -> None:
             )
 
 
-def recorded_warehouse(database: Database) -> RecordedPlace | None:
-    """Return the recorded warehouse of the store in ``database``, or None before it has one."""
-    database.ensure_schema(place.PART)
-    with database.read() as connection:
-        return place.read(connection)
-
-
 def refuse_copied(database: Database, *, address: str) -> None:
     """Raise `StoreMoved` if ``database`` is a copy of the one that has the store.
 
     ``address`` is the address of the store as messages show it.
     """
-    recorded = recorded_warehouse(database)
+    recorded = recorded_place(database)
     identity = database.identity()
     if recorded is not None and recorded.inode and identity not in (0, recorded.inode):
         raise StoreMoved(
@@ -211,7 +204,7 @@ def accept_database(database: Database) -> str | None:
 
     Return the path of its warehouse, or None without a store.
     """
-    recorded = recorded_warehouse(database)
+    recorded = recorded_place(database)
     if recorded is None:
         return None
     identity = database.identity()
@@ -226,7 +219,7 @@ def place_of_warehouse(database: Database, warehouse: str) -> WarehousePlace:
 
     Raises `InvalidInput` if there is neither, or if the path is not absolute.
     """
-    recorded = recorded_warehouse(database)
+    recorded = recorded_place(database)
     folder = warehouse or (recorded and recorded.path)
     if not folder:
         raise InvalidInput(
