@@ -265,9 +265,14 @@ def test_a_signal_ends_a_node_that_starts_also_as_the_first_process_of_a_contain
 
 
 @pytest.mark.parametrize("users", ["", " \n"])
-def test_an_empty_variable_of_users_does_not_open_the_http_port(tmp_path: Path, users: str) -> None:
-    with pytest.raises(InvalidInput, match="STRANDLINE_USERS is empty, so a node would not"):
+def test_empty_users_do_not_open_the_http_port(tmp_path: Path, users: str) -> None:
+    with pytest.raises(InvalidInput, match="STRANDLINE_USERS: users is empty, so a node would"):
         load(tmp_path, environment={"STRANDLINE_USERS": users})
+    with pytest.raises(InvalidInput, match="option --users: users is empty"):
+        load(tmp_path, options={"users": users}, environment={})
+    (tmp_path / FILE_NAME).write_text(f"users = {json.dumps(users)}\n")
+    with pytest.raises(InvalidInput, match=f"{FILE_NAME}: users is empty"):
+        load(tmp_path, environment={})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

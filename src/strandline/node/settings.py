@@ -15,9 +15,9 @@ A value is taken from the first place that has one:
 What must stay true: a file with an unknown key or an invalid value is refused, with an error that
 names the file, the key and what is allowed. Unknown variables are accepted, because the program
 that starts this one may set variables with the same prefix (Kubernetes does, for a service called
-``strandline``). ``strandline config`` shows them. An empty variable counts as unset, except that of
-``users``: a missing secret must not open the HTTP port. Nothing that shows settings to users
-(`shown_settings`) contains a secret.
+``strandline``). ``strandline config`` shows them. An empty variable counts as unset, but empty
+``users`` are refused in each place: a missing secret must not open the HTTP port. Nothing that
+shows settings to users (`shown_settings`) contains a secret.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ DEFAULT = "default"
 PROGRAM = "program"
 """The origin of a value that the program that embeds the node has set."""
 
+_USERS = "users"
 _UNITS: Mapping[str, Mapping[str, int]] = {
     "_ms": {
         "ms": 1,
@@ -65,7 +66,7 @@ def _without_hashes(users: str) -> str:
 
 _SHOWN: Mapping[str, Callable[[str], str]] = {
     "objects": shown_address,
-    "users": _without_hashes,
+    _USERS: _without_hashes,
 }
 """How settings that contain secrets are shown."""
 
@@ -203,6 +204,11 @@ def load(
         for setting, value in place_values:
             try:
                 values[setting.name] = setting.read(value)
+                if setting.name == _USERS and not str(value).strip():
+                    raise InvalidInput(
+                        "users is empty, so a node would not authenticate its clients; give it the "
+                        "lines of a users file, or unset it"
+                    )
             except InvalidInput as error:
                 raise InvalidInput(f"{origin(setting)}: {error.message}") from None
             origins[setting.name] = origin(setting)
@@ -230,16 +236,11 @@ def _places(
         places.append(_of_file(folder / FILE_NAME))
     if config is not None:
         places.append(_of_file(config))
-    users = REGISTRY["users"].variable
-    if not variables.get(users, "set").strip():
-        raise InvalidInput(
-            f"environment variable {users} is empty, so a node would not authenticate its clients; "
-            "give it the lines of a users file, or unset it"
-        )
     set_variables: list[tuple[Setting, object]] = [
         (setting, variables[setting.variable])
         for setting in REGISTRY.values()
         if variables.get(setting.variable, "").strip()
+        or (setting.name == _USERS and setting.variable in variables)
     ]
     places.append((lambda setting: f"environment variable {setting.variable}", set_variables))
     option_values = [
