@@ -176,8 +176,8 @@ def test_a_folder_without_a_store_is_refused(command: str, tmp_path: Path) -> No
     (tmp_path / "strandline.db").touch()
     result = strandline(command, tmp_path, "1")
     assert result.exit_code == 66
-    assert "there is no catalog" in result.output
-    with pytest.raises(NotFound, match="there is no catalog"), reading(tmp_path):
+    assert "there is no store" in result.output
+    with pytest.raises(NotFound, match="there is no store"), reading(tmp_path):
         pass
 
 

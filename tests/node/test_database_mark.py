@@ -19,6 +19,7 @@ from strandline.metastore.inspection import Kind
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from strandline.node.address import shown_address
 from strandline.node.database_mark import KEY, DatabaseMark, DatabaseTime
 from strandline.node.warehouse_place import accept_database
 from strandline.sql import Database, open_database, stored_time, take_time
@@ -177,10 +178,15 @@ def test_a_running_node_compares_the_mark_when_a_session_verifies_the_store(
 
 
 @pytest.mark.slow
-def test_an_empty_database_in_place_of_the_stores_database_is_refused(store: EmptyStore) -> None:
+def test_an_empty_database_in_place_of_the_stores_database_is_refused(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     empty = replace(store.settings, objects=postgresql.running().new_database())
-    with pytest.raises(CorruptData, match=r"it is empty, but .* recorded"):
+    with pytest.raises(CorruptData, match=r"is empty, but .* recorded .* in the setting objects"):
         Node.open(store.address, settings=empty)
+    monkeypatch.setenv("STRANDLINE_OBJECTS", empty.objects)
+    refused = strandline("accept-loss", store.address, "--yes")
+    assert f"there is no store in {shown_address(empty.objects)} yet" in refused.stderr
 
 
 def test_a_store_without_a_mark_is_opened_and_gets_one(store: EmptyStore) -> None:

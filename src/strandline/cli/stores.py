@@ -31,7 +31,7 @@ from strandline.metastorage import open_metastorage
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName, version_number
 from strandline.node import DATABASE_FILE
-from strandline.node.address import StoreAddress, store_address
+from strandline.node.address import StoreAddress, shown_address, store_address
 from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered_log
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.place import refuse_lost_database, settle
@@ -75,7 +75,7 @@ def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Da
     with closing(opened) as database:
         with database.read() as connection:
             if schema_versions.version_of(connection, schema_versions.BASE) is None:
-                raise _no_catalog(address)
+                raise _no_store(address)
         refuse_foreign_parts(database)
         yield database
 
@@ -88,10 +88,10 @@ def log_at(
     with database_at(address, read_only=read_only) as database:
         place = LogPlace(database, address, HybridClock())
         if remembered_log(place) is None:
-            raise _no_catalog(address)
+            raise _no_store(address)
         with reading_catalog_log(place) as log:
             if log.token() is None:
-                raise _no_catalog(address)
+                raise _no_store(address)
             yield log, database
 
 
@@ -103,8 +103,9 @@ def refuse_moved(database: Database, address: StoreAddress) -> None:
         refuse_copied(database, address=address.name)
 
 
-def _no_catalog(address: StoreAddress) -> NotFound:
-    return NotFound(f"there is no catalog in {address.name} yet; `strandline serve` creates one")
+def _no_store(address: StoreAddress) -> NotFound:
+    name = address.name if address.folder is not None else shown_address(address.objects)
+    return NotFound(f"there is no store in {name} yet; `strandline serve` creates one")
 
 
 @contextmanager

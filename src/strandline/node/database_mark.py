@@ -64,13 +64,19 @@ class DatabaseMark:
         """
         with database.read() as connection:
             time = stored_time(connection)
-        if time < marked_time:
-            ends = f"it ends at {format_timestamp(time)}" if time else "it is empty"
+        recorded = f"but {self.address} recorded {format_timestamp(marked_time)}"
+        if time < marked_time and not time:
             raise CorruptData(
-                f"{database.name} is older than it was: {ends}, but {self.address} recorded "
-                f"{format_timestamp(marked_time)}. Only the database was restored, or its backup "
-                "is older than that of etcd. Restore both from one backup; to continue without the "
-                f"missing changes, run `strandline accept-loss {self.address}`"
+                f"{database.name} is empty, {recorded}: it is not the database of this store, or it"
+                " was lost. Name the right one in the setting objects, or restore the database and"
+                " etcd from one backup"
+            )
+        if time < marked_time:
+            raise CorruptData(
+                f"{database.name} is older than it was: it ends at {format_timestamp(time)}, "
+                f"{recorded}. Only the database was restored, or its backup is older than that of "
+                "etcd. Restore both from one backup; to continue without the missing changes, run "
+                f"`strandline accept-loss {self.address}`"
             )
 
     def note(
