@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -239,6 +240,26 @@ def test_a_hold_outlasts_a_leap_whatever_is_called_first_after_it(
     held, pinned, *_ = holds.list()
     assert (held.hold_id, pinned) == (hold.hold_id, pin)
     assert milliseconds(held.expires) == store.wall_ms + 3_600_000
+
+
+def test_a_hold_waits_for_no_writer_longer_than_its_timeout_also_after_a_leap(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[object] = []
+    write = store.database.write
+
+    def noted(**options: Any) -> Any:  # Any: as in the real method
+        deadlines.append(options.get("deadline"))
+        return write(**options)
+
+    holds = store.transactions.holds
+    holds.acquire("reader", "ann", at=None, ttl_ms=1_000)
+    store.leap(DAY)
+    monkeypatch.setattr(store.database, "write", noted)
+    holds.acquire("reader", "ann", at=None, ttl_ms=1_000, timeout=5.0)
+    assert len(deadlines) == 2
+    assert len(set(deadlines)) == 1
+    assert None not in deadlines
 
 
 def in_use(store: Store, *, days: int) -> None:

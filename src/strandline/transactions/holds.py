@@ -145,8 +145,9 @@ class Holds:
             _check_text(what, text)
         if at is not None and not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
-        self.outlast_leap()
-        with self._database.write(deadline=time.monotonic() + timeout) as connection:
+        deadline = time.monotonic() + timeout
+        self.outlast_leap(deadline=deadline)
+        with self._database.write(deadline=deadline) as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
             change(connection, _FORGET_EXPIRED, (expiry_time(connection, now),))
@@ -216,8 +217,10 @@ class Holds:
             change(connection, _FORGET_EXPIRED, (expiry_time(connection, now),))
             return _limit(connection, now, self._raise_watermark(connection, now))
 
-    def outlast_leap(self) -> None:
+    def outlast_leap(self, *, deadline: float | None = None) -> None:
         """Let holds last as if this machine's clock had not leapt, or slept, since the last call.
+
+        It waits for other writers until ``deadline``, an instant of `time.monotonic`.
 
         Nodes whose clocks did not leap get to know the time, and note heartbeats with it. At the
         first call, the clock may be ahead of theirs, so they get to know it too.
@@ -230,7 +233,7 @@ class Holds:
             leap = 0 if self._ahead is None else ahead - self._ahead
             unknown = present - milliseconds(stored) if self._ahead is None else leap
             if unknown > _LEAP_MS and self._clock.ahead_of_wall(stored) <= 0:
-                with self._database.write() as connection:
+                with self._database.write(deadline=deadline) as connection:
                     self._guard(connection)
                     now = take_time(connection, self._clock, bounded=False)
                     start, end = (add_milliseconds(now, ms) for ms in (-leap, leap))
