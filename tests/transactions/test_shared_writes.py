@@ -132,8 +132,12 @@ def test_a_commit_waits_for_the_disk_although_a_begin_shares_its_write(store: St
     assert store.database.statistics().writes > before
 
 
-def test_a_call_that_succeeds_by_itself_after_its_round_failed_has_no_error(store: Store) -> None:
-    attempts = list[int]()
+@pytest.mark.parametrize("error", [ValueError("a defect"), Behind("not applied here")])
+def test_a_call_that_succeeds_after_its_round_was_undone_has_no_error(
+    store: Store, error: Exception
+) -> None:
+    attempts, caught_up = list[int](), threading.Event()
+    store.catalogs.on_sync = caught_up.set
 
     def stage(shared: Round, rows: object) -> Callable[[], str]:
         attempts.append(len(attempts))
@@ -141,10 +145,15 @@ def test_a_call_that_succeeds_by_itself_after_its_round_failed_has_no_error(stor
             raise TransactionFinished("it was refused at first")
         return lambda: "written"
 
+    def undo(shared: Round, rows: object) -> Callable[[], str]:
+        if not caught_up.is_set():
+            raise error
+        return lambda: "written too"
+
     with together(store) as submitted:
         shared = store.transactions._shared
         call = submitted(SharedCall(stage, shared=shared, timeout=PATIENCE))
-        submitted(failing(store, ValueError("a defect")))
+        submitted(SharedCall(undo, shared=shared, timeout=PATIENCE))
     assert call() == "written"
 
 

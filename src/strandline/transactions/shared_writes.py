@@ -176,7 +176,8 @@ class SharedCall(Generic[T]):
                 check()
         except Exception as error:
             self.error = error
-        return self.error is not None
+            return True
+        return False
 
     def on_end(self, ended: Callable[[], object]) -> None:
         """Call ``ended``, in any thread, when `result` is available."""
@@ -445,16 +446,16 @@ class SharedWrites:
             rows = [
                 [row for query in c.first_queries for row in run(connection, *query)] for c in calls
             ]
-            waiting: list[SharedCall[T]] = []
+            waiting, reason = list[SharedCall[T]](), ""
             for place, call in enumerate(calls, start=1):
                 at = Timestamp(last - count + place)
                 try:
                     call.stage_in(Round(connection, at, catalog), rows[place - 1])
                 except Behind as error:  # its transaction began under that version, on another node
-                    behind = error
                     waiting.append(call)
+                    reason = error.message
             if waiting:
-                raise behind if len(waiting) == count else _NotForAll(waiting)
+                raise Behind(reason) if len(waiting) == count else _NotForAll(waiting)
             if all(call.error is not None for call in calls):
                 raise _AllRefused
 
