@@ -630,6 +630,27 @@ def test_callers_that_share_a_task_get_its_error() -> None:
     run(body, max_children=1)
 
 
+def test_callers_that_share_a_reply_are_told_if_it_cannot_be_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def body(pool: ChildPool, children: Children) -> None:
+        first = asyncio.create_task(ask(pool, "wait"))
+        await begun(children)
+        same = [asyncio.create_task(ask(pool, "echo", b"x", only_reads=True)) for _ in "ab"]
+        await asyncio.sleep(0)
+        monkeypatch.setattr(os, "dup", full)
+        children.go.set()
+        with pytest.raises(Unavailable, match="Too many open files"):
+            await same[0]
+        assert await same[1] == b"x"
+        await first
+
+    run(body, max_children=1)
+
+
 def test_a_read_whose_caller_is_cancelled_is_aborted() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         asking = asyncio.create_task(ask(pool, "wait", only_reads=True))

@@ -61,7 +61,12 @@ class Reply:
 
     def copy(self) -> Reply:
         """Return a reply with the same bytes, which must be closed separately."""
-        return Reply(self.fields, Content(os.dup(self.content.fileno())))
+        try:
+            return Reply(self.fields, Content(os.dup(self.content.fileno())))
+        except OSError as shortage:
+            raise Unavailable(
+                f"the reply of a child process cannot be kept: {shortage.strerror}; try again"
+            ) from shortage
 
 
 @dataclass(frozen=True, slots=True)
