@@ -50,7 +50,6 @@ _FIND_FOR_TABLE, _FIND_WITH_WRITES = (
         ("", ", EXISTS (SELECT 1 FROM lock_request WHERE lock_request.txn_id = txn.txn_id)"),
     )
 )
-_PAIRS = "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id"
 _STATES = 'SELECT txn_id, state, "user" FROM txn WHERE txn_id IN'
 _OWN_WRITE_IDS = "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND txn_id IN"
 _ALLOCATE = (
@@ -139,7 +138,7 @@ def open_ones(connection: Connection, *, limit: int) -> list[Transaction]:
 def with_writes(
     txn_id: int, rows: Sequence[Row]
 ) -> tuple[Transaction, tuple[tuple[int, int], ...], bool]:
-    """A transaction, its `write_id_pairs`, and whether it has requests for locks.
+    """A transaction, its (table id, write id) pairs, and whether it has requests for locks.
 
     ``rows`` are those of `find_with_writes_queries`. Raises `TransactionNotFound`.
     """
@@ -261,15 +260,10 @@ def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | No
     return write_id
 
 
-def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int], ...]:
-    pairs = run(connection, _PAIRS, (txn_id,))
-    return tuple((table_id, write_id) for table_id, write_id in pairs)
-
-
 def write_ids_of(
     connection: Connection, txn_ids: Sequence[int]
 ) -> dict[int, list[tuple[int, int]]]:
-    """The `write_id_pairs` of each transaction that has any, in the order of transaction ids."""
+    """The (table id, write id) pairs of each transaction that has any, by ascending ids."""
     pairs: dict[int, list[tuple[int, int]]] = {}
     rows = run(
         connection,

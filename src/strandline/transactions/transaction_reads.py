@@ -185,8 +185,9 @@ class TransactionReads:
 
     def write_id_pairs(self, txn_id: int) -> tuple[tuple[int, int], ...]:
         """The (table id, write id) pairs of a transaction. Raises `TransactionNotFound`."""
-        with self._database.read() as connection:
-            return records.write_id_pairs(connection, records.find(connection, txn_id).txn_id)
+        answers = self._database.answers(records.find_with_writes_queries(txn_id))
+        _, pairs, _ = records.with_writes(txn_id, [row for rows in answers for row in rows])
+        return pairs
 
     # -- queries of Hive's clients
 
