@@ -11,7 +11,7 @@ table. `strandline.metastore.store.partition_moves` records each move.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,9 @@ from pathlib import Path
 
 from strandline.errors import (
     AlreadyExists,
+    CorruptData,
     IllegalChange,
+    IncompatibleFormat,
     InvalidInput,
     ObjectNotFound,
     StrandlineError,
@@ -361,7 +363,10 @@ class PastPlaces(PartitionPlaces):
 def finish_partition_moves(
     metastore: Metastore, unfinished: Collection[tuple[int, PartitionMove]] | None = None
 ) -> None:
-    """Finish moves that a killed process left unfinished in present tables, by default all."""
+    """Finish moves that a killed process left unfinished in present tables, by default all.
+
+    Those of a table with a damaged partition, or that was dropped meanwhile, stay unfinished.
+    """
     store, catalog = metastore.store.sql_store, metastore.catalogs.latest_catalog()
     moves: dict[int, set[PartitionMove]] = {}
     for table_id, move in store.unfinished_moves() if unfinished is None else unfinished:
@@ -369,12 +374,26 @@ def finish_partition_moves(
     for table_id, moves_of_table in moves.items():
         table = catalog.table_by_id(table_id)
         if table is not None:
-            relocations = {move for move in moves_of_table if move.is_relocation}
-            for mark in relocations:
-                _end_relocation(metastore, table_id, mark, author=SYSTEM_NAME)
-            location = metastore.location(table)
-            places = PartitionPlaces(table, location=location, folders=metastore.folders)
-            places.finish_moves(store, moves_of_table - relocations)
+            try:
+                _finish_moves_of(metastore, table, moves_of_table)
+            except (CorruptData, IncompatibleFormat, ObjectNotFound, WriteConflict):
+                # Other tables, and the node that starts, must not wait for the repair of this one.
+                logger.warning(
+                    "moves of partitions of %s stay unfinished",
+                    catalog.qualified_name(table),
+                    exc_info=True,
+                )
+
+
+def _finish_moves_of(
+    metastore: Metastore, table: TableDescriptor, moves: Set[PartitionMove]
+) -> None:
+    relocations = {move for move in moves if move.is_relocation}
+    for mark in relocations:
+        _end_relocation(metastore, table.id, mark, author=SYSTEM_NAME)
+    location = metastore.location(table)
+    places = PartitionPlaces(table, location=location, folders=metastore.folders)
+    places.finish_moves(metastore.store.sql_store, moves - relocations)
 
 
 class UnfinishedMoves:

@@ -25,6 +25,7 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMove
+from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
@@ -327,6 +328,21 @@ def test_a_running_node_undoes_a_rename_whose_process_died(
     moves.finish()
     assert texts(stub, "d1") == FIRST
     assert [move for of, move in store.unfinished_moves() if of == table_id] == [later]
+
+
+def test_a_damaged_partition_keeps_no_node_from_starting_and_from_finishing_moves_of_others(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename_and_die(hive, stub, monkeypatch)
+    place = capitals(hive, stub, "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)  # the process dies
+        stub.drop_partition("d1", "t2", ["b"], True)
+    with hive.node.database.write() as connection:
+        damage = "UPDATE store_row SET bucket = -3 WHERE kind = ? AND name = 'p=b'"
+        change_each(connection, damage, [(RowKind.PARTITION.value,)])
+    with hive.another_node():
+        assert not place.exists()
 
 
 def test_a_running_node_tries_once_to_move_a_folder_that_the_system_refuses_to_move(
