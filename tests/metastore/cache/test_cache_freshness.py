@@ -6,15 +6,18 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import Connection
 
 from strandline import clock
 from strandline.clock import system_elapsed
+from strandline.errors import UnknownOutcome
 from strandline.metastore.cache import log_applier
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.store.notifications import LogPosition, Notification
 from strandline.metastore.store.rows import RowKind
-from tests.metastore.dml import FLIGHTS, ONLY_PROOF, Dml, files, hits, names
+from strandline.sql import Database
+from tests.metastore.dml import FLIGHTS, ONLY_PROOF, Dml, data_file, files, hits, names
 
 FILES = RowKind.DATA_FILE
 
@@ -164,6 +167,24 @@ def test_a_mark_from_before_another_process_wrote_for_the_node_never_returns(
     after = cache.log_applier.mark()
     assert after is not None
     assert after != before
+
+
+def test_a_read_after_a_change_whose_outcome_is_unknown_sees_whether_it_was_committed(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, kind = dml.cached(staleness=1_000), type(dml.database)
+    assert files(cache) == []
+    commit = kind._commit  # type: ignore[attr-defined]  # of both kinds
+
+    def lost(database: Database, connection: Connection, **named: bool) -> None:
+        commit(database, connection, **named)
+        raise UnknownOutcome("the line was cut")
+
+    with monkeypatch.context() as patch, pytest.raises(UnknownOutcome):
+        patch.setattr(kind, "_commit", lost)
+        with cache.change(FLIGHTS, author="ann") as change:
+            change.stage(add=[data_file("a")])
+    assert files(cache) == ["a"]
 
 
 @ONLY_PROOF

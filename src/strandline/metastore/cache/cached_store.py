@@ -53,6 +53,7 @@ from types import MappingProxyType
 
 from strandline import work
 from strandline.clock import elapsed_seconds
+from strandline.errors import UnknownOutcome
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.cache.replica_set import (
     MAX_ROWS,
@@ -366,8 +367,12 @@ class CachedStore(ObjectStore):
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
-        with self.sql_store.change(table_id, author=author) as change:
-            yield change
+        try:
+            with self.sql_store.change(table_id, author=author) as change:
+                yield change
+        except UnknownOutcome:
+            self.log_applier.look_again()  # the next read must show whether it was committed
+            raise
         self.log_applier.apply_own()
 
     def forget(self, table_id: int) -> None:
