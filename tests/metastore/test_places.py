@@ -27,7 +27,7 @@ from strandline.catalog.commands import (
 )
 from strandline.config import Settings
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, StrandlineError
-from strandline.metastore.interface import Session
+from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.store_folders import StoreFolders
@@ -258,6 +258,21 @@ def test_a_dropped_table_is_not_restored_to_the_folder_of_another_table(
         pytest.raises(ObjectNotFound, match="belongs to another table"),
     ):
         opened.session(user="ann").undo(dropped.version)
+
+
+def test_the_past_of_a_dropped_table_does_not_show_the_files_of_the_table_that_took_its_folder(
+    node: Node,
+) -> None:
+    session = node.session(user="ann")
+    orders = session.table("shop.orders")
+    past = AsOf(version=orders.catalog_version)
+    session.execute(replace(drop("orders"), keep_data=True))
+    node.store.log_applier.catch_up()
+    assert session.table("shop.orders", at=past).location == orders.location
+    session.execute(replace(create("orders"), instead_of=orders.descriptor.id))
+    node.store.log_applier.catch_up()
+    with pytest.raises(ObjectNotFound, match="a new table took over their folder"):
+        session.table("shop.orders", at=past)
 
 
 def test_a_table_with_the_name_of_a_schema_folder_gets_another_folder(

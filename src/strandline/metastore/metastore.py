@@ -232,9 +232,11 @@ class Metastore:
         self, table: TableDescriptor, *, version: int, is_last: bool = False
     ) -> str | None:
         """`location`, or None if that has to wait; see `CachedStore.known_location`."""
-        return self.folders.named_location(table) or self.store.known_location(
-            table.id, version=version, is_last=is_last
-        )
+        location = self.folders.named_location(table)
+        # No event tells memory that a new table takes over the folder of a dropped one.
+        if location is None and self.catalogs.latest_catalog().table_by_id(table.id) is not None:
+            location = self.store.known_location(table.id, version=version, is_last=is_last)
+        return location
 
     def location_of_schema(self, schema: SchemaDescriptor) -> str:
         if schema.location:
