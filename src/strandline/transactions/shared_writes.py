@@ -446,7 +446,8 @@ class SharedWrites:
             rows = [
                 [row for query in c.first_queries for row in run(connection, *query)] for c in calls
             ]
-            waiting, reason = list[SharedCall[T]](), ""
+            waiting: list[SharedCall[T]] = []
+            reason = ""
             for place, call in enumerate(calls, start=1):
                 at = Timestamp(last - count + place)
                 try:
