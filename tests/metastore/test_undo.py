@@ -22,6 +22,7 @@ from strandline.catalog.commands import (
     GrantPrivileges,
     RenameTable,
     SetConfiguration,
+    SetTableProperties,
     TableDefinition,
 )
 from strandline.catalog.undo.command import HistoryMoved
@@ -371,3 +372,23 @@ def test_objects_that_a_user_may_not_see_are_answered_like_missing_ones(
         bob.undrop("shop.there")
     with pytest.raises(PermissionDenied):
         bob.undo(dropped.version)
+
+
+def test_where_a_table_was_moved_is_not_told_to_a_user_that_cannot_reach_it(
+    node: Node, session: Session
+) -> None:
+    session.execute(
+        [CreateRole(name="ann", superuser=True), CreateSchema(name="open", owner="bob")]
+    )
+    bob = node.session(user="bob")
+    columns = (ColumnDefinition("a", INT),)
+    bob.execute(CreateTable(schema="open", definition=TableDefinition(name="p", columns=columns)))
+    note = SetTableProperties(schema="open", table="p", set=(("k", "v"),))
+    noted = bob.execute(note)
+    moved = session.execute(
+        RenameTable(schema="open", table="p", new_name="secret", new_schema="shop")
+    )
+    session.execute(SetConfiguration(name="enforce_privileges", value="true"))
+    for version in (noted.version, moved.version):
+        with pytest.raises(VersionNotFound, match="it does not exist, or user bob may not see it"):
+            bob.undo(version)

@@ -369,19 +369,20 @@ def _reaches_place(access: Access, dropped_name: _DroppedName) -> bool:
 
 
 def _sees(access: Access, catalogs: CatalogFollower, undo: Undo) -> bool:
-    """Whether everything that is taken back is in schemas that the user reaches."""
+    """Whether all that is taken back is, was and comes back in schemas that the user reaches."""
     last = undo.update.version
     states = (access.catalog, catalogs.catalog(last), catalogs.catalog(last - 1))
-    for net in undo.net.values():
-        value = net.old_value or net.new_value
-        if isinstance(value, SchemaDescriptor):
-            schema: SchemaDescriptor | None = value
-        elif kind_of(value).in_schema:
-            schema = _schema(states, undo, value.schema_id)
-        else:
-            continue  # its name is no secret, and the privileges on it are checked
-        if schema is None or not access.at(states[-1]).reaches(schema):
-            return False
+    access_then = access.at(states[-1])
+    for target, net in undo.net.items():
+        for value in (net.old_value, net.new_value, access.catalog.contents.value(*target)):
+            if isinstance(value, SchemaDescriptor):
+                schema: SchemaDescriptor | None = value
+            elif value is not None and kind_of(value).in_schema:
+                schema = _schema(states, undo, value.schema_id)
+            else:
+                continue  # its name is no secret, and the privileges on it are checked
+            if schema is None or not access_then.reaches(schema):
+                return False
     return True
 
 
