@@ -223,6 +223,9 @@ def test_the_last_of_two_values_for_one_key_is_put(transaction: CatalogTransacti
     (change,) = transaction.changes()
     assert change.old is None
     assert transaction.get_named("config", "a") == ConfigEntry("a", "2")
+    with transaction.entry("configure", {}):
+        transaction.put_all([ConfigEntry("a", "3"), ConfigEntry("a", "2")])
+    assert transaction.get_named("config", "a") == ConfigEntry("a", "2")
 
 
 def test_objects_outside_a_namespace_put_together_are_changed_in_place(

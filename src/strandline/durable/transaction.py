@@ -117,7 +117,7 @@ class CatalogTransaction:
         """
         before, kept_changes = self.contents, len(self._changes)
         of_keys = {}
-        for value in values:
+        for value in {_target(value): value for value in values}.values():
             written = self._written(value)
             if written is not None:
                 of_keys[written.kind.kind, written.key] = written
@@ -162,8 +162,7 @@ class CatalogTransaction:
         record: bytes | None = None,
     ) -> _Written | None:
         """The change that putting ``value`` makes, or None if the object equals it."""
-        kind = collection_of(value)
-        key = id_key(value.id) if kind.has_id else value.name.encode()
+        kind, key = _target(value)
         old = self.contents.get(kind.kind, key)
         if old is None:
             if self.on_insert is not None:
@@ -303,6 +302,12 @@ class CatalogTransaction:
         rebased._appended = self._appended
         rebased.contents = base.contents.apply(self.changes())
         return rebased
+
+
+def _target(value: Any) -> tuple[Collection, bytes]:  # Any: a descriptor of some kind
+    """The kind and the key of the object that ``value`` describes."""
+    kind = collection_of(value)
+    return kind, id_key(value.id) if kind.has_id else value.name.encode()
 
 
 def _refuse_running_back(kind: Collection, old: AnyStored | None, new: AnyStored | None) -> None:
