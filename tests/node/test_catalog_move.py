@@ -57,6 +57,7 @@ from strandline.sql import FenceRow, SqliteDatabase, open_database
 from tests.node.conftest import before_the_next
 from tests.node.test_catalog_log import fill, tables
 from tests.servers import stores
+from tests.strandline_command import strandline
 
 WAYS = ["metastorage", "stash", "persist", "shadow", "stash", "shadow:persist+stash", "metastorage"]
 
@@ -348,6 +349,8 @@ def test_a_catalog_can_move_on_although_its_last_move_died_at_the_end(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(catalog_move, "finish_move", killed_at_the_end)
         move(folder, "stash")
+    checked = strandline("upgrade-check", folder)
+    assert "the catalog was moved from this log to another one" in checked.stderr
     move(folder, "persist")
     with joined(folder) as state:
         commit(state, "on")
