@@ -355,6 +355,33 @@ def test_a_table_inside_the_store_but_not_at_its_own_place_is_external(
     assert not os.path.exists(lake / "warehouse/shop.db/other")
 
 
+def test_a_managed_table_is_not_created_where_an_external_table_has_its_files(
+    node: Node, lake: Path
+) -> None:
+    session, folder = node.session(user="ann"), lake / "warehouse/shop.db/new"
+    session.execute(create("old", location=f"{folder}/"))
+    folder.mkdir()
+    (folder / "f").write_text("rows")
+    with pytest.raises(InvalidInput, match=r"the location of the external table shop\.old"):
+        session.execute(create("new"))
+    session.execute(drop("old"))
+    session.execute(create("new"))
+    assert (folder / "f").read_text() == "rows"
+
+
+def test_a_managed_table_gets_a_folder_beside_that_of_a_table_that_became_external(
+    node: Node, lake: Path
+) -> None:
+    session = node.session(user="ann")
+    external = replace(TABLE, name="orders", kind=TableKind.EXTERNAL)
+    session.execute(AlterTable(schema="shop", table="orders", definition=external))
+    session.execute(RenameTable(schema="shop", table="orders", new_name="old"))
+    session.execute(create("orders"))
+    orders = session.table("shop.orders")
+    assert orders.location.endswith(f"/shop.db/orders~{orders.descriptor.id}")
+    assert (lake / "warehouse/shop.db/orders/f").exists()
+
+
 @pytest.mark.teeth
 def test_without_the_checks_of_places_a_named_place_is_moved(
     node: Node, lake: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,8 +7,9 @@ by a client belong to the client. A managed table that is given another place be
 external table never becomes managed.
 
 Bad places are refused here, before anything is appended: a place that belongs to another schema, a
-place where no folder can be made, a place in the folder of a copy's original. A table whose files
-were deleted cannot be restored, since it would read as empty.
+place where no folder can be made, a place with the files of an external table, a place in the
+folder of a copy's original. A table whose files were deleted cannot be restored, since it would
+read as empty.
 
 It does no harm if the catalog changes before the command is executed: places are not part of the
 catalog, and if another table has the place by then, the projection puts the new table beside it.
@@ -116,6 +117,7 @@ class RequestedPlaces:
                     definition = replace(definition, location=None)
                 if default and not catalog.relation(command.schema, definition.name):
                     self._refuse_unmakeable(default)
+                    self._refuse_external(command, default, catalog)
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
         return command if definition is original else replace(command, definition=definition)
@@ -175,6 +177,28 @@ class RequestedPlaces:
             return
         if self._folders.may_make(place):
             self._folders.refuse_unmakeable(place)
+
+    def _refuse_external(self, command: CreateTable, place: Place, catalog: Catalog) -> None:
+        """Raise `InvalidInput` if an external table has its files at ``place``.
+
+        A managed table there would show these files, and take them along when it is dropped.
+        """
+        if not (self._folders.reaches(place) and self._folders.exists(place)):
+            return
+        folder = place.path.rpartition("/")[2].encode()
+        for stored in catalog.contents.objects("table"):
+            if folder not in stored.data:  # this costs little, and few have to be decoded
+                continue
+            location = self._folders.named_location(stored.value)
+            if location is None or self._folders.place(location) != place:
+                continue
+            if command.instead_of is None and self._store.tables_at([place]):
+                return  # the projection chooses a place beside it
+            raise InvalidInput(
+                f"{command.definition.name} cannot be created at {self._folders.location(place)}, "
+                f"the location of the external table {catalog.qualified_name(stored.value)}; give "
+                "that one another location, or choose another name"
+            )
 
     def _refuse_stranded_partitions(self, undo: Undo) -> None:
         """Raise `IllegalChange` if the undo moves a table, and a partition would lose its files.
