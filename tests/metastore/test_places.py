@@ -355,15 +355,17 @@ def test_a_table_inside_the_store_but_not_at_its_own_place_is_external(
     assert not os.path.exists(lake / "warehouse/shop.db/other")
 
 
+@pytest.mark.parametrize("inner", ["", "in/it"])
 def test_a_managed_table_is_not_created_where_an_external_table_has_its_files(
-    node: Node, lake: Path
+    node: Node, lake: Path, inner: str
 ) -> None:
-    session, folder = node.session(user="ann"), lake / "warehouse/shop.db/new"
+    session, folder = node.session(user="ann"), lake / "warehouse/shop.db/new" / inner
     session.execute(create("old", location=f"{folder}/"))
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "f").write_text("rows")
-    with pytest.raises(InvalidInput, match=r"the location of the external table shop\.old"):
+    with pytest.raises(InvalidInput, match=r"where the external table shop\.old has its files"):
         session.execute(create("new"))
+    session.execute(create("ne"))
     session.execute(drop("old"))
     session.execute(create("new"))
     assert (folder / "f").read_text() == "rows"

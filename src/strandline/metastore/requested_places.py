@@ -179,7 +179,7 @@ class RequestedPlaces:
             self._folders.refuse_unmakeable(place)
 
     def _refuse_external(self, command: CreateTable, place: Place, catalog: Catalog) -> None:
-        """Raise `InvalidInput` if an external table has its files at ``place``.
+        """Raise `InvalidInput` if an external table has its files at ``place`` or below.
 
         A managed table there would show these files, and take them along when it is dropped.
         """
@@ -190,14 +190,15 @@ class RequestedPlaces:
             if folder not in stored.data:  # this costs little, and few have to be decoded
                 continue
             location = self._folders.named_location(stored.value)
-            if location is None or self._folders.place(location) != place:
+            at = None if location is None else self._folders.place(location)
+            if at is None or not (at.is_inside and f"{at.path}/".startswith(f"{place.path}/")):
                 continue
             if command.instead_of is None and self._store.tables_at([place]):
                 return  # the projection chooses a place beside it
             raise InvalidInput(
                 f"{command.definition.name} cannot be created at {self._folders.location(place)}, "
-                f"the location of the external table {catalog.qualified_name(stored.value)}; give "
-                "that one another location, or choose another name"
+                f"where the external table {catalog.qualified_name(stored.value)} has its files; "
+                "give that one another location, or choose another name"
             )
 
     def _refuse_stranded_partitions(self, undo: Undo) -> None:
