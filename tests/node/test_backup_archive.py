@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
+from strandline.files import try_lock
+from strandline.node.backup import taking
 from strandline.node.backup.archive import ArchiveWriter, open_backup
 from strandline.node.backup.manifest import MANIFEST, Manifest
 from strandline.node.backup.taking import _unfinished
@@ -242,6 +245,23 @@ def test_a_backup_is_renamed_when_finished_and_two_cannot_write_the_same_file(
         file.flush()
         assert not target.exists()
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("b", b"whole")]
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_a_backup_does_not_overwrite_one_that_ends_before_its_lock_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "b"
+    (tmp_path / "b.unfinished").write_bytes(b"whole")
+
+    def end_first(descriptor: int) -> bool:
+        (tmp_path / "b.unfinished").rename(target)
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(taking, "try_lock", end_first)
+    with pytest.raises((AlreadyExists, OSError)), _unfinished(target, mode=0o600):
+        pass
+    assert target.read_bytes() == b"whole"
 
 
 def test_a_failed_write_leaves_no_unfinished_file_and_keeps_the_old_backup(
