@@ -185,22 +185,23 @@ class HiveReader(Reader):
         return hadoop_location(await self.location(table))
 
     async def struct(self, scope: Scope, relation: Relation) -> Struct:
-        struct = await self._undated_struct(scope, relation)
-        show_last_change(struct["parameters"], scope.catalog.updated(relation))
-        return struct
-
-    async def _undated_struct(self, scope: Scope, relation: Relation) -> Struct:
         await off_loop_for(len(relation.columns))
         if isinstance(relation, ViewDescriptor):
-            return view_struct(_as_of(scope, relation), schema=scope.name)
-        if relation.transactional:
-            return await self._transactional_struct(scope, relation)
-        location = await self.shown_location(relation)
-        if scope.shows_as_view(relation) or self._only_reads(scope, relation):
-            hidden = hidden_name(relation, version=scope.catalog.version, location=location)
-            return past_view_struct(relation, schema=scope.name, hidden=hidden)
-        counted = await self.counted(scope.point, relation)
-        return table_struct(relation, schema=scope.name, location=location, counted=counted)
+            struct = view_struct(_as_of(scope, relation), schema=scope.name)
+        elif relation.transactional:
+            struct = await self._transactional_struct(scope, relation)
+        else:
+            location = await self.shown_location(relation)
+            if scope.shows_as_view(relation) or self._only_reads(scope, relation):
+                hidden = hidden_name(relation, version=scope.catalog.version, location=location)
+                struct = past_view_struct(relation, schema=scope.name, hidden=hidden)
+            else:
+                counted = await self.counted(scope.point, relation)
+                struct = table_struct(
+                    relation, schema=scope.name, location=location, counted=counted
+                )
+        show_last_change(struct["parameters"], scope.catalog.updated(relation))
+        return struct
 
     async def _transactional_struct(self, scope: Scope, table: TableDescriptor) -> Struct:
         """Return the view or the hidden table that stands in for a transactional table."""
