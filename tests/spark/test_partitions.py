@@ -304,6 +304,16 @@ def test_rows_are_partitioned_by_decimals_that_do_not_fit_into_a_bigint(tables: 
         assert place in ids(read)
 
 
+def test_the_first_and_the_last_timestamp_without_a_zone_have_buckets(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, l TIMESTAMP_NTZ", partitioned_by=["bucket(1000, l)"])
+    ends = "VALUES ('-290308-12-21 19:59:05.224192'), ('+294247-01-10 04:00:54.775807') AS t(l)"
+    tables.append("shop.t", tables.spark.sql(f"SELECT CAST(l AS TIMESTAMP_NTZ) AS l FROM {ends}"))
+    bucket = Transform(TransformKind.BUCKET, 1000)
+    expected = {(bucket.apply(micros, TIMESTAMP_NTZ),) for micros in (-(1 << 63), (1 << 63) - 1)}
+    partitions = files_of(tables, "shop.t")
+    assert {tuple(known.value for known in partition) for partition in partitions} == expected
+
+
 def test_a_value_too_long_for_a_partition_is_refused_and_nothing_is_appended(
     tables: Tables,
 ) -> None:

@@ -292,7 +292,12 @@ def _whole_number(value: str, data_type: DataType) -> str | None:
             f"(hour({value}) * 3600000000L + minute({value}) * 60000000L"
             f" + CAST(extract(SECOND FROM {value}) * 1000000 AS BIGINT))"
         )
-        return f"unix_date(CAST({value} AS DATE)) * {MICROS_OF_DAY}L + {of_day}"
+        day = f"unix_date(CAST({value} AS DATE))"
+        # The begin of the first day and the end of the last one are not in the range of a BIGINT.
+        return (
+            f"IF({day} < 0, ({day} + 1) * {MICROS_OF_DAY}L + ({of_day} - {MICROS_OF_DAY}L),"
+            f" {day} * {MICROS_OF_DAY}L + {of_day})"
+        )
     if data_type == DATE:
         return f"CAST(unix_date({value}) AS BIGINT)"
     return f"CAST({value} AS BIGINT)" if data_type in INTEGRAL_TYPES else None
