@@ -312,6 +312,28 @@ def test_only_a_superuser_can_restore_a_dropped_role_with_its_grants(
     enforced.execute(undo, author="root", identity="root")
 
 
+def test_an_undo_brings_a_table_back_before_its_schema_with_the_privileges_on_that(
+    enforced: CatalogManager,
+) -> None:
+    steps = [
+        grant(ObjectKind.DATABASE, "hive", Privilege.CREATE),
+        CreateSchema(name="from", owner="bob"),
+        CreateSchema(name="to", owner="bob"),
+        create_table("from.t", owner="bob"),
+    ]
+    enforced.execute(steps, author="root", identity="root")
+    before = enforced.latest_catalog()
+    batch: list[Command] = [
+        RenameTable(schema="from", table="t", new_name="t", new_schema="to"),
+        DropSchema(name="from"),
+        DropSchema(name="to", cascade=True),
+    ]
+    moved = enforced.execute(batch, author="bob", identity="bob")
+    undo = read_undo(enforced, moved.version)
+    undone = enforced.execute(undo, author="bob", identity="bob").catalog
+    assert undone.table("from", "t") == before.table("from", "t")
+
+
 def test_dropping_a_schema_drops_its_default_privileges_whoever_drops_it(
     enforced: CatalogManager,
 ) -> None:

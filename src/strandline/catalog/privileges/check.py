@@ -106,7 +106,7 @@ class PrivilegeCheck:
         used = _used_object(catalog, command)
         rule = None if used is None else declared_kind(kind_of(used).name).rule
         if rule is not None:
-            rule(Case(self._access, catalog, catalog, used, None))
+            rule(Case(self._access, catalog, catalog, catalog, used, None))
 
     def finish(self) -> None:
         """Refuse the entries of the transaction unless the user may make them.
@@ -128,13 +128,14 @@ class PrivilegeCheck:
         access, before = self._access, self._access.catalog
         contents = before.contents.toward(entry.changes, self._transaction.contents)
         after = Catalog(before.version, before.time, contents)
+        result = Catalog(before.version, before.time, self._transaction.contents)
         for kind, key in dict.fromkeys((change.kind, change.key) for change in entry.changes):
             declared = declared_kind(kind)
             if declared.rule is None:
                 access.require_superuser(f"change a {declared.spoken}")
                 continue
             old, new = before.contents.get(kind, key), after.contents.get(kind, key)
-            case = Case(access, before, after, old and old.value, new and new.value)
+            case = Case(access, before, after, result, old and old.value, new and new.value)
             if case.owner_is_renamed and replace(case.new, owner=case.old.owner) == case.old:
                 continue
             declared.rule(case)

@@ -29,17 +29,24 @@ WRITING = Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One object before and after an entry (None: it does not exist), with both catalogs."""
+    """One object before and after an entry (None: it does not exist), with both catalogs.
+
+    ``result`` is the catalog after the whole command: an undo may bring an object back in an entry
+    before that of its schema.
+    """
 
     access: Access
     before: Catalog
     after: Catalog
+    result: Catalog
     old: Any  # a descriptor of the kind that the rule is for
     new: Any
 
     def find(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
         """The object with that id, even if the entry itself created or removed it."""
-        return self.before.get(kind, object_id) or self.after.get(kind, object_id)
+        catalogs = (self.before, self.after, self.result)
+        values = (catalog.get(kind, object_id) for catalog in catalogs)
+        return next((value for value in values if value is not None), None)
 
     @property
     def owner_is_renamed(self) -> bool:
