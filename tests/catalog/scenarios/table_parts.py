@@ -364,6 +364,16 @@ SCENARIOS = [
     ),
     # -- owners ------------------------------------------------------------------------------
     Scenario(
+        "the owner of a table whose name is written in another way",
+        setup=[SCHEMA, create_table("s.straße")],
+        run=SetOwner(kind=ObjectKind.TABLE, schema="S", name="STRASSE", owner="bob"),
+        expect=Made(["alter_table"]),
+        checks=[
+            (arguments("alter_table"), [{"table": "s.straße", "changed": ["owner"]}]),
+        ],
+        note="the events of Hive's clients take the schema from the name in the entry",
+    ),
+    Scenario(
         "a table gets another owner",
         setup=[SCHEMA, TABLE],
         run=SetOwner(kind=ObjectKind.TABLE, schema="s", name="T", owner="bob"),

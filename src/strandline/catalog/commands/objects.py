@@ -128,7 +128,6 @@ class SetOwner:
         if self.owner_type is not None and self.kind is not ObjectKind.SCHEMA:
             raise InvalidInput(f"the owner of a {kind.spoken} has no type; leave it out")
         check_name(self.owner, "owner")
-        qualified = self.name if self.schema is None else f"{self.schema}.{self.name}"
         if self.schema is None:
             old = find(planning.catalog, kind, self.name)
         else:
@@ -136,12 +135,14 @@ class SetOwner:
         if old is None:
             if self.if_exists:
                 return
+            qualified = self.name if self.schema is None else f"{self.schema}.{self.name}"
             raise ObjectNotFound(f"{kind.spoken} {qualified} does not exist")
         refuse_reserved(old.name if self.kind is ObjectKind.SCHEMA else "", "altered")
         new = replace(old, owner=self.owner)
         if self.owner_type is not None:
             new = replace(new, owner_type=self.owner_type)
-        arguments: dict[str, str | list[str]] = {kind.name: qualified, "changed": ["owner"]}
+        name = object_name(planning.catalog, old)
+        arguments: dict[str, str | list[str]] = {kind.name: name, "changed": ["owner"]}
         with planning.entry(kind.verb(Action.ALTER), **arguments) as transaction:
             transaction.put(new)
         kind.after_owner(planning, old, new)
