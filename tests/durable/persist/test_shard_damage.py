@@ -9,12 +9,14 @@ from contextlib import suppress
 
 import pytest
 
+from strandline.durable import Frontier
 from strandline.durable.persist import part as part_module
 from strandline.durable.persist.part import read_part
 from strandline.durable.persist.shard_state import Append, compare_and_append
 from strandline.durable.rows import rows_of
-from strandline.errors import CorruptData, IncompatibleFormat
-from tests.durable.persist.conftest import Place
+from strandline.errors import CorruptData, Fenced, IncompatibleFormat
+from strandline.metastorage import Delete, DeleteRange, prefix_end
+from tests.durable.persist.conftest import SHARD, Place
 from tests.durable.updates import TOKEN, begin, everything, update
 
 
@@ -91,11 +93,19 @@ def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(place: Place) -> N
 def test_a_log_whose_diffs_are_missing_is_corrupt_and_does_not_block(place: Place) -> None:
     log = place.log(every=1000)
     begin(log, 3)
-    rows = sqlite3.connect(place.folder / "consensus.db")
-    rows.execute("DELETE FROM metastorage WHERE key LIKE 'persist.%'")
-    rows.commit()
-    rows.close()
+    place.log(every=1000).append(4, TOKEN, [update(4)])
+    place.store.invoke([], [Delete(place.consensus.version_key(SHARD, 4))])
     with pytest.raises(CorruptData, match="from 4 on are missing"):
+        log.append(4, TOKEN, [update(4)])
+
+
+def test_a_log_that_was_emptied_is_empty_for_a_node_that_had_read_it(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 3)
+    place.store.invoke([], [DeleteRange("persist.", prefix_end("persist."))])
+    assert log.frontier() == Frontier(0, 1)
+    assert log.token() is None
+    with pytest.raises(Fenced, match="the log was emptied or replaced"):
         log.append(4, TOKEN, [update(4)])
 
 

@@ -119,8 +119,7 @@ class Shard:
         # With the last known version: it is another one, or gone, if the log was set back.
         versions = self.consensus.scan(self.name, state.seqno)
         if _missing(versions, state.seqno) is not None or versions[0].time != state.time:
-            reloaded = self._reload()
-            return self._advance(reloaded, is_anew=reloaded.seqno > 0)
+            return self._advance(self._reload(), is_anew=True)
         return self._advance(self._following(state, versions[1:]))
 
     def _reload(self) -> ShardState:
