@@ -186,6 +186,17 @@ def test_a_silent_version_that_only_one_log_remembers_after_a_trim_is_not_a_diff
     assert log.time_of(silent) == (None if first_decides else silent.time)
 
 
+@pytest.mark.parametrize("first_decides", [True, False])
+def test_a_new_catalog_gets_the_environment_id_that_either_log_needs(
+    first: MetastorageLog, database: Database, tmp_path: Path, *, first_decides: bool
+) -> None:
+    consensus = Consensus(SqlMetastorage(database, HybridClock()))
+    blob, shard = FileBlob(tmp_path / "blobs"), shard_name("environment")
+    persist = PersistLog(consensus, blob, shard, environment="environment")
+    logs: tuple[UpdateLog, UpdateLog] = (first, persist) if first_decides else (persist, first)
+    assert ShadowLog(*logs, names=NAMES).environment == "environment"
+
+
 @pytest.mark.parametrize(("silent", "is_trimmed"), [(False, True), (True, False)])
 def test_two_times_of_a_version_are_a_difference_unless_it_is_silent_and_was_trimmed(
     first: MetastorageLog, second: StashLog, *, silent: bool, is_trimmed: bool

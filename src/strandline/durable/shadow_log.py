@@ -71,6 +71,10 @@ class ShadowLog(UpdateLog):
         self._names = names
 
     @property
+    def environment(self) -> str | None:
+        return self._first.environment or self._second.environment
+
+    @property
     def max_updates(self) -> int:
         return min(self._first.max_updates, self._second.max_updates)
 
