@@ -466,3 +466,19 @@ def test_a_shard_that_was_set_back_is_read_anew(place: Place, others: int) -> No
     assert versions(reader) == list(range(1, 5 + others))
     writer.maintenance.tidy()
     assert [logged.id for logged in place.log().updates(4, 4 + others)] == kept
+
+
+def test_a_holder_is_fenced_by_one_that_opened_a_shard_that_was_set_back(place: Place) -> None:
+    """The store has as many revisions as before."""
+    holder, other = place.log(every=100), place.log(every=100)
+    begin(holder, 3)
+    with (
+        closing(sqlite3.connect(place.folder / "consensus.db")) as live,
+        closing(sqlite3.connect(":memory:")) as copy,
+    ):
+        live.backup(copy)
+        holder.append(4, TOKEN, [update(4)])
+        copy.backup(live)
+    newer = TOKEN.next(TOKEN.deploy_generation)
+    other.append(4, TOKEN, [update(4)], new_token=newer)
+    assert holder.token() == newer

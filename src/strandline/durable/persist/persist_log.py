@@ -136,7 +136,7 @@ class PersistLog(UpdateLog):
         return Checked(self.frontier(), head.time)
 
     def token(self) -> FenceToken | None:
-        return self.shard.recent().fence
+        return self.shard.refresh().fence  # not `recent`; see `time_of`
 
     # -- appending ---------------------------------------------------------------------------------
 
