@@ -22,7 +22,7 @@ from httpcore._sync.http11 import HTTP11Connection
 
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Stopping, Unavailable, UnknownOutcome
-from strandline.metastorage import Absent, Exists, Put, StoreFull, open_metastorage
+from strandline.metastorage import Absent, Exists, Put, StoreFull, ValueIs, open_metastorage
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.access import parse_etcd_url
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
@@ -31,6 +31,7 @@ from strandline.metastorage.etcd.operations import Page, TxnAnswer, put_operatio
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import LONG, put
 from tests.metastorage.etcd_place import EtcdPlace
+from tests.servers.etcd import EtcdServer
 from tests.servers.loopback import Cut, Proxy, ReservedPort
 
 
@@ -411,3 +412,22 @@ def test_no_call_closes_the_connection_of_a_call_in_another_thread(
         second = threads.submit(write_meanwhile)
         write(b"/strandline/first")
         second.result()
+
+
+def test_what_a_store_remembers_is_not_taken_for_the_content_of_an_etcd_that_was_restored() -> None:
+    """Its writes get the revisions of those that it has lost."""
+    server = EtcdServer()
+    try:
+        url = server.new_prefix()
+        with (
+            closing(open_metastorage(url, HybridClock())) as store,
+            closing(open_metastorage(url, HybridClock())) as other,
+        ):
+            put(store, "a", b"before")
+            with server.set_back():
+                put(store, "a", b"lost")
+            put(other, "a", b"after")
+            assert not store.invoke([ValueIs("a", b"lost")], [Put("a", b"later")]).succeeded
+            assert store.invoke([ValueIs("a", b"after")], [Put("a", b"later")]).succeeded
+    finally:
+        server.remove()

@@ -80,6 +80,19 @@ class EtcdServer:
         finally:
             _posted(f"{url}/alarm", action="DEACTIVATE", **alarm)
 
+    @contextmanager
+    def set_back(self) -> Iterator[None]:
+        """At the end of the block, the server has again the data that it had before."""
+        data, kept = self._folder / "data", self._folder / "kept"
+        self.stop()
+        shutil.copytree(data, kept)
+        self.start()
+        yield
+        self.stop()
+        shutil.rmtree(data)
+        kept.rename(data)
+        self.start()
+
     def start(self) -> None:
         """Start it on its data, at its previous ports."""
         if not self._started():

@@ -34,6 +34,7 @@ from strandline.metastorage.etcd.operations import (
     if_modified_at,
     if_present,
     if_value_below,
+    if_value_is,
     put_operation,
     range_operation,
 )
@@ -83,7 +84,6 @@ class View:
     """
 
     head: Head
-    head_modified: int
     time: bytes | None
     entries: Mapping[str, bytes | None]
     ranges: Mapping[DeleteRange, tuple[tuple[str, ...], bool]]
@@ -106,16 +106,7 @@ class Plan:
     writes: Sequence[Json]
     reads_on_failure: Sequence[Json]
     large: Sequence[AnyPut]
-    head: Head
-    head_moves: bool
-    view: View
-    time: bytes
-    entries: Mapping[str, bytes | None]
-
-    def view_after(self, revision: int) -> View:
-        """The view after the transaction succeeded in this revision of etcd."""
-        modified = revision if self.head_moves else self.view.head_modified
-        return View(self.head, modified, self.time, self.entries, {}, {})
+    view_after: View
 
 
 class Invoke:
@@ -186,7 +177,6 @@ class Invoke:
         entries, ranges = rest[: len(self._entries)], rest[len(self._entries) :]
         return View(
             decode_head(head.value),
-            head.modified,
             at.value,
             {key: page.value for key, page in zip(self._entries, entries, strict=True)},
             {
@@ -230,11 +220,17 @@ class Invoke:
         if moves or self._leases:
             # Store the time by which a lease was decided, so that later readers agree.
             writes.append(put_operation(self._keys.time, encode_time(now)))
+        # etcd's revision of the head is no proof: an etcd that was restored assigns it again.
+        same_head = (
+            if_value_is(self._keys.head, encode_head(view.head))
+            if view.head.revision
+            else if_modified_at(self._keys.head, 0)
+        )
         firsts = {put: self._keys.chunk(put.key, written[put].identity, 0) for put in large}
         return Plan(
             Outcome(succeeded, head.revision, head.time),
             [
-                if_modified_at(self._keys.head, view.head_modified),
+                same_head,
                 if_value_below(self._keys.time, encode_time(now)),
                 *(
                     if_modified_at(self._keys.lease(name), view.leases[name][1])
@@ -246,11 +242,13 @@ class Invoke:
             [range_operation(first, keys_only=True) for first in firsts.values()]
             + self._reads(0, 0),
             large,
-            head,
-            moves,
-            view,
-            encode_time(now),
-            entries if len(entries) <= _REMEMBERED_KEYS else {},
+            View(
+                head,
+                encode_time(now),
+                entries if len(entries) <= _REMEMBERED_KEYS else {},
+                {},
+                {},
+            ),
         )
 
     def view_after_refusal(

@@ -86,6 +86,11 @@ def if_modified_at(key: bytes, modified: int) -> Json:
     return {"key": to_text(key), "target": "MOD", "result": "EQUAL", "mod_revision": modified}
 
 
+def if_value_is(key: bytes, value: bytes) -> Json:
+    """The key exists with exactly this value."""
+    return {"key": to_text(key), "target": "VALUE", "result": "EQUAL", "value": to_text(value)}
+
+
 def if_value_below(key: bytes, value: bytes) -> Json:
     """The key exists with a value whose bytes order before ``value``."""
     return {"key": to_text(key), "target": "VALUE", "result": "LESS", "value": to_text(value)}

@@ -323,7 +323,7 @@ class EtcdMetastorage(Metastorage):
                 self._refuse_if_not_written(view, error)
                 raise
             if answer.succeeded:
-                self._remembered = plan.view_after(answer.revision)
+                self._remembered = plan.view_after
                 return plan.outcome
             view, fresh = invoke.view_after_refusal(plan, answer, written), True
             if time.monotonic() >= finish:
@@ -332,10 +332,10 @@ class EtcdMetastorage(Metastorage):
     def _refuse_if_not_written(self, view: View, error: FullOutcome) -> None:
         """Raise `StoreFull` if the head is still that of the view: nothing was written."""
         try:
-            head = self._gateway.range(self._keys.head)
+            head = decode_head(self._gateway.range(self._keys.head).value)
         except StrandlineError:
             return  # the outcome stays unknown
-        if head.modified == view.head_modified:
+        if head == view.head:
             raise StoreFull(
                 f"etcd ({', '.join(self._gateway.endpoints)}) is full; nothing was written. "
                 f"{MAKE_ROOM}"
