@@ -285,7 +285,7 @@ def test_of_two_restores_to_one_folder_the_one_that_fails_leaves_the_files_of_th
         first = strandline("restore", tmp_path / "b", folder, "--copy")
         assert first.exit_code == 0, first.output
 
-    monkeypatch.setattr(restoring, "make_folders", restore_first)
+    monkeypatch.setattr(restoring, "_make_folder", restore_first)
     second = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
     assert (second.exit_code, "File exists" in second.stderr) == (IO_ERROR, True)
     with Node.open(tmp_path / "new") as node:

@@ -10,11 +10,22 @@ from typing import Literal
 
 import pytest
 
-from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    TableDefinition,
+)
 from strandline.config import Settings
 from strandline.durable.persist.blob import blobs_in
+from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node, server
+from strandline.node.address import StoreAddress
+from strandline.node.backup import back_up, restore
 from strandline.node.place import HEAD_FILE
+from tests.node.backups import place
+from tests.servers import postgresql, stores
 from tests.strandline_command import strandline
 
 
@@ -106,3 +117,33 @@ def test_what_root_makes_in_the_store_of_another_user_belongs_to_that_user(tmp_p
         made = {str(path.relative_to(lake)): path.stat() for path in lake.rglob("*")}
     assert {HEAD_FILE, f"{DATABASE_FILE}-wal", "warehouse/shop.db", "catalog/part"} < made.keys()
     assert {(status.st_uid, status.st_gid) for status in made.values()} == {owner}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_what_root_restores_to_the_folder_of_another_user_belongs_to_that_user(
+    kind: str, exists: bool, tmp_path: Path
+) -> None:
+    settings = Settings(catalog_log="persist")
+    store = stores.new_store(kind, tmp_path / "old", settings=settings)
+    wide = tuple(ColumnDefinition(f"column_{number}", BIGINT) for number in range(2_000))
+    with Node.open(store.address, settings=store.settings) as node:
+        session = node.session(user="ann")
+        table = TableDefinition(name="wide", columns=wide)  # too large for the state of the shard
+        session.execute(CreateTable(schema="default", definition=table))
+        (place(session, "default.wide") / "part").touch()
+        back_up(node, tmp_path / "b", user="ann")
+    home, owner = tmp_path / "home", (12345, 12346)
+    target = home / "lake"
+    (target if exists else home).mkdir(parents=True)
+    os.chown(target if exists else home, *owner)
+    address = StoreAddress(target)
+    if kind == "postgresql":
+        database = postgresql.running().new_database()
+        address = StoreAddress(None, database, database)
+    restore(tmp_path / "b", address, copy=True, warehouse=str(target))
+    restored = {path: path.stat() for path in (target, *target.rglob("*"))}
+    assert {"part", "wide"} < {path.name for path in restored}
+    assert any(path.parent.name.endswith("catalog") for path in restored)
+    assert {(status.st_uid, status.st_gid) for status in restored.values()} == {owner}

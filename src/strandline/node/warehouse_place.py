@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
-from strandline.files import sync_folder
+from strandline.files import give_to_owner, sync_folder
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node import place
 from strandline.node.address import DATABASE_FILE
@@ -144,6 +144,7 @@ class WarehousePlace:
         written = self.folder / f"{MARKER}.{secrets.token_hex(8)}"
         file = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
+            give_to_owner(file, of=self.folder)
             os.write(file, json.dumps({"environment": environment}).encode() + b"\n")
             os.fsync(file)
         finally:

@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 
 from strandline.errors import CorruptData, NotFound, Unavailable
+from strandline.files import give_to_owner
 from strandline.node.backup.manifest import MANIFEST, Manifest, is_below, parsed
 
 _CHUNK = 1 << 20
@@ -206,6 +207,7 @@ class Backup(ABC):
             target.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(target, flags, mode), "wb") as written:
+                give_to_owner(written.fileno(), of=target.parent)
                 os.fchmod(written.fileno(), mode)  # overrides the umask
                 while remaining and (chunk := read.read(min(remaining, _CHUNK))):
                     hashed.update(chunk)

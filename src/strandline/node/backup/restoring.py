@@ -23,6 +23,7 @@ from strandline.clock import HybridClock
 from strandline.durable import ReadOnlyState
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.errors import AlreadyExists, Conflict, CorruptData, InvalidInput, UnknownOutcome
+from strandline.files import give_folder_to_owner, give_to_owner
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress
@@ -78,7 +79,7 @@ def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> None:
             f"the store that was backed up is still in {manifest.store}. To restore a separate "
             "store beside it, add --copy; otherwise move that folder away first"
         ) from error
-    make_folders(folder, mode=manifest.mode)
+    _make_folder(folder, mode=manifest.mode)
     try:
         _copy_files(backup, folder)
         relocate(folder, copy=copy)
@@ -102,7 +103,7 @@ def _copy_files(backup: Backup, folder: Path, *, warehouse: Path | None = None) 
 
     manifest = backup.manifest
     for name in manifest.folders:
-        path(name).mkdir(parents=True, exist_ok=True)
+        _make_folder(path(name), mode=0o700)
         path(name).chmod(backup.folder_mode(name))
     for name in manifest.files:
         if name != DATABASE_FILE:
@@ -131,7 +132,7 @@ def _restore_servers(backup: Backup, address: StoreAddress, warehouse: str, *, c
             f"the tables of the store that was backed up are still in {old}. To restore a "
             "separate store beside it, add --copy; otherwise move that folder away first"
         )
-    make_folders(folder, mode=manifest.mode)
+    _make_folder(folder, mode=manifest.mode)
     try:
         with TemporaryDirectory(prefix="strandline-restore-") as staging:
             _load(backup, address, folder, Path(staging), copy=copy)
@@ -160,7 +161,7 @@ def _load(
             copy=copy,
         )
         if (staging / CATALOG_FOLDER).is_dir():
-            shutil.copytree(staging / CATALOG_FOLDER, warehouse / BLOBS_FOLDER)
+            _copy_blobs(staging / CATALOG_FOLDER, warehouse / BLOBS_FOLDER)
         keep_blobs_at(place, str(warehouse / BLOBS_FOLDER))
         with closing(open_database(address.objects)) as database:
             mode = backup.manifest.mode & 0o666
@@ -176,6 +177,23 @@ def _load(
             except BaseException:  # a signal may have come just after the commit
                 clear(database, environment)
                 raise
+
+
+def _make_folder(folder: Path, *, mode: int) -> None:
+    for new in reversed(make_folders(folder, mode=mode)):
+        give_folder_to_owner(new)
+
+
+def _copy_blobs(source: Path, target: Path) -> None:
+    shutil.copytree(source, target)
+    for path, _, names in os.walk(target):
+        give_folder_to_owner(path)
+        for name in names:
+            descriptor = os.open(Path(path) / name, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                give_to_owner(descriptor, of=path)
+            finally:
+                os.close(descriptor)
 
 
 def _verify(state: ReadOnlyState, environment: str, *, name: str) -> None:
