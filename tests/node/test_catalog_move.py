@@ -32,6 +32,7 @@ from strandline.errors import (
     InvalidInput,
     NotFound,
     OutOfSync,
+    StoreMoved,
     StrandlineError,
 )
 from strandline.fencing import FenceToken
@@ -712,6 +713,26 @@ def killed_at_the_end(_: object, present: object = None, *__: object, **___: obj
     if isinstance(present, RememberedLog) and not present.former:
         return present
     raise Killed
+
+
+def test_a_folder_that_was_copied_during_a_move_is_not_changed_before_it_is_relocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, copied = tmp_path / "lake", tmp_path / "copied"
+    Node.open(folder).close()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(catalog_move, "finish_move", killed_at_the_end)
+        move(folder, "stash")
+    shutil.copytree(folder, copied)
+    with pytest.raises(StoreMoved):
+        Node.open(copied)
+    with place_of(copied) as place:
+        present = remembered_log(place)
+    assert present is not None
+    assert present.former == "metastorage"
+    relocate(copied, copy=True)
+    for store in (copied, folder):
+        Node.open(store).close()
 
 
 @pytest.mark.slow

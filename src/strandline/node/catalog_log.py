@@ -254,24 +254,25 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
 def part_from_blobs(place: LogPlace) -> None:
     """Make sure that a copy of a store does not share blobs with its original.
 
-    If the catalog has moved from its shard to another log, the keys of the shard are deleted, as in
-    `keep_blobs_at`. Raises `InvalidInput` if the catalog itself has its blobs outside of the
-    store's folder.
+    If the catalog has moved from its shard to another log, the move is finished, which may need the
+    blobs, and the keys of the shard are deleted, as in `keep_blobs_at`. Raises `InvalidInput` if
+    the catalog itself has its blobs outside of the store's folder.
     """
     if not _has_metastorage(place):
         return
     with closing(SqlMetastorage(place.database, place.clock)) as store:
         blobs = store.get(persist_log.BLOBS)
-        if blobs is None or not blobs.value:
-            return
+        outside = "" if blobs is None else blobs.value.decode()
         present = remembered_log(place)
-        if present is not None and PERSIST in parts_of(present.name):
+        if outside and present is not None and PERSIST in parts_of(present.name):
             raise InvalidInput(
-                f"the blobs of the catalog are in {blobs.value.decode()}, and a copy would share"
-                " them with the original; make the copy with `strandline backup` and"
-                " `strandline restore --copy`"
+                f"the blobs of the catalog are in {outside}, and a copy would share them with the"
+                " original; make the copy with `strandline backup` and `strandline restore --copy`"
             )
-        store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
+        if present is not None:
+            finish_move(place, present)
+        if outside:
+            store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
 
 
 def _has_metastorage(place: LogPlace) -> bool:

@@ -137,6 +137,7 @@ def _open_folder(
         raise InvalidInput(f"{folder} cannot be created: {error.strerror}") from error
     database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)
     stack.callback(database.close)
+    names = settle(database, folder)  # before the log, since opening it may finish a move
     opened_log = _log_of(address, database, settings, clock, stack)
     return OpenedStore(
         address=address,
@@ -146,7 +147,7 @@ def _open_folder(
         folders=StoreFolders(
             folder,
             roots=settings.location_roots,
-            names=settle(database, folder),
+            names=names,
             mode=settings.folder_mode,
         ),
         warehouse=_uri(folder / WAREHOUSE_FOLDER),
