@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from strandline.config import Settings
 from strandline.errors import Conflict, Fenced, InvalidInput, NotFound, StoreMoved, WrongEnvironment
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
-from strandline.node import DATABASE_FILE, Node
+from strandline.node import DATABASE_FILE, Node, relocation
 from strandline.node.place import PLACE, settle
 from strandline.node.relocation import relocate
 from strandline.sql import FenceRow, open_sqlite
@@ -227,6 +227,20 @@ def test_an_interrupted_relocation_can_be_repeated(
                 relocate(copied, copy=True)
         with pytest.raises(StoreMoved):
             Node.open(copied)
+    relocate(copied, copy=True)
+    list(use(copied))
+
+
+def test_a_copy_whose_relocation_was_interrupted_is_not_taken_for_moved(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first is of the new epoch, the second of the new environment.
+    fences: list[Callable[..., None]] = [relocation._fence, _cut]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(relocation, "_fence", lambda *arguments: fences.pop(0)(*arguments))
+        relocate(copied, copy=True)
+    with pytest.raises(Conflict, match=rf"interrupted; run `strandline relocate {copied} --copy`"):
+        relocate(copied, copy=False)
     relocate(copied, copy=True)
     list(use(copied))
 

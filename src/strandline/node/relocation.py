@@ -93,11 +93,23 @@ def take_place(
             part_from_blobs(log_place)
             environment = _new_environment(database, log)
         else:
+            _refuse_half_copied(database, environment, path=present.path)
             refuse_unmoved(environment)
     names = united(recorded.names if recorded else (), [old] if old else (), present.names)
     with database.write() as connection:
         put(connection, RecordedPlace(present.path, present.inode, names))
     return environment
+
+
+def _refuse_half_copied(database: Database, environment: str, *, path: str) -> None:
+    """Raise `Conflict` if the catalog has an environment of its own already, but not the rows."""
+    with database.read() as connection:
+        fence = FenceRow.read(connection)
+    if fence is not None and fence.environment != environment:
+        raise Conflict(
+            f"{path} was being made a separate store, which was interrupted; run"
+            f" `strandline relocate {path} --copy` again"
+        )
 
 
 def refuse_unmoved_folder(old: Path, folder: Path, environment: str) -> None:
