@@ -181,6 +181,13 @@ def test_a_folder_without_a_store_is_refused(command: str, tmp_path: Path) -> No
         pass
 
 
+@pytest.mark.parametrize("user", ["two\nlines", "u" * 256])
+def test_a_name_that_cannot_be_that_of_a_user_is_refused(store: Path, user: str) -> None:
+    refused = strandline("role", "create", store, "analysts", "--user", user)
+    assert refused.exit_code == 2
+    assert "give 1 to 255 printable characters" in refused.stderr
+
+
 def test_an_invalid_version_author_or_kind_is_refused_and_changes_nothing(store: Path) -> None:
     for arguments, says in (
         (("undo", store, "soon"), "'soon' is not a version"),

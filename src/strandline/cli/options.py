@@ -18,6 +18,7 @@ from rich.text import Text
 
 from strandline.config import Settings
 from strandline.logs import in_one_line
+from strandline.model.identifiers import MAX_USER_LENGTH
 
 Store = Path | str
 """The folder of a store, or the address of one on servers."""
@@ -51,9 +52,14 @@ def allow_group(settings: Settings) -> None:
         os.umask(0o007)
 
 
-def _not_blank(_: click.Context, option: click.Parameter, value: str) -> str:
+def _user_name(_: click.Context, option: click.Parameter, value: str) -> str:
     if not value.strip():
         raise click.BadParameter("it is empty; name the user that the history will show")
+    if not value.isprintable() or len(value) > MAX_USER_LENGTH:
+        raise click.BadParameter(
+            f"{value[:80]!r} is not the name of a user; give 1 to {MAX_USER_LENGTH} printable"
+            " characters"
+        )
     return value
 
 
@@ -83,7 +89,7 @@ OUTPUT = click.option(
 USER = click.option(
     "--user",
     default=operating_user,
-    callback=_not_blank,
+    callback=_user_name,
     show_default="the user of the system",
     help="The user who does this; the history shows the name.",
 )
