@@ -31,6 +31,7 @@ from strandline.metastore.store.own_files import own_files
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile, RowKind
 from strandline.model.descriptors import TableKind
 from strandline.node import DATABASE_FILE, Node
+from strandline.sql import change_each
 from strandline.transactions.holds import BACKUP
 from tests.metastore.store.lake import RETENTION, SETTINGS, Lake
 from tests.node.conftest import before_the_next
@@ -334,6 +335,20 @@ def test_files_of_external_tables_are_never_touched(in_folder: Lake, tmp_path: P
     lake.wait()
     lake.node.cleaner.clean()
     assert lake.on_disk("x") == before
+
+
+def test_a_row_of_an_unknown_kind_keeps_its_file_and_its_own_table_from_being_cleaned(
+    lake: Lake,
+) -> None:
+    damaged, other = lake.create(), lake.create("u")
+    lake.remove(damaged, path := lake.write(damaged))
+    lake.remove(other, lake.write(other, "u"))
+    with lake.node.database.write() as connection:
+        change_each(connection, "UPDATE store_row SET kind = 99 WHERE table_id = ?", [(damaged,)])
+    lake.wait()
+    assert lake.clean() == [("removed rows", 1, 1)]
+    assert lake.on_disk() == {path}
+    assert lake.on_disk("u") == set()
 
 
 def test_a_table_with_a_damaged_row_is_not_cleaned_and_the_others_are(

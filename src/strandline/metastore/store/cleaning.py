@@ -253,45 +253,43 @@ class Cleaner:
         for table_id in table_ids:
             table = self._catalogs.latest_catalog().table_by_id(table_id)
             cleaned = Cleaned("removed rows", self._name(table, table_id))
-            if this_pass.dry_run:
-                with self._database.read() as connection:
-                    removed = removed_rows(connection, table_id, limit, max_rows=None)
-                    names = names_of_files(removed)
-                    unnamed_files = unnamed(connection, table_id, names, are_stored=True)
-                cleaned.rows = len(removed)
-                self._count(cleaned, table, table_id, unnamed_files)
-            else:
-                if not self._remove_delete_files_of_none(table):
-                    continue
-                for removed in self._forget_removed(table_id, limit, this_pass):
-                    cleaned.rows += len(removed)
-                    if is_recorded(removed):
-                        self._on_rows_gone(table_id)
+            try:
+                if this_pass.dry_run:
                     with self._database.read() as connection:
-                        unnamed_files = unnamed(connection, table_id, names_of_files(removed))
-                    self._count(cleaned, table, table_id, unnamed_files, delete=True)
+                        removed = removed_rows(connection, table_id, limit, max_rows=None)
+                        names = names_of_files(removed)
+                        unnamed_files = unnamed(connection, table_id, names, are_stored=True)
+                    cleaned.rows = len(removed)
+                    self._count(cleaned, table, table_id, unnamed_files)
+                else:
+                    self._remove_delete_files_of_none(table)
+                    for removed in self._forget_removed(table_id, limit, this_pass):
+                        cleaned.rows += len(removed)
+                        if is_recorded(removed):
+                            self._on_rows_gone(table_id)
+                        with self._database.read() as connection:
+                            unnamed_files = unnamed(connection, table_id, names_of_files(removed))
+                        self._count(cleaned, table, table_id, unnamed_files, delete=True)
+            except (CorruptData, WriteConflict) as error:
+                level = logging.INFO if isinstance(error, WriteConflict) else logging.WARNING
+                message = "the removed rows of %s stay until the next pass: %s"
+                logger.log(level, message, cleaned.table, error)
             if cleaned.rows:
                 yield cleaned
 
-    def _remove_delete_files_of_none(self, table: TableDescriptor | None) -> bool:
-        """Commit their removal; return False if that fails, and the rows of data files must stay.
+    def _remove_delete_files_of_none(self, table: TableDescriptor | None) -> None:
+        """Commit their removal. If that fails, the rows of data files must stay.
 
-        Another node may do the same, or the table may be dropped meanwhile.
+        Raises `CorruptData`, and `WriteConflict` if another node does the same, or the table is
+        dropped meanwhile.
         """
         if table is None or not table.transactional:
-            return True
-        try:
-            with self._database.read() as connection:  # no writer waits for it
-                row_ids = delete_files_of_none(connection, table.id)
-            if row_ids:
-                with self._store.change(table.id, author=_AUTHOR) as change:
-                    change.stage(remove=row_ids)
-        except (CorruptData, WriteConflict) as error:
-            level = logging.INFO if isinstance(error, WriteConflict) else logging.WARNING
-            name = self._name(table, table.id)
-            logger.log(level, "the removed rows of %s stay until the next pass: %s", name, error)
-            return False
-        return True
+            return
+        with self._database.read() as connection:  # no writer waits for it
+            row_ids = delete_files_of_none(connection, table.id)
+        if row_ids:
+            with self._store.change(table.id, author=_AUTHOR) as change:
+                change.stage(remove=row_ids)
 
     def _forget_removed(
         self, table_id: int, limit: Timestamp, this_pass: _Pass
@@ -354,13 +352,17 @@ class Cleaner:
                 self._files.note_failure(path, error)
                 continue
             listed = {int(text): text for text in names if _ROW_ID.fullmatch(text)}
-            with self._database.read() as connection:
-                if is_backed_up(connection, self._clock.current()):
-                    return
-                kept = set(rows_by_id(connection, listed))
-                if this_pass.dry_run:
-                    removed = removed_rows(connection, table.id, limit, max_rows=None)
-                    kept -= {row.row_id for row in removed}
+            try:
+                with self._database.read() as connection:
+                    if is_backed_up(connection, self._clock.current()):
+                        return
+                    kept = set(rows_by_id(connection, listed))
+                    if this_pass.dry_run:
+                        removed = removed_rows(connection, table.id, limit, max_rows=None)
+                        kept -= {row.row_id for row in removed}
+            except CorruptData as error:
+                self._files.note_failure(path, error)
+                continue
             cleaned = Cleaned("dropped partitions", self._name(table, table.id))
             for row_id in sorted(listed.keys() - kept):
                 self._files.take_folder(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
 from strandline.metastore.store import partition_moves
-from strandline.metastore.store.row_queries import delete_rows, visible_rows
+from strandline.metastore.store.row_queries import delete_rows, unknown_kind, visible_rows
 from strandline.metastore.store.rows import DeleteFile, RowKind
 from strandline.sql import change, in_lists, run
 from strandline.transactions import TransactionState
@@ -40,11 +40,10 @@ _ABORTED_ROW = (
     " WHERE writer.table_id = stored.table_id AND writer.write_id = stored.write_id"
     f" AND txn.state = {TransactionState.ABORTED.value})"
 )
-_NAMED = (
-    "SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ?"
-    f" AND stored.kind IN ({', '.join(str(kind.value) for kind in _FILES)})"
-)
-_NAMED_FOR_GOOD = f"{_NAMED} AND NOT {_ABORTED_ROW}"
+_NAMES = "SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ?"
+_NAMED = f"{_NAMES} AND stored.kind IN ({', '.join(str(kind.value) for kind in _FILES)})"
+# Rows of all kinds: if the kind of a row is damaged, its file must not be lost too.
+_NAMED_FOR_GOOD = f"{_NAMES} AND NOT {_ABORTED_ROW}"
 
 
 def tables_with_removed_rows(connection: Connection, limit: Timestamp) -> list[int]:
@@ -64,15 +63,23 @@ class RemovedRow(NamedTuple):
 def removed_rows(
     connection: Connection, table_id: int, limit: Timestamp, *, max_rows: int | None
 ) -> list[RemovedRow]:
-    """The rows that commits removed up to ``limit``, by ids; at most ``max_rows``."""
+    """The rows that commits removed up to ``limit``, by ids; at most ``max_rows``.
+
+    Raises `CorruptData` if the kind of one is unknown.
+    """
     statement = (
         f"SELECT DISTINCT stored.row_id, stored.kind, stored.name{_REMOVED}"
         " AND removal.table_id = ? ORDER BY stored.row_id"
     )
     if max_rows is not None:
         statement += f" LIMIT {max_rows}"
-    rows = run(connection, statement, (limit, table_id))
-    return [RemovedRow(row_id, RowKind(kind), name) for row_id, kind, name in rows]
+    removed = []
+    for row_id, kind, name in run(connection, statement, (limit, table_id)):
+        try:
+            removed.append(RemovedRow(row_id, RowKind(kind), name))
+        except ValueError:
+            raise unknown_kind(row_id, table_id, kind) from None
+    return removed
 
 
 def is_recorded(rows: Iterable[RemovedRow]) -> bool:
@@ -107,7 +114,7 @@ def delete_files_of_none(connection: Connection, table_id: int) -> list[int]:
 
 
 def named_for_good(connection: Connection, table_id: int) -> set[str]:
-    """The names of the files in the rows of a table, except in aborted rows."""
+    """The names in the rows of a table, of files and others, except in aborted rows."""
     return {name for (name,) in run(connection, _NAMED_FOR_GOOD, (table_id,))}
 
 

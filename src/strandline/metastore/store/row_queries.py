@@ -424,8 +424,12 @@ def row_from(values: Sequence[object]) -> Row:
     """The row with these values of `ROW_COLUMNS`. Raises `CorruptData` if its kind is unknown."""
     row_id, table_id, kind, bucket, name, write_id, body = values
     if kind not in _KINDS:
-        raise CorruptData(
-            f"row {row_id} of table {table_id} has the unknown kind {kind}; restore the store "
-            "from a backup"
-        )
+        raise unknown_kind(row_id, table_id, kind)
     return Row(row_id, table_id, _KINDS[kind], bucket, name, write_id, body)  # type: ignore[arg-type]  # columns whose types the table declares
+
+
+def unknown_kind(row_id: object, table_id: object, kind: object) -> CorruptData:
+    return CorruptData(
+        f"row {row_id} of table {table_id} has the unknown kind {kind}; restore the store from a "
+        "backup"
+    )
