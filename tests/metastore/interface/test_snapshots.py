@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import starmap
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,10 @@ from strandline.catalog.commands import (
     SetTableProperties,
 )
 from strandline.clock import Timestamp
-from strandline.errors import IllegalChange, InvalidInput, UnsupportedOperation
+from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import AsOf, ColumnBounds, ResolvedTable, Session, TableFiles
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
+from strandline.model.descriptors import TableKind
 from strandline.model.partitioning import PartitionValue, Physical
 from strandline.model.types import BIGINT, INT, STRING, TIMESTAMP
 from strandline.transactions import ValidWriteIdList
@@ -187,6 +189,23 @@ def test_a_snapshot_as_of_a_time_has_exactly_the_commits_up_to_that_time(
     assert session.open([table.name], at=AsOf(time=first)).time == first
     assert paths_of(session, table.name, at=AsOf(time=first)) == ["a"]
     assert paths_of(session, table.name, at=AsOf(time=Timestamp(first - 1))) == []
+
+
+@pytest.mark.parametrize("of_kind", [TableKind.MANAGED, TableKind.EXTERNAL])
+def test_a_dropped_table_can_be_read_as_of_a_time_before_the_drop(
+    session: Session, schema: str, of_kind: TableKind, tmp_path: Path
+) -> None:
+    location = None if of_kind is TableKind.MANAGED else f"file://{tmp_path}"
+    made = create(schema)
+    definition = replace(made.definition, kind=of_kind, location=location)
+    session.execute(replace(made, definition=definition))
+    table = session.table(f"{schema}.t")
+    time = session.transaction(write(session, table.descriptor.id, data("a"))).commit_time
+    session.execute(DropTable(schema=schema, table="t"))
+    past = session.open([table.name], at=AsOf(time=time))
+    assert paths(session.files(table.descriptor.id, past.write_ids_of(table.name))) == ["a"]
+    with pytest.raises(ObjectNotFound, match="no table has, or had, the id"):
+        session.files(2**62, past.write_ids_of(table.name))
 
 
 def test_a_snapshot_as_of_a_version_has_the_commits_before_the_next_version(

@@ -81,6 +81,7 @@ from strandline.transactions import (
     require_owner,
 )
 from strandline.transactions.holds import BACKUP
+from strandline.transactions.tables import LAST_ID
 
 MAX_SNAPSHOT_TABLES = 10_000
 
@@ -284,7 +285,7 @@ class LocalSession(Session):
         reader.require(table_id, Privilege.SELECT)
         # A dropped table may still be read as of the past: its location is kept.
         table = reader.catalog.table_by_id(table_id)
-        if table is None and store.location(table_id) is None:
+        if table is None and store.location(table_id) is None and not self._was_written(table_id):
             raise ObjectNotFound(
                 f"no table has, or had, the id {table_id}; look up the table by its name"
             )
@@ -303,6 +304,11 @@ class LocalSession(Session):
         if ranges:
             delete_files = touching(delete_files, data_files)
         return TableFiles(data_files, delete_files)
+
+    def _was_written(self, table_id: int) -> bool:
+        """Whether a table of that id was written: all that is kept of a dropped external table."""
+        is_id = 0 < table_id <= LAST_ID
+        return is_id and self._metastore.transactions.write_ids(table_id).hwm > 0
 
     def hold(
         self, kind: str, owner: str | None = None, *, at: Timestamp | None, ttl_ms: int = 60_000
