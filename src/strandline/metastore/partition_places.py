@@ -110,14 +110,15 @@ class PartitionPlaces:
         Folders of dropped partitions are moved aside, and deleted if they were purged. The folder
         of a rename or return that was not committed goes back. A move that the system refuses is
         logged and stays unfinished. So do all moves if the table was dropped meanwhile: its
-        partitions are aside with it.
+        partitions are aside with it. (A restored table may be aside, if its folder stayed there.)
         """
         purged: list[Path] = []
 
         def carry_out(
             moves: Sequence[PartitionMove], place: Place | None, present: Container[str]
         ) -> Sequence[PartitionMove]:
-            if place is None or place == place.aside(self._table.id):
+            was_moved = place != self._folders.place(self._location)
+            if place is None or (was_moved and place == place.aside(self._table.id)):
                 return ()
             # The table may have been renamed, and another one may have got its folder.
             location = self._folders.location(place)

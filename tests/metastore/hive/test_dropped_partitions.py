@@ -60,6 +60,23 @@ def test_folders_above_a_dropped_partition_that_are_empty_go_and_come_back_with_
     assert [(above / f"q={value}" / "f").read_text() for value in "xy"] == ["x", "y"]
 
 
+def test_a_partition_of_a_restored_table_whose_folder_stayed_aside_can_be_dropped_and_added(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.drop_table("d1", "t1", True)
+    folder(hive).mkdir()
+    (folder(hive) / "in the way").touch()
+    hive.node.session(user="ann").undrop("d1.t1")
+    assert "/.dropped/" in stub.get_table("d1", "t1").sd.location
+    before = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    assert hive.node.store.sql_store.unfinished_moves() == frozenset()
+    place = stub.add_partition(Partition(["b"], "d1", "t1", sd=storage())).sd.location
+    (Path(place.removeprefix("file:")) / "f").write_text("new")
+    assert texts(stub, "d1") == {**FIRST, "b": "new"}
+    assert texts(stub, before) == FIRST
+
+
 def test_each_past_time_shows_its_own_partition_of_the_same_name(hive: HiveNode, stub: Any) -> None:
     moments = []
     for number in range(3):
