@@ -153,21 +153,31 @@ class Reader:
         """Whether every user would get the same answer."""
         return not enforced(self.catalog)
 
-    def require(self, table_id: int, needs: Privilege) -> None:
+    def require(self, table_id: int, needs: Privilege, *, is_dropped: bool = False) -> None:
         """Raise `PermissionDenied` unless the user has all of ``needs`` on the table.
 
-        A user without access to its schema gets the same error as for a table that does not exist.
+        ``is_dropped`` says that the table was dropped: its last owner and grants decide. A user
+        without access to its schema gets the same error as for a table that does not exist.
         """
         if self.access.free:
             return
-        table = self.catalog.table_by_id(table_id)
-        schema = None if table is None else self.access.schema_of(table)
-        if table is None or schema is None or not self.access.reaches(schema):
+        catalog = self._last_with(table_id) if is_dropped else self.catalog
+        access, table = self.access.at(catalog), catalog.table_by_id(table_id)
+        schema = None if table is None else access.schema_of(table)
+        if table is None or schema is None or not access.reaches(schema):
             raise PermissionDenied(
                 f"user {self.user} cannot see a table with the id {table_id}; look up the table "
                 "by its name"
             )
-        self.access.require(needs, table)
+        access.require(needs, table)
+
+    def _last_with(self, table_id: int) -> Catalog:
+        """The last catalog that has a dropped table, or the present one if no kept version has."""
+        catalogs = self.metastore.catalogs
+        versions = range(self.catalog.version - 1, catalogs.earliest_catalog().version - 1, -1)
+        older_catalogs = map(catalogs.catalog, versions)
+        with_table = (older for older in older_catalogs if older.table_by_id(table_id) is not None)
+        return next(with_table, self.catalog)
 
     # -- names
 

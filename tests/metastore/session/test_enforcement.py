@@ -160,6 +160,26 @@ def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
                 read()
 
 
+def test_the_last_owner_and_grants_of_a_dropped_table_decide_who_reads_its_files(
+    guarded: Guarded, bob: Session
+) -> None:
+    alice = guarded.node.session(user="alice")
+    alice.execute(table("gone"))
+    made, snapshot = alice.table("s.gone"), alice.open(["s.gone"])
+    table_id, write_ids = made.descriptor.id, snapshot.write_ids_of("s.gone")
+    select = GrantPrivileges(
+        kind=ObjectKind.TABLE, name="s.gone", privileges=Privilege.SELECT, grantee="bob"
+    )
+    alice.execute(select)
+    alice.execute(DropTable(schema="s", table="gone"))
+    for session in (alice, guarded.node.session(user="root")):
+        session.open(["s.gone"], at=AsOf(version=made.catalog_version))
+        session.files(table_id, write_ids)
+    assert "cannot see a table with the id" in refusal(lambda: bob.files(table_id, write_ids))
+    with guarded.granted(USAGE):
+        bob.files(table_id, write_ids)
+
+
 DATA = DataFile(file_id=1, path="f", rows=1, bytes=1)
 SEEN = replace(DATA, file_id=2, path="seen")
 DELETES = DeleteFile(path="d", file_ids=(SEEN.file_id,), counts=(1,))

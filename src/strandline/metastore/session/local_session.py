@@ -282,10 +282,11 @@ class LocalSession(Session):
         An error in a file's row may be raised only when that file is accessed.
         """
         reader, store = self._reader(), self._metastore.store
-        reader.require(table_id, Privilege.SELECT)
         # A dropped table may still be read as of the past: its location is kept.
         table = reader.catalog.table_by_id(table_id)
-        if table is None and store.location(table_id) is None and not self._was_written(table_id):
+        is_dropped = table is None and self._existed(table_id)
+        reader.require(table_id, Privilege.SELECT, is_dropped=is_dropped)
+        if table is None and not is_dropped:
             raise ObjectNotFound(
                 f"no table has, or had, the id {table_id}; look up the table by its name"
             )
@@ -305,8 +306,10 @@ class LocalSession(Session):
             delete_files = touching(delete_files, data_files)
         return TableFiles(data_files, delete_files)
 
-    def _was_written(self, table_id: int) -> bool:
-        """Whether a table of that id was written: all that is kept of a dropped external table."""
+    def _existed(self, table_id: int) -> bool:
+        """Whether a table of that id existed: it has a place, or was written if it was external."""
+        if self._metastore.store.location(table_id) is not None:
+            return True
         is_id = 0 < table_id <= LAST_ID
         return is_id and self._metastore.transactions.write_ids(table_id).hwm > 0
 
