@@ -480,7 +480,8 @@ def _store_places(
             if (location := stored(partition.location)) != partition.location
         }
 
-    names = new_rows(metastore.store.rows(table_id, RowKind.PARTITION, write_ids=None))
+    # Not from memory, which may not have those that another node has just added.
+    names = new_rows(metastore.store.sql_store.rows(table_id, RowKind.PARTITION, write_ids=None))
     if names:
         with metastore.store.change(table_id, author=author) as change:
             # Read again: the table may have got its location meanwhile.

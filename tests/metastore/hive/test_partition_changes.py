@@ -412,6 +412,29 @@ def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
         assert shown(call, "t")["3"]["sd"]["location"] == f"{first}/p=3"
 
 
+def test_a_partition_that_another_node_adds_while_a_table_gets_another_location_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(metadata_staleness_ms=60_000)
+    with (
+        Node.open(tmp_path / "store", settings=settings) as node,
+        Node.open(tmp_path / "store", settings=settings) as other,
+    ):
+        node.store.follower.stop()  # else it follows the other node
+        call, table = Caller(node), _partitioned(Caller(node))
+        execute = Metastore.execute
+
+        def append_first(metastore: Metastore, *arguments: Any, **options: Any) -> Applied:
+            monkeypatch.undo()
+            Caller(other)("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+            return execute(metastore, *arguments, **options)
+
+        monkeypatch.setattr(Metastore, "execute", append_first)
+        moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
+        call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+        assert shown(call, "t")["1"]["sd"]["location"] == f"{table['sd']['location']}/p=1"
+
+
 def test_a_cascading_alter_changes_all_partitions(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
