@@ -256,6 +256,21 @@ def test_a_drop_is_finished_only_when_the_move_of_its_folder_is_on_disk(
     assert unfinished() == frozenset()
 
 
+def test_a_drop_that_is_committed_does_not_fail_if_its_folder_can_be_moved_only_later(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> None:
+        raise DeadlineExceeded("another process writes; nothing was changed, try again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", busy)
+        assert stub.drop_partition("d1", "t1", ["b"], True)
+    moves = UnfinishedMoves(hive.node.metastore)
+    for _ in range(2):  # as a node that runs
+        moves.finish()
+    assert not (folder(hive) / "p=b").exists()
+
+
 @pytest.mark.parametrize("is_used_at_once", [False, True])
 def test_the_folder_of_a_rename_that_never_began_is_left_to_its_next_user(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, *, is_used_at_once: bool
