@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, FieldSchema, Partition
 
-from strandline.catalog import Applied, Catalog, Command
-from strandline.catalog.commands import AddColumns, ColumnDefinition
+from strandline.catalog import Applied, Catalog, Command, Relation
+from strandline.catalog.commands import AddColumns, ColumnDefinition, DropTable
+from strandline.metastore.hive.hive_reader import HiveReader, Scope
 from strandline.metastore.hive.registry import Call
 from strandline.model.types import INT, DecimalType
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal, storage, table
@@ -36,6 +37,22 @@ def test_a_transactional_table_is_shown_as_a_view_of_its_rows(
     schema = json.loads(view.parameters["spark.sql.sources.schema"])
     assert [field["name"] for field in schema["fields"]] == ["id", "carrier"]
     assert stub.get_tables_by_type("d1", "*", "VIRTUAL_VIEW") == [flights]
+
+
+def test_a_list_of_tables_leaves_out_one_that_is_dropped_while_it_is_made(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t1", "t2"):
+        hive.create_transactional("d1", name, id="bigint")
+    struct = HiveReader.struct
+
+    async def drop_the_other(reader: HiveReader, scope: Scope, relation: Relation) -> Any:
+        monkeypatch.undo()
+        hive.node.session(user="ann").execute(DropTable(schema="d1", table="t2"))
+        return await struct(reader, scope, relation)
+
+    monkeypatch.setattr(HiveReader, "struct", drop_the_other)
+    assert [t.tableName for t in stub.get_table_objects_by_name("d1", ["t1", "t2"])] == ["t1"]
 
 
 def altered(stub: Any, change: Callable[[Any], object]) -> object:

@@ -178,7 +178,16 @@ async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struc
     relations = [call.reader.find_relation(scope, name) for name in work.spending(distinct_names)]
     pairs = [pair for pair in relations if pair is not None and call.reader.may_read(*pair)]
     work.spend(len(pairs) * _UNITS_PER_TABLE)
-    return [await call.reader.struct(*relation) for relation in pairs]
+    structs: list[Struct] = []
+    for of_relation, relation in pairs:
+        try:
+            structs.append(await call.reader.struct(of_relation, relation))
+        except ObjectNotFound:
+            present = call.metastore.catalogs.latest_catalog()
+            if scope.is_past or present.table_by_id(relation.id) is not None:
+                raise
+            # It was dropped since the request began.
+    return structs
 
 
 @reads("get_fields", "get_fields_with_environment_context")
