@@ -77,6 +77,8 @@ def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(
     monkeypatch.setattr(event_methods, "MAX_EVENTS", 3)
     for asked in (-1, 0, 4):
         assert len(events(stub, since, maxEvents=asked)) == 3
+    monkeypatch.setattr(event_methods, "MAX_EVENT_BYTES", 1)
+    assert [event.eventId for event in events(stub, since + 1)] == [since + 2]
     assert stub.get_current_notificationEventId().eventId == since + 4
     assert events(stub, since, eventTypeSkipList=["CREATE_TABLE"]) == []
 

@@ -30,6 +30,9 @@ from strandline.model.privileges import Privilege
 
 MAX_EVENTS = 10_000
 """The maximum number of events in one answer. A client continues after the last one."""
+MAX_EVENT_BYTES = 64 << 20
+"""No event follows in an answer that has this many bytes: ten thousand events of wide tables would
+take gigabytes, which no client reads."""
 _UNITS_PER_EVENT = 5
 """The cost of rendering an event, which has the definition of its table as JSON."""
 
@@ -45,7 +48,8 @@ async def get_current_notification_event_id(call: Call) -> Struct:
 async def get_next_notification(call: Call) -> Struct:
     """The events after a given one that pass the filters, in Hive's format.
 
-    As in Hive, ``maxEvents`` counts only the events that pass.
+    As in Hive, ``maxEvents`` counts only the events that pass. The answer has fewer, but at least
+    one, if they are long.
     """
     await off_loop()
     # An event contains the definition of its table, which some users may not read.
@@ -60,14 +64,16 @@ async def get_next_notification(call: Call) -> Struct:
     work.spend(_UNITS_PER_EVENT * (min(limit, ahead) if passes is None else ahead))
     rendered = HiveEvents(call.metastore)
     encoded: list[bytes] = []
+    size = 0
     while len(encoded) < limit and (events := call.notifications.read(last, limit=PAGE)):
         last = events[-1].event_id
         passing = filter(passes, rendered.render(events))
         # Encoded one by one: all texts together would need the memory of the answer once more.
-        encoded += (
-            HIVE_CODEC.encode_struct("NotificationEvent", event)
-            for event in islice(passing, limit - len(encoded))
-        )
+        for event in islice(passing, limit - len(encoded)):
+            encoded.append(HIVE_CODEC.encode_struct("NotificationEvent", event))
+            size += len(encoded[-1])
+            if size >= MAX_EVENT_BYTES:
+                return {"events": encoded}
     return {"events": encoded}
 
 
