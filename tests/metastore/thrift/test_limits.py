@@ -383,6 +383,35 @@ def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_scanned
     assert called == []
 
 
+def test_a_request_that_is_refused_for_lack_of_memory_while_it_is_scanned_is_not_executed(
+    serve: Serve,
+) -> None:
+    called = []
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        called.append(method)
+        return toy(connection, method, args)
+
+    running = serve(handler, settings=ServerSettings(request_memory_bytes=4 * ALLOWANCE))
+    memory, slicing = running.server.memory, running.server.slicing
+    message = request("get_partitions_by_names", db_name="d", tbl_name="t", names=["x" * 25] * 8000)
+    with connect(running) as stream:
+        asyncio.run_coroutine_threadsafe(slicing.acquire(), running.loop).result(60)
+        stream.sendall(message[:-1])
+        while running.on_loop(lambda: arrived(running)) < len(message) - 1:
+            pass
+        running.on_loop(lambda: memory.hold("others", 5 * ALLOWANCE - memory.taken))  # all there is
+        stream.sendall(message[-1:])
+        answer = read_messages(stream, 1)[0]
+        with pytest.raises(ThriftException, match="nothing was done"):
+            decode_result("get_partitions_by_names", answer, at=decode_head(answer).body)
+        running.on_loop(lambda: memory.release("others"))
+        running.on_loop(slicing.release)
+        while running.on_loop(lambda: any(c.in_work for c in running.server._connections)):
+            pass
+    assert called == []
+
+
 def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_decoded(
     serve: Serve,
 ) -> None:

@@ -509,6 +509,7 @@ class Connection(asyncio.Protocol):
         if message is not None:
             head = decode_head(message)
             request = head.name, message[head.body - 4 : head.body]
+        self._stop_walking()  # else the request that is refused would be served after all
         self._scanner, self._draining = Scanner(), True
         self._server.memory.release(self)
         _log.warning("refused a request from %s: %s", self.info.peer, error.message)
