@@ -209,6 +209,19 @@ def test_the_last_copy_of_a_file_is_restored_and_removed_folders_are_not(tmp_pat
         assert backup.manifest.folders == ["u"]
 
 
+def test_a_folder_keeps_its_permissions_and_its_owner_gets_all(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o550)
+    (tmp_path / "strandline.db").touch()
+    with (tmp_path / "archive").open("wb") as file:
+        writer = ArchiveWriter(file, new_manifest())
+        writer.add_folder(tmp_path / "shared", "shared")
+        writer.add_file(tmp_path / "strandline.db", "strandline.db")
+        writer.finish()
+    with open_backup(tmp_path / "archive") as backup:
+        assert backup.folder_mode("shared") == 0o750
+
+
 def test_a_file_truncated_while_it_is_copied_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,20 +60,18 @@ def _refuse_unlisted(error: OSError) -> None:
 
 
 class _Hashed:
-    """Reads exactly ``size`` bytes and hashes them. If the file was truncated, pads with zeros."""
+    """Hashes what it reads. If the file was truncated, pads with zeros."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._remaining = file, size
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self.digest = hashlib.sha256()
         self.is_whole = True
 
     def read(self, size: int) -> bytes:
-        length = min(size, self._remaining)
-        data = self._file.read(length)
-        if len(data) < length:
+        data = self._file.read(size)
+        if len(data) < size:
             self.is_whole = False
-            data += bytes(length - len(data))
-        self._remaining -= length
+            data += bytes(size - len(data))
         self.digest.update(data)
         return data
 
@@ -112,7 +110,7 @@ class ArchiveWriter:
                 info = tarfile.TarInfo(name)
                 info.size, info.mtime = status.st_size, status.st_mtime
                 info.mode = stat.S_IMODE(status.st_mode) | stat.S_IWUSR
-                hashed = _Hashed(file, info.size)
+                hashed = _Hashed(file)
                 self._add(info, hashed)
             if hashed.is_whole:
                 self.manifest.files[name] = info.size, hashed.digest.hexdigest()
