@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.errors import Unavailable, UnsupportedOperation, WriteConflict
+from strandline.errors import ObjectNotFound, Unavailable, UnsupportedOperation, WriteConflict
 from strandline.spark.folder import TableFolder, spark_path
 from strandline.spark.partitions import KEY
 from strandline.spark.positions import write_delete_file
@@ -197,6 +197,29 @@ def test_files_are_removed_only_if_their_transaction_is_certainly_aborted(
     transaction._end()
     assert (place / "written").exists() != removed
     assert is_closed(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("answer", "taken"),
+    [
+        ("file:/old", True),
+        ("file:/new", False),
+        (ObjectNotFound("dropped"), False),
+        (Unavailable("the node does not answer"), True),
+    ],
+)
+def test_the_old_folder_of_a_table_is_taken_unless_it_is_certain_that_no_table_has_it(
+    answer: str | Exception, *, taken: bool
+) -> None:
+    def looked_up(name: str) -> SimpleNamespace:
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(location=answer)
+
+    nothing: Any = None
+    session: Any = SimpleNamespace(table=looked_up)
+    transaction = TablesTransaction(nothing, session, nothing)
+    assert transaction._is_taken("shop.orders", "file:/old") == taken
 
 
 @pytest.mark.parametrize("written_at", ["old place", "new place", "both"])
