@@ -20,6 +20,7 @@ from strandline.durable import (
     Superseded,
     UpdateLog,
     durable_state,
+    log_copy,
 )
 from strandline.durable.collections import APPEND_ONLY, STORAGE_USAGE_EVENT
 from strandline.durable.contents import restore
@@ -145,6 +146,38 @@ def test_pruned_storage_usage_stays_pruned_in_a_copy_and_when_copied_back(
         assert frontier.pruned == ((STORAGE_USAGE_EVENT, 4),)
         assert said(copy) == said(original)
     assert [event.version for event in original.scan(STORAGE_USAGE_EVENT, 1, 6)] == [5, 5]
+
+
+def test_objects_that_trimmed_versions_removed_or_changed_back_are_so_in_the_copy(
+    pair: tuple[UpdateLog, UpdateLog],
+) -> None:
+    original, copy = pair
+    begin(original, 2)
+    rewrite(original, 3, change("b", None, "x"), change("c", None, "x"))
+    LogCopy(original, copy, names=NAMES).level()
+    rewrite(original, 4, change("b", "x", None), change("c", "x", "y"))
+    rewrite(original, 5, change("c", "y", "x"))  # only its time differs from that in the copy
+    original.compact(5, TOKEN)
+    LogCopy(original, copy, names=NAMES).level()
+    assert said(copy) == said(original)
+
+
+def test_a_copy_that_ends_within_versions_of_one_time_goes_on_after_a_trim(
+    pair: tuple[UpdateLog, UpdateLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, copy = pair
+    begin(original, 2)
+    entries = [Entry("configure", {}, (change(name, None, "x"),)) for name in "bc"]
+    group = [new_update(n, [e], author="ann", member="m") for n, e in enumerate(entries, 3)]
+    first, second = original.append(3, TOKEN, group)
+    assert first.time == second.time
+    with monkeypatch.context() as patch:
+        patch.setattr(log_copy, "COPIED_AT_ONCE", 1)
+        LogCopy(original, copy, names=NAMES).level(upper=4)
+    assert copy.frontier().upper == 4
+    original.compact(4, TOKEN)
+    LogCopy(original, copy, names=NAMES).level()
+    assert said(copy) == said(original)
 
 
 def test_a_growing_original_is_copied_up_to_the_requested_version(
