@@ -32,6 +32,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from strandline import work
 from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.privileges.access import Access, enforced
@@ -175,7 +176,7 @@ class Reader:
         """The last catalog that has a dropped table, or the present one if no kept version has."""
         catalogs = self.metastore.catalogs
         versions = range(self.catalog.version - 1, catalogs.earliest_catalog().version - 1, -1)
-        older_catalogs = map(catalogs.catalog, versions)
+        older_catalogs = map(catalogs.catalog, work.spending(versions))
         with_table = (older for older in older_catalogs if older.table_by_id(table_id) is not None)
         return next(with_table, self.catalog)
 
