@@ -15,7 +15,7 @@ from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.metastorage import Lease, sql_store, sql_tables
 from strandline.metastorage.etcd import invoke as etcd_invoke
 from strandline.metastorage.etcd import leases as etcd_leases
-from strandline.metastorage.etcd.invoke import Invoke, Plan
+from strandline.metastorage.etcd.invoke import Invoke, Plan, View
 from strandline.metastorage.etcd.leases import EtcdLeases, is_live
 from strandline.metastorage.etcd.operations import Json, to_text
 from strandline.metastorage.etcd.store import EtcdMetastorage
@@ -183,9 +183,9 @@ def relied_on_when_expired(patch: pytest.MonkeyPatch) -> None:
 def judged_without_a_trace(patch: pytest.MonkeyPatch) -> None:
     """A write refused for an expired lease does not store the time at which it was checked."""
 
-    def decide(real: Any, *given: Any, **named: Any) -> Any:
-        plan = real(*given, **named)
-        if isinstance(plan, Plan) and not plan.head_moves:
+    def decide(real: Any, invoke: Invoke, view: View, *given: Any, **named: Any) -> Any:
+        plan = real(invoke, view, *given, **named)
+        if isinstance(plan, Plan) and plan.view_after.head == view.head:
             return replace(plan, writes=[])
         return plan
 
