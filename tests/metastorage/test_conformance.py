@@ -7,7 +7,9 @@ import threading
 import time
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
@@ -422,6 +424,24 @@ def test_a_closed_store_refuses_calls_and_ends_waits(place: Place) -> None:
         with pytest.raises(Stopping):
             call()
     assert keys(other) == ["b"]
+
+
+def test_a_store_whose_thread_could_not_be_started_waits_at_the_next_try_and_can_be_closed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = place.node(), place.node()
+
+    def refuse(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, suppress(RuntimeError):  # a file needs no thread
+        patch.setattr(threading.Thread, "start", refuse)
+        store.wait_for_change("a", 0, timeout=0)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(hears, store, "a", 0)
+        put(other, "a")
+        assert waiting.result()
+    store.close()
 
 
 def test_statistics_count_the_calls(store: Metastorage) -> None:

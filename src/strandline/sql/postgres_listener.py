@@ -59,10 +59,11 @@ class PostgresListener:
         """The current number; take it before reading the state."""
         with self._moved:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._listen, name=f"listen-{self._channel}", daemon=True
                 )
-                self._thread.start()
+                thread.start()  # fails where the system has no more threads
+                self._thread = thread
             if not self._listens:
                 self._news += 1
             return self._news

@@ -100,8 +100,9 @@ class ChangeFeed:
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._run, name="etcd-watch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="etcd-watch", daemon=True)
+            thread.start()  # fails where the system has no more threads
+            self._thread = thread
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
