@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -129,6 +130,23 @@ def test_a_caller_whose_timeout_passed_gets_an_error_and_its_version_is_projecte
             node.projector.project_up_to(version, timeout=0)
         slow_batch.go_on.set()
         leader.result(LONG)
+    assert node.folder("a").is_dir()
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300])
+def test_a_caller_may_wait_without_a_limit(
+    node: Node, slow_batch: SlowBatch, timeout: float
+) -> None:
+    version = node.ddl(create(node, "a"), project=False)
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(node.projector.project_up_to, version, timeout=timeout)]
+        assert slow_batch.started.wait(LONG)
+        calls.append(threads.submit(node.projector.project_up_to, version, timeout=timeout))
+        while not (node.projector._state._waiters or calls[1].done()):  # type: ignore[attr-defined]  # no other way
+            threading.Event().wait(0.001)
+        slow_batch.go_on.set()
+        for call in calls:
+            call.result(LONG)
     assert node.folder("a").is_dir()
 
 

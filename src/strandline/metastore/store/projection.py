@@ -83,6 +83,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 30.0
 """Seconds that `Projector.project_up_to` waits by default."""
+LONGEST_PATIENCE = 365 * 86_400.0
+"""Longer timeouts, such as `math.inf`, are cut to this: locks have a limit."""
 GRACE_SECONDS = 1.0
 """How long the background thread leaves a version to its caller."""
 
@@ -161,7 +163,7 @@ class Projector:
         names the version, and the next call tries it again. Raises `VersionNotFound` if a version
         is no longer in the log, and `DeadlineExceeded` after ``timeout`` seconds.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + min(timeout, LONGEST_PATIENCE)
         while version > self._entries.known.projected:
             if self._await_batch(deadline):
                 continue
