@@ -36,6 +36,15 @@ def test_a_read_of_the_present_is_not_as_old_as_the_staleness(dml: Dml) -> None:
     assert files(cache) == ["a"]
 
 
+def test_the_staleness_may_be_longer_than_a_thread_can_wait(dml: Dml) -> None:
+    cache = dml.cached(staleness=1e15)
+    assert files(cache) == []
+    dml.append("a")
+    assert files(cache) == []
+    cache.log_applier.look_again()
+    assert files(cache) == ["a"]
+
+
 def test_without_staleness_a_read_of_the_present_sees_every_commit(dml: Dml) -> None:
     cache = dml.cached(staleness=0)
     for number in range(5):

@@ -54,8 +54,9 @@ ROOM_SECONDS = 0.05
 """The shortest time between a look at the log and the next one of the following thread."""
 ROUND_SECONDS = 0.25
 _OF_ROWS = frozenset((*STAGED, COMMIT, ABORT))
-SHORTEST_PATIENCE = 0.05
-"""The minimum time in seconds that a reader waits for another reader's look at the head."""
+SHORTEST_PATIENCE, LONGEST_PATIENCE = 0.05, 30.0
+"""How long in seconds a reader waits for another reader's look at the head: the staleness, within
+these limits."""
 
 
 class _Level(NamedTuple):
@@ -313,7 +314,8 @@ class LogApplier:
         if self._far_behind:
             return False
         looks = self._looks
-        if not self._checking.acquire(timeout=max(self._staleness(), SHORTEST_PATIENCE)):
+        patience = min(max(self._staleness(), SHORTEST_PATIENCE), LONGEST_PATIENCE)
+        if not self._checking.acquire(timeout=patience):
             return False
         try:
             # The look that this reader waited for may have found memory far behind.
