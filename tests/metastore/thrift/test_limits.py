@@ -412,6 +412,32 @@ def test_a_request_that_is_refused_for_lack_of_memory_while_it_is_scanned_is_not
     assert called == []
 
 
+def test_a_running_request_is_answered_even_if_the_node_lacks_memory_for_the_next_one(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.metastore.thrift.connection._DRAIN_SECONDS", 0)
+    begun, release = threading.Event(), asyncio.Event()
+
+    async def wait() -> list[str]:
+        begun.set()
+        await release.wait()
+        return ["d1"]
+
+    running = serve(lambda *_: wait(), settings=ServerSettings(request_memory_bytes=ALLOWANCE))
+    running.on_loop(lambda: running.server.memory.hold("others", 2 * ALLOWANCE))
+    with connect(running) as stream:
+        stream.sendall(request("get_all_databases"))
+        assert begun.wait(60)
+        stream.sendall(request("get_database", name="x" * ALLOWANCE))
+        while not running.on_loop(running.server.statistics).full:
+            pass
+        running.on_loop(bool)  # its connection would close now
+        running.on_loop(release.set)
+        (answer,) = read_messages(stream, 1)
+        assert decode_result("get_all_databases", answer, at=decode_head(answer).body) == ["d1"]
+        assert read_to_end(stream) == b""
+
+
 def test_a_request_is_not_executed_if_its_client_disconnects_while_it_is_decoded(
     serve: Serve,
 ) -> None:

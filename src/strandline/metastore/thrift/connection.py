@@ -516,7 +516,7 @@ class Connection(asyncio.Protocol):
         if request is not None:
             self._answer(*request, answer_error(self._server.codec, request[0], error))
         self._regulate()
-        self._server.loop.call_later(_DRAIN_SECONDS, self._close)
+        self._server.loop.call_later(_DRAIN_SECONDS, self.stop)
 
     def _fail(self, error: Exception) -> None:
         """Close the connection after an internal error."""
