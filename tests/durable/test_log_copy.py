@@ -162,6 +162,20 @@ def test_objects_that_trimmed_versions_removed_or_changed_back_are_so_in_the_cop
     assert said(copy) == said(original)
 
 
+def test_a_copy_with_other_objects_than_those_of_a_trimmed_original_is_damaged(
+    pair: tuple[UpdateLog, UpdateLog],
+) -> None:
+    original, copy = pair
+    begin(original, 2)
+    LogCopy(original, copy, names=NAMES).level()
+    rewrite(original, 3, change("b", None, "x"))
+    rewrite(copy, 3, change("b", None, "y"))
+    rewrite(original, 4, change("c", None, "x"))
+    original.compact(4, TOKEN)
+    with pytest.raises(CorruptData, match="the objects of version 3"):
+        LogCopy(original, copy, names=NAMES).level()
+
+
 def test_a_copy_that_ends_within_versions_of_one_time_goes_on_after_a_trim(
     pair: tuple[UpdateLog, UpdateLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,6 +185,8 @@ class LogCopy:
         before = restore(copied.kinds, copied.times, at=copied.time)
         after = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
         cleared, changes = _changes_by_time(before, after)
+        if min(changes, default=copied.time) < copied.time:
+            raise self.differ(f"the objects of version {start - 1}", after.dump(), before.dump())
         appended = _appended(self._original, start, snapshot.version + 1)
         events = {
             version: decode(scanned.data, AuditEvent)
@@ -194,8 +196,6 @@ class LogCopy:
         }
         known_times = {version: objects[0][1].time for version, objects in appended.items()}
         times = self._made_up_times(start, snapshot, known_times, changes)
-        if min(changes, default=copied.time) < copied.time:
-            raise self.differ(f"the objects of version {start - 1}", after.dump(), before.dump())
         for version, time in enumerate(times, start):
             written = [*(cleared if version == start else ()), *changes.pop(time, ())]
             event = events.get(version)
