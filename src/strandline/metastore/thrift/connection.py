@@ -35,10 +35,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from strandline.errors import Overloaded, ProtocolError, StrandlineError, Unavailable
 from strandline.logs import CLIENT
@@ -62,11 +62,8 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from strandline.metastore.thrift.serving import SLICE_SECONDS, Outgoing, end_connection
+from strandline.metastore.thrift.serving import SLICE_SECONDS, Outgoing, Serving, end_connection
 from strandline.work import IN_THREAD, units_of_bytes, units_of_values
-
-if TYPE_CHECKING:  # the server imports this module
-    from strandline.metastore.thrift.server import ThriftServer
 
 _log = logging.getLogger(__name__)
 
@@ -83,13 +80,25 @@ _DRAIN_SECONDS = 2.0
 
 
 class Connection(asyncio.Protocol):
-    """Serves one client of ``server``."""
+    """Serves one client of a server.
 
-    def __init__(self, server: ThriftServer, connection_id: int) -> None:
-        self._server = server
+    ``admit`` is called with a new connection and returns whether the server accepts it; ``forget``
+    is called with one that has ended.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        connection_id: int,
+        *,
+        admit: Callable[[Connection], bool],
+        forget: Callable[[Connection], object],
+    ) -> None:
+        self._serving = serving
         self._id = connection_id
-        self._scanner = Scanner(max_message_bytes=server.settings.max_message_bytes)
-        self._max_waiting = server.settings.max_pipelined_bytes
+        self._admit, self._forget = admit, forget
+        self._scanner = Scanner(max_message_bytes=serving.settings.max_message_bytes)
+        self._max_waiting = serving.settings.max_pipelined_bytes
         self._speaks_thrift = self._turn_is_due = False
         self._ended = self._closed = self._draining = False
         self._has_asked = self._is_turned_away = False
@@ -99,9 +108,9 @@ class Connection(asyncio.Protocol):
         self._has_reserved = False
         self._bytes_in_work = self._unsent = 0
         self._outgoing = Outgoing(
-            server, self, write=self._write, sent=self._pump, is_closed=lambda: self._closed
+            serving, self, write=self._write, sent=self._pump, is_closed=lambda: self._closed
         )
-        self._began = self._coming_since = self.last_activity = server.loop.time()
+        self._began = self._coming_since = self.last_activity = serving.loop.time()
 
     # Called by the event loop -------------------------------------------------------------------
 
@@ -113,9 +122,9 @@ class Connection(asyncio.Protocol):
         handle = transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._is_turned_away = not self._server.admit(self)
+        self._is_turned_away = not self._admit(self)
         if self._is_turned_away:
-            self._server.loop.call_later(self._server.settings.turned_away_seconds, self._close)
+            self._serving.loop.call_later(self._serving.settings.turned_away_seconds, self._close)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
@@ -124,16 +133,16 @@ class Connection(asyncio.Protocol):
         self.info.on_leave()
         self._outgoing.forget_connection()
         if self._running is None:  # else the task still holds its arguments
-            self._server.memory.release(self)
-        self._server.forget(self)
+            self._serving.memory.release(self)
+        self._forget(self)
 
     def data_received(self, data: bytes) -> None:
         if self._closed or self._ended or self._draining:
             return
-        self.last_activity = self._server.loop.time()
+        self.last_activity = self._serving.loop.time()
         if not self._scanner.waiting:
             self._coming_since = self.last_activity
-        self._server.counters.bytes_received += len(data)
+        self._serving.counters.bytes_received += len(data)
         self._scanner.feed(data)
         if not self._speaks_thrift and not self._check_protocol():
             return
@@ -156,7 +165,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._outgoing.writable = True
-        self.last_activity = self._server.loop.time()
+        self.last_activity = self._serving.loop.time()
         if self._outgoing.in_work:
             self._outgoing.send_soon()
         else:
@@ -179,7 +188,7 @@ class Connection(asyncio.Protocol):
         if not self._outgoing.writable:
             unsent = self._transport.get_write_buffer_size()
             if unsent != self._unsent:
-                self._unsent, self.last_activity = unsent, self._server.loop.time()
+                self._unsent, self.last_activity = unsent, self._serving.loop.time()
             return self.last_activity <= oldest
         return not self.in_work and self._scanner.waiting > 0 and self._coming_since <= oldest
 
@@ -207,7 +216,7 @@ class Connection(asyncio.Protocol):
         if foreign is None:
             self._speaks_thrift = True
             return True
-        self._server.counters.foreign[foreign] += 1
+        self._serving.counters.foreign[foreign] += 1
         _log.warning(
             "closed the connection from %s: it speaks %s; this port takes the strict binary "
             "protocol of Thrift on a plain, unframed socket: switch off TLS, SASL, HTTP and "
@@ -235,7 +244,7 @@ class Connection(asyncio.Protocol):
                 return
             if message is None:
                 if self._scanner.paused:
-                    self._walking = self._server.loop.create_task(self._walk(self._scanner))
+                    self._walking = self._serving.loop.create_task(self._walk(self._scanner))
                     self._walking.add_done_callback(self._walked)
                 elif self._ended:
                     self._end()
@@ -243,14 +252,14 @@ class Connection(asyncio.Protocol):
             self._serve(message)
         else:
             self._turn_is_due = True
-            self._server.loop.call_soon(self._turn)
+            self._serving.loop.call_soon(self._turn)
         self._regulate()
 
     async def _walk(self, scanner: Scanner) -> bytes | None:
         """Walk over the bytes that have arrived. Return the next message, or None if incomplete."""
         message = None
         while message is None and scanner.paused:
-            async with self._server.slicing:
+            async with self._serving.slicing:
                 end = perf_counter() + SLICE_SECONDS
                 while message is None and scanner.paused:  # one step even on a busy machine
                     message = scanner.next_message(steps=_VALUES_AT_ONCE // 4)
@@ -289,7 +298,7 @@ class Connection(asyncio.Protocol):
         if total < ALLOWANCE and not self._has_reserved:
             return True
         try:
-            self._server.memory.hold(self, total)
+            self._serving.memory.hold(self, total)
         except Unavailable as error:
             self._refuse(error, message)
             return False
@@ -313,18 +322,18 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _serve(self, message: bytes) -> None:
-        self._server.counters.requests += 1
+        self._serving.counters.requests += 1
         self._has_asked = True
-        self._coming_since = self._server.loop.time()
+        self._coming_since = self._serving.loop.time()
         self.info.received(message)
-        lookup = None if self._is_turned_away else self._server.dispatcher.lookup
+        lookup = None if self._is_turned_away else self._serving.dispatcher.lookup
         if lookup is not None and len(message) <= _MAX_KEPT_REQUEST:
             size = int.from_bytes(message[4:8], "big")
             name = message[8 : 8 + size]
-            head = self._server.reply_heads.get(name)
+            head = self._serving.reply_heads.get(name)
             answer = None if head is None else self._look_up(lookup, message)
             if head is not None and answer is not None:
-                self._server.counters.kept[name] += 1
+                self._serving.counters.kept[name] += 1
                 self._write(b"".join((head, message[8 + size : 12 + size], answer)))
                 return
         self._call(message)
@@ -334,28 +343,28 @@ class Connection(asyncio.Protocol):
             return lookup(request_key(message))
         except Exception:
             # The request is then served without it: a failed look-up costs time, nothing else.
-            self._server.counters.failures += 1
+            self._serving.counters.failures += 1
             _log.exception("looking up a kept answer failed; the request is served without it")
             return None
 
     def _call(self, message: bytes) -> None:
         """Decode a request and have it answered, in the place that `strandline.work` prescribes."""
-        server = self._server
+        serving = self._serving
         head = decode_head(message)
         sequence = message[head.body - 4 : head.body]
         values = self._scanner.message_values
         if self._has_reserved:
             self._bytes_in_work = 2 * len(message) + _BYTES_OF_A_VALUE * values
         units = max(units_of_values(values), units_of_bytes(len(message)))
-        delegate = server.dispatcher.delegate
+        delegate = serving.dispatcher.delegate
         try:
-            server.codec.method(head.name)
+            serving.codec.method(head.name)
             if self._is_turned_away:
                 raise Overloaded(
-                    f"this node has {server.settings.max_connections} open connections, which is "
+                    f"this node has {serving.settings.max_connections} open connections, which is "
                     "the maximum; nothing was done: close idle clients, or use another node"
                 )
-            if units > IN_THREAD and delegate is not None and not server.base.answers(head.name):
+            if units > IN_THREAD and delegate is not None and not serving.base.answers(head.name):
                 self._log_from_here()
                 arguments = memoryview(message)[head.body :]
                 self._await(head.name, sequence, delegate(self.info, head.name, arguments))
@@ -363,7 +372,7 @@ class Connection(asyncio.Protocol):
             if values > _VALUES_AT_ONCE:
                 self._decode_in_thread(head.name, sequence, message, head.body)
                 return
-            args = server.codec.decode_args(head.name, message, at=head.body)
+            args = serving.codec.decode_args(head.name, message, at=head.body)
         except (ApplicationException, StrandlineError) as error:
             self._undecoded(head.name, sequence, error)
             return
@@ -371,8 +380,8 @@ class Connection(asyncio.Protocol):
         self._decoded(head.name, sequence, kept_message, args)
 
     def _decode_in_thread(self, method: str, sequence: bytes, message: bytes, at: int) -> None:
-        decode = partial(self._server.codec.decode_args, method, message, at=at)
-        decoding = self._server.dispatcher.in_thread(self.info, decode)
+        decode = partial(self._serving.codec.decode_args, method, message, at=at)
+        decoding = self._serving.dispatcher.in_thread(self.info, decode)
 
         def done(_: object) -> None:
             self._decoding = None
@@ -394,59 +403,59 @@ class Connection(asyncio.Protocol):
     def _log_from_here(self) -> None:
         """Log what is called from here on, and measure its time, as part of this request."""
         CLIENT.set(self.info.peer)
-        self._began = self._server.loop.time()
+        self._began = self._serving.loop.time()
 
     def _undecoded(self, method: str, sequence: bytes, error: Exception) -> None:
         """Answer a request whose arguments could not be decoded."""
         if isinstance(error, ProtocolError):
-            self._server.counters.protocol_errors += 1
+            self._serving.counters.protocol_errors += 1
             self._answer(method, sequence, _protocol_failure(error))
         elif isinstance(error, ApplicationException | StrandlineError):
             if isinstance(error, StrandlineError):  # an unknown method has a name a client made up
                 self._log_from_here()
                 self._log(method, error)
-            self._answer(method, sequence, answer_error(self._server.codec, method, error))
+            self._answer(method, sequence, answer_error(self._serving.codec, method, error))
         else:
             self._fail(error)
 
     def _decoded(self, method: str, sequence: bytes, message: bytes, args: dict[str, Any]) -> None:
         """Have the handler answer a request. ``message`` is empty for a large request."""
-        server = self._server
+        serving = self._serving
         self._log_from_here()
         self.info.begin(message, is_large=not message)
         try:
-            if server.base.answers(method):
-                value = server.base.answer(self.info, method, args)
+            if serving.base.answers(method):
+                value = serving.base.answer(self.info, method, args)
             else:
-                value = server.dispatcher.handler(self.info, method, args)
+                value = serving.dispatcher.handler(self.info, method, args)
         except Exception as failure:
             self._log(method, failure)
-            self._answer(method, sequence, answer_error(server.codec, method, failure))
+            self._answer(method, sequence, answer_error(serving.codec, method, failure))
             return
         if isinstance(value, Awaitable):
             self._await(method, sequence, value)
             return
         self._log(method)
         self.info.begin(b"")
-        self._answer(method, sequence, answer_value(server.codec, method, value))
+        self._answer(method, sequence, answer_value(serving.codec, method, value))
 
     def _await(self, method: str, sequence: bytes, value: Awaitable[Any]) -> None:
         async def wait() -> Any:
             return await value
 
-        task = self._server.loop.create_task(wait(), name=f"{method} of {self.info.peer}")
+        task = self._serving.loop.create_task(wait(), name=f"{method} of {self.info.peer}")
         self._running = task
-        self._server.running.add(task)
+        self._serving.running.add(task)
         task.add_done_callback(lambda finished_task: self._done(method, sequence, finished_task))
 
     def _done(self, method: str, sequence: bytes, task: asyncio.Task[Any]) -> None:
         self._running = None
         self.info.begin(b"")
-        self._coming_since = self._server.loop.time()
-        self._server.running.discard(task)
-        codec = self._server.codec
+        self._coming_since = self._serving.loop.time()
+        self._serving.running.discard(task)
+        codec = self._serving.codec
         if self._closed:
-            self._server.memory.release(self)
+            self._serving.memory.release(self)
         if task.cancelled():
             self.abort()
             return
@@ -461,40 +470,40 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def _log(self, method: str, error: BaseException | None = None) -> None:
-        self._server.calls.ended(
+        self._serving.calls.ended(
             "thrift",
             method,
             client=self.info.peer,
             user=self.info.user,
-            seconds=self._server.loop.time() - self._began,
+            seconds=self._serving.loop.time() - self._began,
             error=None if error is None else refusal(error),
         )
 
     def _answer(self, method: str, sequence: bytes, answer: Answer) -> None:
         """Send the answer to a request, unless the method is oneway."""
-        if self._server.codec.is_oneway(method):
+        if self._serving.codec.is_oneway(method):
             return
-        counters = self._server.counters
+        counters = self._serving.counters
         counters.exceptions += answer.kind == EXCEPTION
         counters.failures += answer.failed
         try:
             self._outgoing.hold(method, answer.body)
         except Overloaded as error:
-            answer = answer_error(self._server.codec, method, error)
-        head = self._server.reply_heads.get(method.encode()) if answer.kind == REPLY else None
+            answer = answer_error(self._serving.codec, method, error)
+        head = self._serving.reply_heads.get(method.encode()) if answer.kind == REPLY else None
         if head is None:
             head = encode_head(answer.kind, method)
         self._outgoing.send(head + sequence, answer.body)
 
     def _write(self, data: bytes | memoryview) -> None:
         if not self._closed:
-            self._server.counters.bytes_sent += len(data)
-            self.last_activity = self._server.loop.time()
+            self._serving.counters.bytes_sent += len(data)
+            self.last_activity = self._serving.loop.time()
             self._transport.write(data)
 
     def _give_up(self, error: ProtocolError) -> None:
         """Tell the client why, if the name of the broken message is known, and close."""
-        self._server.counters.protocol_errors += 1
+        self._serving.counters.protocol_errors += 1
         _log.warning("closed the connection from %s: %s", self.info.peer, error)
         if (request := self._scanner.broken()) is not None:
             self._answer(*request, _protocol_failure(error))
@@ -511,16 +520,16 @@ class Connection(asyncio.Protocol):
             request = head.name, message[head.body - 4 : head.body]
         self._stop_walking()  # else the request that is refused would be served after all
         self._scanner, self._draining = Scanner(), True
-        self._server.memory.release(self)
+        self._serving.memory.release(self)
         _log.warning("refused a request from %s: %s", self.info.peer, error.message)
         if request is not None:
-            self._answer(*request, answer_error(self._server.codec, request[0], error))
+            self._answer(*request, answer_error(self._serving.codec, request[0], error))
         self._regulate()
-        self._server.loop.call_later(_DRAIN_SECONDS, self.stop)
+        self._serving.loop.call_later(_DRAIN_SECONDS, self.stop)
 
     def _fail(self, error: Exception) -> None:
         """Close the connection after an internal error."""
-        self._server.counters.failures += 1
+        self._serving.counters.failures += 1
         _log.error("reading a request from %s failed", self.info.peer, exc_info=error)
         self.abort()
 

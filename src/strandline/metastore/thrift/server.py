@@ -20,12 +20,9 @@ from typing import Any
 
 from strandline.errors import AddressInUse, Unavailable
 from strandline.metastore.call_log import CallLog
-from strandline.metastore.served_calls import AnswerMemory, RequestMemory
-from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
-from strandline.metastore.thrift.messages import REPLY, encode_head
-from strandline.metastore.thrift.serving import Counters, ServerSettings
+from strandline.metastore.thrift.serving import Counters, ServerSettings, Serving
 
 _log = logging.getLogger(__name__)
 
@@ -77,13 +74,11 @@ class ServerStatistics:
     kept: Mapping[str, int]
 
 
-class ThriftServer:
+class ThriftServer(Serving):
     """Serves ``dispatcher`` on ``host`` and ``port`` (0: any free port) after `start`.
 
     ``now`` returns seconds since the epoch; clients can ask when the server started.
     """
-
-    loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
@@ -95,20 +90,8 @@ class ThriftServer:
         calls: CallLog | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.dispatcher = dispatcher
-        self.settings = settings or ServerSettings()
-        self.calls = calls or CallLog()
-        self.codec = HIVE_CODEC
-        self.counters = Counters()
-        self.base = BaseService(started=int(now()), counters=self._shown_counters)
-        self.reply_heads = {
-            name.encode(): encode_head(REPLY, name) for name in HIVE_CODEC.table.methods
-        }
-        # A handler's task is kept here until it ends: its connection may end before it.
-        self.running: set[asyncio.Task[Any]] = set()
-        self.slicing = asyncio.Lock()
-        self.memory = RequestMemory(self.settings.request_memory_bytes)
-        self.answers = AnswerMemory(self.settings.answer_memory_bytes)
+        base = BaseService(started=int(now()), counters=self._shown_counters)
+        super().__init__(dispatcher, base, settings or ServerSettings(), calls or CallLog())
         self._host, self._port = host, port
         self._connections: set[Connection] = set()
         self._turned_away: dict[Connection, None] = {}  # in their order; also in _connections
@@ -188,7 +171,7 @@ class ThriftServer:
 
     # Called by connections ----------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> bool:
+    def _admit(self, connection: Connection) -> bool:
         """Whether a new connection is accepted. If not, it is turned away, or aborted at a stop."""
         if self._stopping:
             connection.abort()
@@ -238,16 +221,17 @@ class ThriftServer:
 
     def _drop(self, connection: Connection) -> None:
         connection.abort()
-        self.forget(connection)
+        self._forget(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._turned_away.pop(connection, None)
         if not self._connections:
             self._empty.set()
 
     def _connect(self) -> Connection:
-        return Connection(self, self.counters.accepted + self.counters.refused + 1)
+        number = self.counters.accepted + self.counters.refused + 1
+        return Connection(self, number, admit=self._admit, forget=self._forget)
 
     async def _all_gone(self) -> None:
         while self._connections:

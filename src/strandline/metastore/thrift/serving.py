@@ -1,10 +1,10 @@
-"""What a server and its connections share: settings, counters, and the way out of answers.
+"""What a server and its connections share, and the way out of answers.
 
 **Slices.** Only the event loop sees the bytes of a message arrive. Finding the end of a message
 with a hundred thousand values takes a tenth of a second, and every client would wait for that. So a
 connection walks over a long message in slices. For each slice, and for the turn of the loop that
-follows it, it holds a lock that all connections share (`ThriftServer.slicing`), and that is passed
-on in the order of requests. So between two slices the loop serves everything else that is ready,
+follows it, it holds a lock that all connections share (`Serving.slicing`), and that is passed on in
+the order of requests. So between two slices the loop serves everything else that is ready,
 and a small request waits for one slice, however many long messages there are.
 """
 
@@ -14,15 +14,15 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from strandline.errors import Overloaded
-from strandline.metastore.served_calls import ANSWER_BYTES
-from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
+from strandline.metastore.call_log import CallLog
+from strandline.metastore.served_calls import ANSWER_BYTES, AnswerMemory, RequestMemory
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
+from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, REPLY, encode_head
 from strandline.work.contents import PIECE, Content
-
-if TYPE_CHECKING:  # the server imports this module
-    from strandline.metastore.thrift.server import ThriftServer
 
 CONFIRM_SECONDS = 1.0
 """How long a TLS client may take to confirm the end of its connection when the node stops."""
@@ -94,6 +94,30 @@ class Counters:
     """Answers that were kept from an earlier call, by the name of the method."""
 
 
+class Serving:
+    """What the connections of a server share. ``loop`` is set when the server starts."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(
+        self, dispatcher: Dispatcher, base: BaseService, settings: ServerSettings, calls: CallLog
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.base = base
+        self.settings = settings
+        self.calls = calls
+        self.codec = HIVE_CODEC
+        self.counters = Counters()
+        self.reply_heads = {
+            name.encode(): encode_head(REPLY, name) for name in HIVE_CODEC.table.methods
+        }
+        # A handler's task is kept here until it ends: its connection may end before it.
+        self.running: set[asyncio.Task[Any]] = set()
+        self.slicing = asyncio.Lock()
+        self.memory = RequestMemory(settings.request_memory_bytes)
+        self.answers = AnswerMemory(settings.answer_memory_bytes)
+
+
 def _drop(_: bytes | memoryview) -> None:
     """Write nothing."""
 
@@ -107,14 +131,14 @@ class Outgoing:
 
     def __init__(
         self,
-        server: ThriftServer,
+        serving: Serving,
         owner: object,
         *,
         write: Callable[[bytes | memoryview], None],
         sent: Callable[[], object],
         is_closed: Callable[[], bool],
     ) -> None:
-        self._server = server
+        self._serving = serving
         self._owner: object = owner
         self._write = write
         self._sent = sent
@@ -138,8 +162,8 @@ class Outgoing:
         if size <= WHOLE_BYTES or self._is_closed():
             return
         try:
-            only_reads = self._server.dispatcher.only_reads(method)
-            self._server.answers.hold_answer(self._owner, body, only_reads=only_reads)
+            only_reads = self._serving.dispatcher.only_reads(method)
+            self._serving.answers.hold_answer(self._owner, body, only_reads=only_reads)
         except Overloaded:
             if isinstance(body, Content):
                 body.close()
@@ -166,7 +190,7 @@ class Outgoing:
         """Write the next piece in a later turn of the loop, if the client reads."""
         if not self._piece_due and self.writable:
             self._piece_due = True
-            self._server.loop.call_soon(self._send_piece)
+            self._serving.loop.call_soon(self._send_piece)
 
     def _send_piece(self) -> None:
         self._piece_due = False
@@ -192,4 +216,4 @@ class Outgoing:
         if self._content is not None:
             self._content.close()
             self._content = None
-        self._server.answers.release(self._owner)
+        self._serving.answers.release(self._owner)
