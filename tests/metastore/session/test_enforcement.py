@@ -28,7 +28,7 @@ from strandline.catalog.commands import (
     SetConfiguration,
     TableDefinition,
 )
-from strandline.errors import AlreadyExists, InvalidInput, PermissionDenied
+from strandline.errors import AlreadyExists, InvalidInput, PermissionDenied, WriteConflict
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.callers import Caller, basic, caller_of
@@ -178,6 +178,20 @@ def test_the_last_owner_and_grants_of_a_dropped_table_decide_who_reads_its_files
     assert "cannot see a table with the id" in refusal(lambda: bob.files(table_id, write_ids))
     with guarded.granted(USAGE):
         bob.files(table_id, write_ids)
+
+
+@pytest.mark.parametrize("kind", ["local", "http"])
+def test_a_writer_of_a_table_that_was_dropped_meanwhile_gets_a_conflict(
+    guarded: Guarded, kind: str
+) -> None:
+    alice = guarded.open(kind, "alice")
+    alice.execute(table("gone"))
+    table_id, txn_id = alice.table("s.gone").descriptor.id, alice.begin().txn_id
+    alice.execute(DropTable(schema="s", table="gone"))
+    with pytest.raises(WriteConflict, match="dropped"):
+        alice.stage(txn_id, table_id, add=[DATA])
+        alice.commit(txn_id)
+    alice.close()
 
 
 DATA = DataFile(file_id=1, path="f", rows=1, bytes=1)

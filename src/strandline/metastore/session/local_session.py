@@ -11,6 +11,7 @@ compare versions, trim the history, nor read what is for the operator of the sto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -373,8 +374,10 @@ class LocalSession(Session):
     ) -> int:
         check_staging(add, remove=remove, touch=touch)
         reader = self._reader()
-        _may_stage(reader, table_id, add, replaces=bool(remove or touch))
         table = reader.catalog.table_by_id(table_id)
+        is_dropped = table is None and self._existed(table_id)
+        needs = partial(reader.require, table_id, is_dropped=is_dropped)
+        _may_stage(needs, add, replaces=bool(remove or touch))
         _check_files(table, add)
         zone = None if table is None else ZonePartitions.of(table, reader.catalog)
         for file in add:
@@ -484,18 +487,15 @@ def _check_files(table: TableDescriptor | None, add: Sequence[DataFile | DeleteF
 
 
 def _may_stage(
-    reader: Reader,
-    table_id: int,
-    add: Sequence[DataFile | DeleteFile],
-    *,
-    replaces: bool,
+    needs: Callable[[Privilege], None], add: Sequence[DataFile | DeleteFile], *, replaces: bool
 ) -> None:
+    """Call ``needs``, which raises `PermissionDenied`, with the privileges for a staging."""
     adds = any(isinstance(file, DataFile) for file in add)
     takes = replaces or any(isinstance(file, DeleteFile) for file in add)
     if adds and takes:
         try:
-            reader.require(table_id, Privilege.INSERT | Privilege.DELETE)
+            needs(Privilege.INSERT | Privilege.DELETE)
         except PermissionDenied:
-            reader.require(table_id, Privilege.UPDATE)
+            needs(Privilege.UPDATE)
     else:
-        reader.require(table_id, Privilege.DELETE if takes else Privilege.INSERT)
+        needs(Privilege.DELETE if takes else Privilege.INSERT)
