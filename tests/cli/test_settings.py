@@ -54,7 +54,7 @@ def test_every_setting_is_documented_and_can_be_set_in_each_place(
     by_variable = load(tmp_path, environment={setting.variable: text})
     assert getattr(by_variable.settings, name) == value
     assert by_variable.origins[name] == f"environment variable {setting.variable}"
-    empty = {} if name == "users" else {setting.variable: ""}
+    empty = {} if name in ("users", "users_file") else {setting.variable: ""}
     by_option = load(tmp_path, options={name: text}, environment=empty)
     assert getattr(by_option.settings, name) == value
     (tmp_path / FILE_NAME).write_text(f"{name} = {json.dumps(text)}\n")
@@ -264,14 +264,16 @@ def test_a_signal_ends_a_node_that_starts_also_as_the_first_process_of_a_contain
         signal.signal(number, former)
 
 
-@pytest.mark.parametrize("users", ["", " \n"])
-def test_empty_users_do_not_open_the_http_port(tmp_path: Path, users: str) -> None:
-    with pytest.raises(InvalidInput, match="STRANDLINE_USERS: users is empty, so a node would"):
-        load(tmp_path, environment={"STRANDLINE_USERS": users})
-    with pytest.raises(InvalidInput, match="option --users: users is empty"):
-        load(tmp_path, options={"users": users}, environment={})
-    (tmp_path / FILE_NAME).write_text(f"users = {json.dumps(users)}\n")
-    with pytest.raises(InvalidInput, match=f"{FILE_NAME}: users is empty"):
+@pytest.mark.parametrize("name", ["users", "users_file"])
+@pytest.mark.parametrize("value", ["", " \n"])
+def test_empty_users_do_not_open_the_http_port(tmp_path: Path, name: str, value: str) -> None:
+    variable, option = f"STRANDLINE_{name.upper()}", f"--{name.replace('_', '-')}"
+    with pytest.raises(InvalidInput, match=f"{variable}: {name} is empty, so a node would"):
+        load(tmp_path, environment={variable: value})
+    with pytest.raises(InvalidInput, match=f"option {option}: {name} is empty"):
+        load(tmp_path, options={name: value}, environment={})
+    (tmp_path / FILE_NAME).write_text(f"{name} = {json.dumps(value)}\n")
+    with pytest.raises(InvalidInput, match=f"{FILE_NAME}: {name} is empty"):
         load(tmp_path, environment={})
 
 

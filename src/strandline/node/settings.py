@@ -15,9 +15,9 @@ A value is taken from the first place that has one:
 What must stay true: a file with an unknown key or an invalid value is refused, with an error that
 names the file, the key and what is allowed. Unknown variables are accepted, because the program
 that starts this one may set variables with the same prefix (Kubernetes does, for a service called
-``strandline``). ``strandline config`` shows them. An empty variable counts as unset, but empty
-``users`` are refused in each place: a missing secret must not open the HTTP port. Nothing that
-shows settings to users (`shown_settings`) contains a secret.
+``strandline``). ``strandline config`` shows them. An empty variable counts as unset, but an
+empty ``users`` or ``users_file`` is refused in each place: a missing secret must not open the HTTP
+port. Nothing that shows settings to users (`shown_settings`) contains a secret.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ DEFAULT = "default"
 PROGRAM = "program"
 """The origin of a value that the program that embeds the node has set."""
 
-_USERS = "users"
+_NEVER_EMPTY = {"users": "the lines of a users file", "users_file": "the path of a users file"}
+"""What to give to the settings without which a node does not authenticate its clients."""
 _UNITS: Mapping[str, Mapping[str, int]] = {
     "_ms": {
         "ms": 1,
@@ -66,7 +67,7 @@ def _without_hashes(users: str) -> str:
 
 _SHOWN: Mapping[str, Callable[[str], str]] = {
     "objects": shown_address,
-    _USERS: _without_hashes,
+    "users": _without_hashes,
 }
 """How settings that contain secrets are shown."""
 
@@ -204,10 +205,10 @@ def load(
         for setting, value in place_values:
             try:
                 values[setting.name] = setting.read(value)
-                if setting.name == _USERS and not str(value).strip():
+                if setting.name in _NEVER_EMPTY and not str(value).strip():
                     raise InvalidInput(
-                        "users is empty, so a node would not authenticate its clients; give it the "
-                        "lines of a users file, or unset it"
+                        f"{setting.name} is empty, so a node would not authenticate its clients; "
+                        f"give it {_NEVER_EMPTY[setting.name]}, or unset it"
                     )
             except InvalidInput as error:
                 raise InvalidInput(f"{origin(setting)}: {error.message}") from None
@@ -240,7 +241,7 @@ def _places(
         (setting, variables[setting.variable])
         for setting in REGISTRY.values()
         if variables.get(setting.variable, "").strip()
-        or (setting.name == _USERS and setting.variable in variables)
+        or (setting.name in _NEVER_EMPTY and setting.variable in variables)
     ]
     places.append((lambda setting: f"environment variable {setting.variable}", set_variables))
     option_values = [
