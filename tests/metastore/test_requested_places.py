@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
-from strandline.errors import InvalidInput, UnsupportedOperation
+from strandline.errors import DeadlineExceeded, InvalidInput, UnsupportedOperation
 from strandline.metastore.session import LocalSession
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
@@ -338,6 +339,18 @@ def test_a_new_table_never_shows_the_files_of_a_table_whose_folder_stayed(
         session.execute(RenameTable(schema="default", table="t", new_name="u"))
         assert folder(session, "u") == made.location
         assert node.projector.statistics().stayed == 1
+
+
+def test_a_change_waits_for_the_folders_of_others_no_longer_than_its_timeout(
+    session: LocalSession, node: Node
+) -> None:
+    session.execute(create())
+    node.projector.set_back()  # as if no folder had been made yet
+    alter = AlterTable(schema="s", table="t", definition=DEFINITION)
+    with ThreadPoolExecutor(1) as threads, node.database.write():
+        call = threads.submit(session.execute, alter, timeout=0.05)
+        with pytest.raises(DeadlineExceeded, match="nothing was changed by this one, try again"):
+            call.result(20)
 
 
 def test_a_name_with_a_lone_surrogate_is_refused(session: LocalSession) -> None:

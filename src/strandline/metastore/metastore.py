@@ -91,9 +91,13 @@ class Metastore:
         """
         batch = commands if isinstance(commands, Sequence) else [commands]
         deadline = time.monotonic() + timeout
-        places = RequestedPlaces(self.catalogs, self.store.sql_store, self.projector, self.folders)
+        places = RequestedPlaces(
+            self.catalogs, self.store.sql_store, self.projector, self.folders, deadline=deadline
+        )
+        resolved = places.resolve(batch)
+        seconds_left = deadline - time.monotonic()
         applied = self.catalogs.execute(
-            places.resolve(batch), author=author, identity=identity, timeout=timeout
+            resolved, author=author, identity=identity, timeout=seconds_left
         )
         if applied.actions and logger.isEnabledFor(logging.INFO):
             logger.info(

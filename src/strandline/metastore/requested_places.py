@@ -18,6 +18,7 @@ catalog, and if another table has the place by then, the projection puts the new
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +27,13 @@ from functools import cached_property
 from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import AlterTable, CreateSchema, CreateTable
 from strandline.catalog.undo.command import Undo
-from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
+from strandline.errors import (
+    DeadlineExceeded,
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    UnsupportedOperation,
+)
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.rows import PartitionRow, RowKind
@@ -41,7 +48,10 @@ WHY_FILES_ARE_GONE = (
 
 
 class RequestedPlaces:
-    """Resolves the places that one batch of commands names; see the module."""
+    """Resolves the places that one batch of commands names; see the module.
+
+    ``deadline`` is an instant of `time.monotonic`.
+    """
 
     def __init__(
         self,
@@ -49,18 +59,21 @@ class RequestedPlaces:
         store: SqlObjectStore,
         projector: Projector,
         folders: StoreFolders,
+        *,
+        deadline: float,
     ) -> None:
         self._catalogs = catalogs
         self._store = store
         self._projector = projector
         self._folders = folders
+        self._deadline = deadline
         self._makeable_in: set[str] = set()
 
     def resolve(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands, each with a place of the store's own or an external location.
 
-        Raises `InvalidInput`, `IllegalChange`, `ObjectNotFound`, and `Unavailable` if the warehouse
-        is not mounted.
+        Raises `InvalidInput`, `IllegalChange`, `ObjectNotFound`, `DeadlineExceeded`, and
+        `Unavailable` if the warehouse is not mounted.
         """
         self._folders.require_in_place()
         return [self._resolved(command) for command in commands]
@@ -129,7 +142,7 @@ class RequestedPlaces:
             return command
         place = None
         if old.kind is TableKind.MANAGED:
-            self._projector.project_up_to(self._catalog.version)
+            self._project_up_to(self._catalog)
             place = self._store.location(old.id)
         requested_location = definition.location
         if definition.kind is TableKind.EXTERNAL:
@@ -156,6 +169,17 @@ class RequestedPlaces:
         if old.transactional and old.location and named and self._folders.same(named, old.location):
             definition = replace(definition, location=old.location)  # the same in other words
         return replace(command, definition=definition)
+
+    def _project_up_to(self, catalog: Catalog) -> None:
+        """Wait until the places of the tables in ``catalog`` are known."""
+        seconds_left = self._deadline - time.monotonic()
+        try:
+            self._projector.project_up_to(catalog.version, timeout=seconds_left)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                "the folders of earlier changes were not made within the time allowed; nothing was "
+                "changed by this one, try again"
+            ) from error
 
     def _refuse_unreachable(self, location: str | None, *, table: str | None = None) -> None:
         """Raise `InvalidInput` if it is no path, or in the folder of a copy's original."""
@@ -236,7 +260,7 @@ class RequestedPlaces:
         }
         if not tables:
             return
-        self._projector.project_up_to(latest_catalog.version)
+        self._project_up_to(latest_catalog)
         places = self._store.places_by_id(tables)
         shared = self._store.tables_at(places.values())
         for table in tables.values():
