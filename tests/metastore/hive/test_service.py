@@ -243,6 +243,19 @@ def test_a_request_that_takes_long_is_answered_in_a_thread_even_from_memory(
     assert statistics(hive).waited == before.waited + 1
 
 
+@pytest.mark.parametrize(("columns", "partitions"), [(300, 1), (30, 10)])
+def test_partitions_with_many_columns_are_answered_in_a_thread_even_from_memory(
+    hive: HiveNode, stub: Any, columns: int, partitions: int
+) -> None:
+    sd = storage(columns=[FieldSchema(f"c{n}", "int", None) for n in range(columns)])
+    stub.create_table(table("t1", sd=sd, partitionKeys=[FieldSchema("p", "string", None)]))
+    stub.add_partitions([Partition([f"{n}"], "d1", "t1", sd=sd) for n in range(partitions)])
+    stub.get_partitions("d1", "t1", -1)
+    before = statistics(hive)
+    assert len(stub.get_partitions("D1", "t1", -1)) == partitions
+    assert statistics(hive).waited == before.waited + 1
+
+
 def test_the_author_of_a_change_is_the_calling_user(hive: HiveNode, stub: Any) -> None:
     session = hive.node.session(user="ann")
     stub.create_table(table("t1"))

@@ -25,7 +25,7 @@ from strandline.metastore.hive.partition_values import (
 )
 from strandline.metastore.hive.registry import Call, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import HiveColumn, Struct
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.metastore.partition_places import PastPlaces
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
@@ -72,11 +72,12 @@ class Partitions:
         return await self._call.reader.rows(self._scope.point, table, kind, names, like=like)
 
     async def structs(self, rows: Sequence[Row]) -> list[Struct | bytes]:
-        """Return the ``Partition`` structs. If there are many, they are already encoded."""
-        if len(rows) <= work.AT_ONCE:
-            return list(self.plain_structs(rows))
+        """Return the ``Partition`` structs. If they are long, they are already encoded."""
         if self.common is None:
             return []
+        # Each partition repeats the columns of the table.
+        if len(rows) * len(self.common.table.columns) <= work.AT_ONCE:
+            return list(self.plain_structs(rows))
         place = self._places(self.common, rows)
         await off_loop()
         # Encoded one by one: all structs together take many times the memory of the answer.
@@ -192,6 +193,7 @@ async def named_partitions(
     scope, relation = await call.reader.relation(call.text(schema), call.text(table))
     common = None
     if isinstance(relation, TableDescriptor):
+        await off_loop_for(len(relation.columns))
         location = await call.reader.shown_location(relation)
         common = Partitioned(relation, schema=scope.name, location=location, folders=call.folders)
     return Partitions(call, scope, common)
