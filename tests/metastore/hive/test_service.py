@@ -19,6 +19,7 @@ from hive_metastore.ttypes import (
     NotificationEventRequest,
     NotificationEventsCountRequest,
     Partition,
+    PrimaryKeysRequest,
 )
 
 from strandline import work
@@ -253,6 +254,16 @@ def test_partitions_with_many_columns_are_answered_in_a_thread_even_from_memory(
     stub.get_partitions("d1", "t1", -1)
     before = statistics(hive)
     assert len(stub.get_partitions("D1", "t1", -1)) == partitions
+    assert statistics(hive).waited == before.waited + 1
+
+
+def test_constraints_of_a_table_with_many_columns_are_answered_in_a_thread(
+    hive: HiveNode, stub: Any
+) -> None:
+    columns = [FieldSchema(f"c{n}", "int", None) for n in range(300)]
+    stub.create_table(table("t1", sd=storage(columns=columns)))
+    before = statistics(hive)
+    stub.get_primary_keys(PrimaryKeysRequest("d1", "t1"))
     assert statistics(hive).waited == before.waited + 1
 
 

@@ -19,7 +19,7 @@ from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.off_loop import off_loop
+from strandline.metastore.off_loop import off_loop, off_loop_for
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import Constraint, ConstraintKind, TableDescriptor
 
@@ -163,6 +163,7 @@ async def _constraints(call: Call, schema: str, table: str) -> dict[str, list[St
     with suppress(ObjectNotFound):
         scope, relation = await call.reader.relation(schema, table)
         if isinstance(relation, TableDescriptor):
+            await off_loop_for(len(relation.columns) + len(relation.constraints))
             return _Shown(scope.catalog).of(relation, schema=scope.name)
     return {form.listed: [] for form in _FORMS.values()}
 
