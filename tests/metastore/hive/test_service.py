@@ -257,6 +257,18 @@ def test_partitions_with_many_columns_are_answered_in_a_thread_even_from_memory(
     assert statistics(hive).waited == before.waited + 1
 
 
+def test_a_long_filter_of_many_partitions_is_evaluated_in_a_thread_even_from_memory(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "int", None)]))
+    stub.add_partitions([Partition([f"{n}"], "d1", "t1", sd=storage()) for n in range(100)])
+    text = " and ".join(f"p > {-n}" for n in range(1, 20))
+    stub.get_num_partitions_by_filter("d1", "t1", text)
+    before = statistics(hive)
+    assert stub.get_num_partitions_by_filter("D1", "t1", text) == 100
+    assert statistics(hive).waited == before.waited + 1
+
+
 def test_constraints_of_a_table_with_many_columns_are_answered_in_a_thread(
     hive: HiveNode, stub: Any
 ) -> None:

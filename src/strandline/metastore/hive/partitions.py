@@ -40,8 +40,10 @@ _KEPT_DESCRIPTORS = 16
 """Partitions of one answer seldom have more formats and columns than that."""
 _SHORT_FILTER = 1_000
 """The longest filter, in characters, that is parsed on the event loop, in under a millisecond."""
+_FILTERED_AT_ONCE = 10_000
+"""Partitions times characters of a filter that is evaluated on the event loop, in a millisecond."""
 _FILTERED_PER_UNIT = 500
-"""Partitions times characters of a filter that cost one unit of `strandline.work`."""
+"""Partitions times characters of a filter that cost one unit of `strandline.work` in a thread."""
 
 
 class Partitions:
@@ -148,7 +150,10 @@ class Partitions:
         expression, keys = parse_filter(text), self.common.keys
         chooses = bind_filter(expression, keys)
         rows = await self.rows(like=pattern_of_filter(expression, keys))
-        work.spend(len(rows) * len(text) // _FILTERED_PER_UNIT)
+        size = len(rows) * len(text)
+        if size > _FILTERED_AT_ONCE:
+            await off_loop()
+        work.spend(size // _FILTERED_PER_UNIT)
         return [row for row in rows if chooses(_values(row))]
 
 
