@@ -230,12 +230,12 @@ def test_a_request_for_a_table_in_memory_is_answered_at_once(hive: HiveNode, stu
     assert statistics(hive).at_once > before.at_once
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("tables", "width"), [(20, 1), (1, 500), (3, 100)])
 def test_a_request_that_takes_long_is_answered_in_a_thread_even_from_memory(
-    hive: HiveNode, stub: Any, wide: bool
+    hive: HiveNode, stub: Any, tables: int, width: int
 ) -> None:
-    names = [f"t{number}" for number in range(1 if wide else 20)]
-    columns = [FieldSchema(f"c{n}", "int", None) for n in range(500 if wide else 1)]
+    names = [f"t{number}" for number in range(tables)]
+    columns = [FieldSchema(f"c{n}", "int", None) for n in range(width)]
     for name in names:
         stub.create_table(table(name, sd=storage(columns=columns)))
     stub.get_table_objects_by_name("d1", names)

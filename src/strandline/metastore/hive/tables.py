@@ -178,6 +178,7 @@ async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struc
     relations = [call.reader.find_relation(scope, name) for name in work.spending(distinct_names)]
     pairs = [pair for pair in relations if pair is not None and call.reader.may_read(*pair)]
     work.spend(len(pairs) * _UNITS_PER_TABLE)
+    await off_loop_for(sum(len(relation.columns) for _, relation in pairs))
     structs: list[Struct] = []
     for of_relation, relation in pairs:
         try:
