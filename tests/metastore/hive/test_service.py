@@ -27,7 +27,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTa
 from strandline.config import Settings
 from strandline.errors import Overloaded, Unavailable
 from strandline.metastore.hive import HiveMetastoreService
-from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.hive.registry import METHODS, Call, Request
 from strandline.metastore.off_loop import off_loop
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.rows import NewRow, PartitionRow
@@ -255,6 +255,22 @@ def test_partitions_with_many_columns_are_answered_in_a_thread_even_from_memory(
     before = statistics(hive)
     assert len(stub.get_partitions("D1", "t1", -1)) == partitions
     assert statistics(hive).waited == before.waited + 1
+
+
+@pytest.mark.parametrize("parts", [10, 20_000])
+def test_a_large_request_that_needs_no_store_is_answered_in_a_thread(
+    stub: Any, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    threads: list[str] = []
+    method = METHODS["partition_name_to_vals"]
+
+    def noted(request: Request) -> Any:
+        threads.append(threading.current_thread().name)
+        return method.handler(request)
+
+    monkeypatch.setitem(METHODS, method.name, replace(method, handler=noted))
+    assert stub.partition_name_to_vals("/".join(["k=1"] * parts)) == ["1"] * parts
+    assert threads[0].startswith("call_") == (parts > 10)
 
 
 def test_a_long_filter_of_many_partitions_is_evaluated_in_a_thread_even_from_memory(

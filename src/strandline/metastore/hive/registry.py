@@ -5,7 +5,7 @@ A handler returns what its method returns. Its kind determines where it runs:
 | kind | runs | its answer |
 | --- | --- | --- |
 | `reads` | on the event loop; from its first `off_loop` on in a thread | kept until a commit |
-| `answers` | on the event loop; waits for nothing | made each time |
+| `answers` | on the event loop, a large request in a thread; waits for nothing | made each time |
 | `shares` | on the event loop; from its first `off_loop` on in a thread | made each time |
 | `writes` | in a thread | made each time |
 | `changes` | in a thread, in the share of DDL | made each time |

@@ -261,6 +261,10 @@ class HiveMetastoreService:
             raise ApplicationException.unknown_method(name)
         user = connection.user or ANONYMOUS
         request = self._request(method, args, user)
+        if method.kind is Kind.ANSWERS and connection.is_large:
+            return self._in_thread(
+                connection, lambda: self._written(method, request, NOTHING_BEFORE)
+            )
         if method.kind is Kind.ANSWERS:
             return method.handler(request)
         if method.kind is Kind.READS:
