@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.errors import VersionNotFound
 from strandline.metastore.cache import cached_store, log_applier, replica_set
+from strandline.metastore.store import table_contents
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.row_queries import delete_rows
 from strandline.metastore.store.rows import RowKind
@@ -89,6 +91,27 @@ def test_a_table_whose_rows_are_replaced_stays_in_memory_without_those_removed_l
     for old in lists[:-1]:  # the store still has the rows
         assert files(cache, write_ids=old) == files(dml.store, write_ids=old)
     assert hits(cache) == (before[0] + 1, before[1] + 3)
+
+
+def test_memory_has_the_rows_removed_just_now_unless_they_may_have_been_cleaned(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (cached_store, replica_set):
+        monkeypatch.setattr(module, "MAX_ROWS", 80)
+    monkeypatch.setattr(table_contents, "RECENT_MS", 120_000)
+    for number in range(20):  # the same write ids, long ago
+        dml.append(f"{number}", table_id=WEATHER)
+    replace_files(dml, minutes=10)
+    before = dml.transactions.write_ids(FLIGHTS)
+    replace_files(dml, minutes=1)
+    cache = dml.cached()
+    assert files(cache, write_ids=before) == files(dml.store, write_ids=before) != files(cache)
+    assert cache.statistics().replicas == 1
+    with dml.database.write() as connection:
+        last = f"SELECT table_id, max(commit_time) FROM txn_write_id WHERE table_id = {FLIGHTS}"
+        connection.exec_driver_sql(f"INSERT INTO cleaned_table {last} GROUP BY table_id")
+    with pytest.raises(VersionNotFound):
+        files(dml.cached(), write_ids=before)
 
 
 def test_a_table_of_which_very_many_rows_change_at_once_is_loaded_again(
