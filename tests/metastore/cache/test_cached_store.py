@@ -152,6 +152,19 @@ def test_staged_rows_are_in_memory_and_become_visible_with_the_commit(dml: Dml) 
     assert cache.statistics().misses == 0
 
 
+def test_memory_has_the_rows_of_several_changes_that_are_staged_at_once(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("a", "b")
+    assert files(cache) == ["a", "b"]
+    txn = dml.begin()
+    with dml.store.staging(txn, FLIGHTS) as staging:
+        old = staging.visible(FILES)
+        staging.replace({old["a"].row_id: data_file("c"), old["b"].row_id: data_file("d")})
+    dml.transactions.commit(txn)
+    assert files(cache) == files(dml.store) == ["c", "d"]
+    assert cache.statistics().loads == 1
+
+
 def test_an_abort_drops_the_rows_of_its_transaction(dml: Dml) -> None:
     cache = dml.cached()
     files(cache)
