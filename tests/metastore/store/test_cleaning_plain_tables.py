@@ -128,6 +128,7 @@ def test_a_dropped_partition_is_cleaned_with_its_folder_when_its_history_is_no_l
     assert parted.aside() == {str(first), str(second)}
     assert sorted(lake.clean()) == [("dropped partitions", 0, 1), ("removed rows", 2, 0)]
     assert parted.aside() == {str(second)}
+    assert lake.node.database.rows("SELECT up_to_row FROM partition_move", ()) == [(second,)]
     with pytest.raises(ObjectNotFound, match=r"no dropped partition k=1 of default\.p is kept"):
         lake.session.undrop_partitions("default.p", partitions=["k=1"])
     assert lake.session.undrop_partitions("default.p", partitions=["k=2"]) == ["k=2"]
@@ -170,6 +171,18 @@ def test_a_drop_after_a_cleaning_is_undone_whatever_was_cleaned_of_other_tables(
     parted.add("k=2")
     parted.drop("k=2")  # has write id 4 too
     assert lake.session.undrop_partitions("default.p", partitions=["k=2"]) == ["k=2"]
+
+
+def test_statistics_that_were_removed_before_a_drop_do_not_come_back_with_its_undo(
+    lake: Lake,
+) -> None:
+    parted = Parted(lake)
+    parted.add("k=1")
+    _, statistics = parted.rows("k=1")
+    parted.stage(remove=[statistics.row_id])
+    parted.drop("k=1")
+    assert lake.session.undrop_partitions("default.p", partitions=["k=1"]) == ["k=1"]
+    assert [row.kind for row in parted.rows("k=1")] == [RowKind.PARTITION]
 
 
 def test_a_dropped_partition_whose_folder_was_not_moved_yet_is_kept(lake: Lake) -> None:
