@@ -19,8 +19,9 @@ from strandline.catalog.commands import (
     DropTable,
     RenameColumn,
     RenameTable,
+    SetTableProperties,
 )
-from strandline.clock import Timestamp
+from strandline.clock import Timestamp, system_wall_clock
 from strandline.errors import VersionNotFound
 from strandline.metastore import snapshot_holds
 from strandline.metastore.hive import snapshot_parts
@@ -30,7 +31,7 @@ from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, INT
 from strandline.spark.folder import folder_path
 from tests.metastore.hive import dml
-from tests.metastore.hive.hive_node import HiveNode, refusal
+from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal
 from tests.times import exact_text
 
 HIDDEN = re.compile(r"`([^`]*@(?:data|deletes)_[^`]*)`")
@@ -262,6 +263,20 @@ def test_a_hidden_name_changes_with_the_location_and_an_old_name_finds_the_files
     assert old.rpartition("@")[2] != new.rpartition("@")[2]
     moved = f"{place(session, 'd1.sold')}/_files"
     assert {stub.get_table("d1", name).sd.location for name in (old, new)} == {moved}
+
+
+def test_a_hidden_table_does_not_change_when_its_table_is_altered(tmp_path: Path) -> None:
+    now_ms = [system_wall_clock()]
+    with hive_node(tmp_path / "store", wall=lambda: now_ms[0]) as node, node.stub() as stub:
+        node.create_transactional("default", "orders", id="int", item="string")
+        session = node.node.session(user="ann")
+        dml.append(session, "default.orders", {"id": 1, "item": "x"})
+        (hidden_before,) = hidden(stub, schema="default")
+        now_ms[0] += 10_000
+        session.execute(SetTableProperties(schema="default", table="orders", set=(("k", "v"),)))
+        altered = stub.get_table("default", "orders")
+        assert int(altered.parameters["transient_lastDdlTime"]) == now_ms[0] // 1000
+        assert hidden(stub, schema="default") == [hidden_before]
 
 
 def test_a_hidden_name_changes_if_a_file_without_a_version_gets_another_one(

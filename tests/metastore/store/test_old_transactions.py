@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from sqlalchemy import Connection
@@ -190,8 +190,12 @@ def test_write_ids_stay_while_a_row_or_a_removal_names_them(
     lake.remove(table, others.pop())
     lake.write(table)
     lake.wait(LONG)
-    with monkeypatch.context() as patch:  # as if another process changed the delete files
-        patch.setattr(lake.node.cleaner, "_remove_delete_files_of_none", lambda table: False)
+
+    def refuse(_: object) -> NoReturn:
+        raise WriteConflict("another process changed the delete files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.node.cleaner, "_remove_delete_files_of_none", refuse)
         assert clean(lake) == 0
     assert lake.paths(table, lake.node.transactions.write_ids(table, at=past)) == [first]
     (removed,) = lake.node.cleaner.clean(dry_run=True).parts

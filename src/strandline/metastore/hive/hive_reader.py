@@ -200,7 +200,8 @@ class HiveReader(Reader):
                 struct = table_struct(
                     relation, schema=scope.name, location=location, counted=counted
                 )
-        show_last_change(struct["parameters"], scope.catalog.updated(relation))
+        if scope.part is None:  # a hidden table never changes, since Spark keeps it by its name
+            show_last_change(struct["parameters"], scope.catalog.updated(relation))
         return struct
 
     async def _transactional_struct(self, scope: Scope, table: TableDescriptor) -> Struct:
