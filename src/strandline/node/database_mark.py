@@ -64,20 +64,21 @@ class DatabaseMark:
         """
         with database.read() as connection:
             time = stored_time(connection)
+        if time >= marked_time:
+            return
         recorded = f"but {self.address} recorded {format_timestamp(marked_time)}"
-        if time < marked_time and not time:
+        if not time:
             raise CorruptData(
                 f"{database.name} is empty, {recorded}: it is not the database of this store, or it"
                 " was lost. Name the right one in the setting objects, or restore the database and"
                 " etcd from one backup"
             )
-        if time < marked_time:
-            raise CorruptData(
-                f"{database.name} is older than it was: it ends at {format_timestamp(time)}, "
-                f"{recorded}. Only the database was restored, or its backup is older than that of "
-                "etcd. Restore both from one backup; to continue without the missing changes, run "
-                f"`strandline accept-loss {self.address}`"
-            )
+        raise CorruptData(
+            f"{database.name} is older than it was: it ends at {format_timestamp(time)}, "
+            f"{recorded}. Only the database was restored, or its backup is older than that of etcd."
+            " Restore both from one backup; to continue without the missing changes, run "
+            f"`strandline accept-loss {self.address}`"
+        )
 
     def note(
         self, database: Database, clock: HybridClock, guard: Callable[[Connection], object]

@@ -85,9 +85,8 @@ def canonical_text(value: Any) -> str | None:
 
 def _upper_text(value: Any) -> str | None:
     """The text of an upper bound that is not cut; None if it is NaN or its type has none."""
-    if isinstance(value, float):
-        return None if value != value else value.hex()
-    return canonical_text(value)
+    text = canonical_text(value)
+    return value.hex() if text is not None and isinstance(value, float) else text
 
 
 def lower_bound(text: str) -> str:

@@ -140,7 +140,7 @@ class Heartbeats:
         """Store all notes made before. If it raises the database's error, unstored notes are kept.
 
         It waits for the write lock until ``timeout`` seconds from now. Notes made meanwhile stay in
-        memory: while many clients send heartbeats, it would never end.
+        memory; otherwise it would never end while many clients send heartbeats.
         """
         deadline = time.monotonic() + timeout
         with self._storing:

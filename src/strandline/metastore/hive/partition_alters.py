@@ -161,23 +161,24 @@ async def give_table_columns(
     The statistics of the ``changed`` columns are not accurate any more.
     """
 
-    def altered(partition: PartitionRow) -> PartitionRow:
-        new = replace(partition, columns=None)
-        if not changed:
-            return new
-        return replace(new, parameters=without_accurate(new.parameters, changed))
+    def altered(row: Row) -> PartitionRow | None:
+        """The partition as it must be; None if it is so already."""
+        partition = row.as_(PartitionRow)
+        parameters = partition.parameters
+        if changed:
+            parameters = without_accurate(parameters, changed)
+        if partition.columns is None and parameters == partition.parameters:
+            return None
+        return replace(partition, columns=None, parameters=parameters)
 
     def new_rows(rows: Iterable[Row]) -> dict[int, NewRow]:
-        partitions = [(row, row.as_(PartitionRow)) for row in rows]
         return {
-            row.row_id: row.replaced_by(new)
-            for row, partition in partitions
-            if (new := altered(partition)) != partition
+            row.row_id: row.replaced_by(new) for row in rows if (new := altered(row)) is not None
         }
 
     # Read before the block: while it runs, all other writers wait.
     rows = await call.reader.rows(call.reader.present, table, RowKind.PARTITION)
-    names = [row.name for row in rows if altered(row.as_(PartitionRow)) != row.as_(PartitionRow)]
+    names = [row.name for row in rows if altered(row) is not None]
     work.free_slowly(rows)
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
