@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -122,11 +122,9 @@ def test_a_value_of_the_largest_size_can_be_stored(store: SqlMetastorage) -> Non
     assert entry.value == value
 
 
-@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.ANSWER])
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_check_whose_answer_is_lost_is_repeated_and_never_has_an_unknown_outcome(
-    url: str, cut: Cut, times: int
-) -> None:
+@contextmanager
+def cut_at_commits(url: str) -> Iterator[tuple[str, list[Cut], Proxy]]:
+    """The address of the server behind a proxy, and the cuts at its commits, the next one last."""
     server = postgresql.running()
     plan: list[Cut] = []
 
@@ -134,7 +132,15 @@ def test_a_check_whose_answer_is_lost_is_repeated_and_never_has_an_unknown_outco
         return plan.pop() if plan and b"COMMIT\0" in data else None
 
     with Proxy(server.port, at_the_commit) as proxy:
-        address = url.replace(f":{server.port}/", f":{proxy.port}/")
+        yield url.replace(f":{server.port}/", f":{proxy.port}/"), plan, proxy
+
+
+@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.ANSWER])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_check_whose_answer_is_lost_is_repeated_and_never_has_an_unknown_outcome(
+    url: str, cut: Cut, times: int
+) -> None:
+    with cut_at_commits(url) as (address, plan, _):
         cut_off = open_metastorage(address, HybridClock())
         cut_off.invoke([], [Put("a", b"")])
         before = cut_off.check()
@@ -154,14 +160,7 @@ def test_a_check_whose_answer_is_lost_is_repeated_and_never_has_an_unknown_outco
 
 def test_a_read_waits_for_a_delayed_commit(url: str, store: SqlMetastorage) -> None:
     """The commit arrives after its sender has given up, and after the read has begun."""
-    server = postgresql.running()
-    plan: list[Cut] = []
-
-    def at_the_commit(data: bytes) -> Cut | None:
-        return plan.pop() if plan and b"COMMIT\0" in data else None
-
-    with Proxy(server.port, at_the_commit) as proxy:
-        address = url.replace(f":{server.port}/", f":{proxy.port}/")
+    with cut_at_commits(url) as (address, plan, proxy):
         cut_off = open_metastorage(address, HybridClock())
         cut_off.revision()
         plan.append(Cut.LATE)
@@ -214,19 +213,15 @@ def test_a_look_does_not_wait_for_a_write_of_rows(store: SqlMetastorage) -> None
 def test_no_read_waits_for_a_write_of_rows_after_a_look_whose_answer_was_lost(
     url: str, store: SqlMetastorage
 ) -> None:
-    server = postgresql.running()
-    plan: list[Cut] = []
-
-    def at_the_commit(data: bytes) -> Cut | None:
-        return plan.pop() if plan and b"COMMIT\0" in data else None
-
-    with Proxy(server.port, at_the_commit) as proxy:
-        address = url.replace(f":{server.port}/", f":{proxy.port}/")
-        with closing(open_metastorage(address, HybridClock())) as cut_off, store._database.write():
-            plan.append(Cut.ANSWER)
-            cut_off.look()
-            assert not plan
-            assert cut_off.get("a") is None
+    with (
+        cut_at_commits(url) as (address, plan, _),
+        closing(open_metastorage(address, HybridClock())) as cut_off,
+        store._database.write(),
+    ):
+        plan.append(Cut.ANSWER)
+        cut_off.look()
+        assert not plan
+        assert cut_off.get("a") is None
 
 
 def test_a_look_waits_for_an_invoke_in_flight(url: str, store: SqlMetastorage) -> None:
