@@ -25,6 +25,7 @@ from strandline.clock import (
     milliseconds_before,
     parse_timestamp,
     round_up,
+    system_elapsed,
     timestamp,
 )
 from strandline.errors import DeadlineExceeded, InvalidInput, WrongClock
@@ -306,3 +307,8 @@ def test_a_wall_clock_that_is_set_back_and_forward_again_is_accepted() -> None:
     wall.now = 1_000_000 + MAX_AHEAD_MS
     elapsed.now += 100
     assert parts(clock.now()) == (wall.now, 0)
+
+
+def test_elapsed_time_is_positive_and_never_goes_back() -> None:
+    first = system_elapsed()
+    assert 0 < first <= system_elapsed()

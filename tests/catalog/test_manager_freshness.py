@@ -6,111 +6,23 @@ from memory, was suspended in between, or has a wall clock that is set.
 
 from __future__ import annotations
 
-import re
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.catalog import Behind, Catalog, CatalogManager, initial_catalog
+from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema
-from strandline.catalog.history import History
-from strandline.clock import (
-    HybridClock,
-    Timestamp,
-    add_milliseconds,
-    milliseconds,
-    round_up,
-    system_elapsed,
-)
-from strandline.durable import Frontier, MetastorageLog, SetBack, durable_state
+from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
+from strandline.durable import MetastorageLog
 from strandline.errors import AlreadyExists, NotFresh, Unavailable, UnknownOutcome, VersionNotFound
-from strandline.metastorage import Head, SqlMetastorage
-from strandline.model.descriptors import ConfigEntry
-from strandline.sql import open_sqlite
+from strandline.metastorage import Head
 from tests.catalog.callers import wait_for
-from tests.conftest import ManualWall
-
-DELAY, SKEW = 200, 50
-
-
-class Node:
-    """A node with its own wall clock and its own elapsed time."""
-
-    def __init__(self, folder: Path, *, delay: int = DELAY, skew: int = SKEW) -> None:
-        self.wall, self.elapsed = ManualWall(), ManualWall()
-        self.database = open_sqlite(folder / "strandline.db")
-        self.clock = HybridClock(self.wall)
-        self.store = SqlMetastorage(self.database, self.clock)
-        openable = durable_state(MetastorageLog(self.store))
-        state = (
-            openable.join(member="joined")
-            if openable.is_initialized()
-            else openable.open(
-                member="opener",
-                initialize=initial_catalog(
-                    delay_ms=delay, skew_ms=skew, default_location="file:/warehouse"
-                ),
-                raise_fence=lambda *_: None,
-            )
-        )
-        self.manager = CatalogManager(state, self.clock, elapsed=self.elapsed)
-
-    def passes(self, ms: int) -> None:
-        """Let time pass on this node."""
-        self.wall.now += ms
-        self.elapsed.now += ms
-
-    def has(self, name: str) -> bool:
-        return self.manager.present().schema(name) is not None
-
-    def close(self) -> None:
-        self.manager.stop()
-        self.store.close()
-        self.database.close()
-
-
-Nodes = Callable[..., Node]
-
-
-@pytest.fixture
-def new_node(tmp_path: Path) -> Iterator[Nodes]:
-    nodes: list[Node] = []
-
-    def make(*, delay: int = DELAY, skew: int = SKEW) -> Node:
-        nodes.append(Node(tmp_path, delay=delay, skew=skew))
-        return nodes[-1]
-
-    yield make
-    for node in nodes:
-        node.close()
-
-
-def carried_out(writer: Node, name: str, *others: Node) -> None:
-    """Execute CREATE SCHEMA, and let the time that it takes pass on all nodes."""
-    finished = threading.Event()
-
-    def work() -> None:
-        writer.manager.execute(CreateSchema(name=name), author="ann", timeout=60)
-        finished.set()
-
-    before = writer.manager.latest_catalog().version
-    thread = threading.Thread(target=work)
-    thread.start()
-    while writer.manager.latest_catalog().version == before:
-        assert not finished.wait(0.001)
-    target = round_up(add_milliseconds(writer.manager.latest_catalog().time, SKEW))
-    passed = max(0, milliseconds(target) - writer.wall.now)
-    for node in (writer, *others):
-        node.passes(passed)
-    assert finished.wait(60)
-    thread.join()
+from tests.catalog.lagging_nodes import DELAY, SKEW, Node, Nodes, TogetherLock, carried_out
 
 
 def a_read_right_after_the_call_has_it(new_node: Nodes) -> None:
@@ -485,23 +397,6 @@ def test_a_clock_behind_the_log_by_more_than_the_skew_is_logged_once_and_counted
     assert len(warnings) == 1
 
 
-class TogetherLock:
-    """No thread enters before all eight have arrived; then they enter one by one."""
-
-    def __init__(self) -> None:
-        self.come, self.lock = threading.Barrier(8), threading.RLock()
-        self.known = threading.local()
-
-    def __enter__(self) -> None:
-        if not hasattr(self.known, "has_come"):
-            self.known.has_come = True
-            self.come.wait(60)
-        self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
-
-
 @pytest.mark.parametrize(("delay", "skew"), [(DELAY, SKEW), (0, 0)])
 def test_concurrent_readers_share_one_look_at_the_log(
     new_node: Nodes, monkeypatch: pytest.MonkeyPatch, delay: int, skew: int
@@ -556,123 +451,6 @@ def test_concurrent_readers_of_an_unavailable_store_share_one_failure(
     reader.passes(3 * DELAY)
     with reader.manager._applying:  # a caller that came before the last look gets its result
         reader.manager._for_all(pytest.fail, since=0)
-
-
-def test_a_log_that_was_set_back_is_an_error(new_node: Nodes) -> None:
-    manager = new_node().manager
-    version = manager.latest_catalog().version
-    with pytest.raises(Unavailable, match=f"had version {version + 4} .* ends at {version}: its"):
-        manager.sync(up_to=Frontier(0, version + 5))
-    manager.sync()
-
-
-def created(manager: CatalogManager, name: str) -> None:
-    manager.execute(CreateSchema(name=name), author="ann", timeout=60)
-
-
-@contextmanager
-def set_back(folder: Path) -> Iterator[None]:
-    """At the end of the block, the log of the catalog is again as it was before."""
-    tables = "metastorage", "metastorage_head"
-    with closing(sqlite3.connect(folder / "strandline.db", isolation_level=None)) as database:
-        rows = {table: database.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
-        yield
-        for table in tables:
-            database.execute(f"DELETE FROM {table}")
-            values = ", ".join("?" * len(rows[table][0]))
-            database.executemany(f"INSERT INTO {table} VALUES ({values})", rows[table])
-
-
-@pytest.mark.parametrize("others", [0, 1, 2])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda manager: manager.look(),
-        lambda manager: created(manager, "later"),
-        lambda manager: manager.catalog_at(
-            manager.now(), upper=manager.latest_catalog().version + 1
-        ),
-        lambda manager: manager.check_head(),
-    ],
-    ids=["read", "change", "transaction", "health"],
-)
-def test_a_node_that_slept_while_its_log_lost_a_version_does_not_go_on(
-    new_node: Nodes, tmp_path: Path, call: Callable[[CatalogManager], object], others: int
-) -> None:
-    """The log is shorter by one version, or as long as before or longer, with other versions."""
-    sleeper, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
-    created(sleeper.manager, "kept")
-    with set_back(tmp_path):
-        created(sleeper.manager, "lost")
-    for number in range(others):
-        created(writer.manager, f"other{number}")
-    sleeper.passes(60_000)
-    with pytest.raises((SetBack, Behind)):  # `Behind`: the caller syncs, and tries again
-        call(sleeper.manager)
-    differs = r"has another version \1" if others else "ends at version"
-    lost = rf"has read version (\d+) .* {differs}.*: a standby .* start the node again"
-    with pytest.raises(SetBack, match=lost):
-        sleeper.manager.sync()
-    with pytest.raises(SetBack, match=lost):
-        created(sleeper.manager, "later")
-    assert re.search(lost, sleeper.manager.set_back.result(timeout=0))
-    assert [writer.has(name) for name in ("kept", "lost", "other0", "later")] == [
-        1,
-        0,
-        others > 0,
-        0,
-    ]
-
-
-def test_a_node_whose_look_at_the_log_failed_compares_its_last_version(
-    new_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the log did not answer, another database may have taken over."""
-    reader, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
-    with set_back(tmp_path):
-        created(reader.manager, "lost")
-    created(writer.manager, "other")
-
-    def away() -> Frontier:
-        raise Unavailable("the log is away")
-
-    with monkeypatch.context() as patch, pytest.raises(Unavailable):
-        patch.setattr(reader.manager.state.log, "frontier", away)
-        reader.manager.sync()
-    with pytest.raises(SetBack, match="has another version"):
-        reader.manager.sync()
-
-
-def test_a_version_is_seen_although_the_log_has_lost_a_trim(
-    new_node: Nodes, tmp_path: Path
-) -> None:
-    """The revision of the store after the version is the one that it had after the trim."""
-    reader, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
-    created(writer.manager, "kept")
-    with set_back(tmp_path):
-        reader.manager.sync()
-        assert writer.manager.state.compact(writer.manager.latest_catalog().version)
-        reader.manager.sync()
-    reader.manager.sync()
-    created(writer.manager, "other")
-    assert reader.has("other")
-
-
-def test_a_node_that_slept_while_its_latest_version_was_trimmed_goes_on(new_node: Nodes) -> None:
-    """The log has no id of that version any more, because it was silent."""
-    sleeper, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
-    created(writer.manager, "kept")
-    state = durable_state(MetastorageLog(writer.store)).join(member="silent")
-    measuring = state.transaction(state.recovered[-1], author="system")
-    with measuring.entry("configure", {"name": "measured"}):
-        measuring.put(ConfigEntry("measured", "1"))
-    silent = state.commit_transaction(measuring)
-    sleeper.manager.sync()
-    assert sleeper.manager.latest_catalog().version == silent.version
-    assert state.compact(silent.version)
-    sleeper.passes(60_000)
-    created(writer.manager, "other")
-    assert sleeper.has("other")
 
 
 def test_changes_become_active_although_the_time_of_the_log_is_hours_ahead(
@@ -754,28 +532,3 @@ def test_a_call_whose_node_stops_while_it_moves_the_time_of_the_log_gets_unknown
     monkeypatch.setattr(slow.manager, "look", then_stop)
     with pytest.raises(UnknownOutcome, match="the change is in the log as version"):
         slow.manager.execute(CreateSchema(name="b"), author="ann", timeout=60)
-
-
-def test_an_interrupt_does_not_make_a_version_look_lost(
-    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes after the version was applied, and before anything else was noted about it."""
-    node = new_node(delay=0, skew=0)
-    append = History.append
-
-    def interrupted(history: History, catalog: Catalog) -> None:
-        append(history, catalog)
-        raise KeyboardInterrupt
-
-    new_node(delay=0, skew=0).manager.execute(CreateSchema(name="a"), author="ann", timeout=60)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(History, "append", interrupted)
-        node.manager.sync()
-    node.passes(60_000)
-    node.manager.sync()
-    assert node.has("a")
-
-
-def test_elapsed_time_is_positive_and_never_goes_back() -> None:
-    first = system_elapsed()
-    assert 0 < first <= system_elapsed()

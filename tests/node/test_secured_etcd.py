@@ -12,7 +12,7 @@ import pytest
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import Unavailable
 from strandline.node import Node
-from tests.catalog.test_manager_freshness import TogetherLock
+from tests.catalog.lagging_nodes import TogetherLock
 from tests.node.test_every_store import append, create_table, paths
 from tests.servers import postgresql, stores
 from tests.servers.secured_etcd import PASSWORD, SecuredEtcd
