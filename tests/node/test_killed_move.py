@@ -13,8 +13,8 @@ from strandline.durable import ReadOnlyState
 from strandline.durable.collections import APPEND_ONLY
 from strandline.node import Node
 from strandline.node.catalog_log import LogPlace, RememberedLog, reading_catalog_log, remembered_log
+from tests.node.moved_catalogs import place_of
 from tests.node.test_catalog_log import fill, tables
-from tests.node.test_catalog_move import place_of
 from tests.sql.processes import Process
 
 WAYS = [("metastorage", "stash"), ("stash", "persist")]
