@@ -7,6 +7,7 @@ import pytest
 
 from strandline.catalog.commands import DropSchema
 from strandline.config import Settings
+from strandline.metastore.interface import Session
 from tests.metastore.hive.hive_node import HiveNode, hive_node
 from tests.metastore.hive.spark_process import SparkProcess
 from tests.servers import stores
@@ -49,6 +50,13 @@ def stub(hive: HiveNode) -> Iterator[Any]:
     """Apache Thrift's client of ``hive``."""
     with hive.stub() as client:
         yield client
+
+
+@pytest.fixture
+def session(hive: HiveNode) -> Session:
+    """A session on a node with the empty table ``d1.orders``."""
+    hive.create_transactional("d1", "orders", id="int", item="string")
+    return hive.node.session(user="ann")
 
 
 @pytest.fixture

@@ -37,13 +37,6 @@ from tests.times import exact_text
 HIDDEN = re.compile(r"`([^`]*@(?:data|deletes)_[^`]*)`")
 
 
-@pytest.fixture
-def session(hive: HiveNode) -> Session:
-    """A session on a node with the empty table ``d1.orders``."""
-    hive.create_transactional("d1", "orders", id="int", item="string")
-    return hive.node.session(user="ann")
-
-
 def text(stub: Any, table: str = "orders", *, schema: str = "d1") -> str:
     answer: str = stub.get_table(schema, table).viewExpandedText
     return answer
@@ -673,62 +666,6 @@ def test_a_view_with_too_many_parts_is_refused(
     kind, said = refusal(lambda: text(stub))
     assert kind == "MetaException"
     assert "strandline.spark.Tables" in said
-
-
-DROPS: dict[str, tuple[str, bool]] = {
-    "DROP TABLE": ("o o o", True),
-    "DROP TABLE of a table that was just read": ("o o@ o o o", True),
-    "DROP TABLE while other threads work": ("o@ o other o D2 unknown o other long", True),
-    "DROP TABLE after CREATE TABLE IF NOT EXISTS": ("D D D D D D other o o o", True),
-    "DROP TABLE after CREATE VIEW IF NOT EXISTS": ("D D D D D D D D o o o o", True),
-    "a client that does not look": ("", True),
-    "a client that looks once": ("D o", True),
-    "DROP VIEW": ("o o o o@ o", False),
-    "an overwrite": ("o o o@ o D D o", False),
-    "an overwrite, seen after another read": ("o o@ o D D o@ o o", False),
-    "an overwrite while other threads work": ("o@ o other D unknown o other long D2", False),
-    "an overwrite after many calls of another thread": ("o@ o D D o" + 50 * " other", False),
-    "an overwrite while another thread looks at the table": ("o@ o D o D o o", False),
-    "CREATE OR REPLACE VIEW": ("D D D D D D D D o o o", False),
-    "CREATE OR REPLACE VIEW with a query of the table": ("o@ D D D D D D D D o o o", False),
-    "CREATE OR REPLACE VIEW of Spark 4.0": ("D D o D o o D o D o", False),
-    "CREATE OR REPLACE VIEW of Spark 4.1": ("D D D D D D D D o D o o D o D o", False),
-    "CREATE OR REPLACE VIEW of Spark 4.1, beside other threads": ("o o D o other D other o", False),
-    "the second attempt of DROP TABLE": ("o o@ o drop o o o", True),
-    "the second attempt of a client that looks once": ("o@ o drop o", True),
-    "the second attempt of an overwrite": ("o@ o D o drop o@ o D o", False),
-}
-"""The calls before the drop, and whether it passes. D requests the schema, D2 another schema."""
-
-
-@pytest.mark.parametrize("what", DROPS)
-def test_a_drop_is_refused_only_as_part_of_a_statement_that_would_replace_the_table(
-    session: Session, stub: Any, what: str
-) -> None:
-    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
-    (part,) = HIDDEN.findall(text(stub))
-    stub.create_database(Database("d2"))
-    calls, passes = DROPS[what]
-    steps: dict[str, Callable[[], object]] = {
-        "o": lambda: stub.get_table("d1", "orders"),
-        "o@": lambda: stub.get_table("d1", part),
-        "D": lambda: stub.get_database("d1"),
-        "D2": lambda: stub.get_database("d2"),
-        "other": lambda: refusal(lambda: stub.get_table("d2", "orders")),
-        "long": lambda: stub.get_tables("d1", 1_000 * "x"),
-        "unknown": lambda: refusal(stub.get_dataconnectors),
-        "drop": lambda: refusal(lambda: stub.drop_table("d1", "orders", True)),
-    }
-    for call in calls.split():
-        steps[call]()
-    if passes:
-        stub.drop_table("d1", "orders", True)
-        assert stub.get_all_tables("d1") == []
-        return
-    kind, said = refusal(lambda: stub.drop_table("d1", "orders", True))
-    assert kind == "MetaException"
-    assert "DROP TABLE d1.orders in Spark 4.3 (if you just ran that, run it again)" in said
-    assert stub.get_all_tables("d1") == ["orders"]
 
 
 def _files(session: Session, pattern: str) -> list[Path]:
