@@ -15,6 +15,7 @@ from strandline.metastorage import Metastorage, Outcome, Put, SqlMetastorage
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.conftest import ManualWall
 from tests.metastorage.stores import STORES, Server, StoreKind
+from tests.servers import postgresql
 
 LONG = 60.0
 """Seconds given to a waiter that a change has to wake; it wakes within milliseconds."""
@@ -82,6 +83,12 @@ def server(kind: StoreKind) -> Iterator[Server]:
 @pytest.fixture
 def store(place: Place) -> Metastorage:
     return place.node()
+
+
+@pytest.fixture
+def url() -> str:
+    """The address of an empty schema in PostgreSQL."""
+    return postgresql.running().new_schema()
 
 
 @contextmanager
