@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
-import psycopg
 import pytest
 
 from strandline.catalog import CatalogManager
@@ -27,17 +25,7 @@ from strandline.catalog.commands import (
 from strandline.clock import HybridClock, Timestamp, format_timestamp, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import durable_state
-from strandline.errors import (
-    CorruptData,
-    InvalidInput,
-    ObjectNotFound,
-    StoreMoved,
-    Unavailable,
-    UnknownOutcome,
-    UnsupportedOperation,
-    WriteConflict,
-    WrongEnvironment,
-)
+from strandline.errors import ObjectNotFound, Unavailable, UnknownOutcome, WriteConflict
 from strandline.fencing import FenceToken
 from strandline.metastorage import StoreFull
 from strandline.metastore.interface import PRESENT, AsOf
@@ -47,7 +35,6 @@ from strandline.metastore.store.rows import DataFile, RowKind
 from strandline.metastore.thrift import ThriftException
 from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.node.warehouse_place import MARKER
 from strandline.sql import FenceRow, take_time
 from strandline.transactions.transaction_reads import TransactionReads
 from tests.metastore.hive.hive_node import hive_node
@@ -63,11 +50,6 @@ TIMEOUT = 60.0
 @pytest.fixture(params=stores.KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> EmptyStore:
     return stores.new_store(request.param, tmp_path, settings=_settings(request.param))
-
-
-@pytest.fixture
-def on_servers(tmp_path: Path) -> EmptyStore:
-    return stores.new_store("postgresql", tmp_path, settings=DELAY)
 
 
 def _settings(kind: str) -> Settings:
@@ -110,18 +92,6 @@ def paths(node: Node, at: AsOf = PRESENT) -> list[str]:
 
 VIEW = "VIRTUAL_VIEW"
 """The type that a client of the Hive protocol sees for a transactional table."""
-
-
-@pytest.mark.parametrize("catalog_log", ["metastorage", "stash", "persist", "shadow"])
-def test_the_present_is_known_while_a_large_change_of_rows_is_written(
-    on_servers: EmptyStore, catalog_log: str
-) -> None:
-    settings = replace(on_servers.settings, catalog_log=catalog_log)
-    with Node.open(on_servers.address, settings=settings) as node:
-        create_table(node)
-        catalogs, before = node.metastore.catalogs, node.metastore.catalogs.look()
-        with node.store.sql_store._database.write(), ThreadPoolExecutor(1) as threads:
-            assert threads.submit(catalogs.look).result(TIMEOUT) > before
 
 
 def test_ddl_transactions_and_reads_work_over_thrift_and_sessions(store: EmptyStore) -> None:
@@ -450,81 +420,6 @@ def test_a_node_with_a_full_etcd_answers_reads_and_refuses_writes(tmp_path: Path
         assert client.call("get_all_tables", db_name="default") == ["t", "u"]
 
 
-# -- the warehouse of a store on servers
-
-
-def test_a_new_store_on_servers_needs_a_warehouse(on_servers: EmptyStore) -> None:
-    settings = replace(on_servers.settings, warehouse="")
-    with pytest.raises(InvalidInput, match="add --warehouse"):
-        Node.open(on_servers.address, settings=settings)
-    with pytest.raises(InvalidInput, match="absolute path"):
-        Node.open(on_servers.address, settings=replace(settings, warehouse="lake"))
-
-
-def test_a_warehouse_other_than_the_stores_is_refused(
-    on_servers: EmptyStore, tmp_path: Path
-) -> None:
-    Node.open(on_servers.address, settings=on_servers.settings).close()
-    settings = replace(on_servers.settings, warehouse=str(tmp_path / "other"))
-    with pytest.raises(StoreMoved, match="are in"):
-        Node.open(on_servers.address, settings=settings)
-    assert not (tmp_path / "other").exists()
-
-
-def test_the_warehouse_of_another_store_is_refused_and_no_store_is_created(
-    on_servers: EmptyStore, tmp_path: Path
-) -> None:
-    Node.open(on_servers.address, settings=on_servers.settings).close()
-    other = stores.new_store("postgresql", tmp_path)
-    for _ in range(2):
-        with pytest.raises(WrongEnvironment, match="holds the tables of another store"):
-            Node.open(other.address, settings=other.settings)
-
-
-def test_a_first_start_whose_warehouse_cannot_be_created_creates_no_catalog(
-    on_servers: EmptyStore, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    settings = replace(on_servers.settings, warehouse=str(tmp_path / "file" / "warehouse"))
-    with pytest.raises(InvalidInput, match="cannot be created: Not a directory"):
-        Node.open(on_servers.address, settings=settings)
-    with Node.open(on_servers.address, settings=on_servers.settings) as node:
-        default = node.catalogs.latest_catalog().schema("default")
-    assert default is not None
-    assert default.location == f"file://{tmp_path}/warehouse"
-
-
-def test_an_unmounted_warehouse_is_refused_and_not_recreated(
-    on_servers: EmptyStore, tmp_path: Path
-) -> None:
-    Node.open(on_servers.address, settings=on_servers.settings).close()
-    (tmp_path / "warehouse").rename(tmp_path / "away")
-    for is_mount_point in (False, True):
-        if is_mount_point:
-            (tmp_path / "warehouse").mkdir()
-        with pytest.raises(CorruptData, match="mount it"):
-            Node.open(on_servers.address, settings=on_servers.settings)
-    (tmp_path / "warehouse").rmdir()
-    (tmp_path / "away").rename(tmp_path / "warehouse")
-    Node.open(on_servers.address, settings=on_servers.settings).close()
-
-
-def test_a_node_that_cannot_reach_the_warehouse_takes_nothing_over(
-    on_servers: EmptyStore, tmp_path: Path
-) -> None:
-    newer = replace(on_servers.settings, deploy_generation=2)
-    elsewhere = replace(newer, warehouse=str(tmp_path / "other"))
-    with Node.open(on_servers.address, settings=on_servers.settings) as node:
-        (tmp_path / "warehouse").rename(tmp_path / "away")
-        with pytest.raises(CorruptData, match="mount it"):
-            Node.open(on_servers.address, settings=newer)
-        (tmp_path / "away").rename(tmp_path / "warehouse")
-        with pytest.raises(StoreMoved, match="are in"):
-            Node.open(on_servers.address, settings=elsewhere)
-        assert durable_state(node._opened_store.catalog_log.log).epoch() == 1
-        node.session(user="ann").begin()
-
-
 def test_no_folder_is_changed_while_the_warehouse_of_a_running_node_is_unmounted(
     store: EmptyStore, tmp_path: Path
 ) -> None:
@@ -564,60 +459,6 @@ def test_no_folder_is_changed_while_the_warehouse_of_a_running_node_is_unmounted
             assert Path(folder, "rows").read_text() == "kept"
 
 
-def test_the_next_node_finishes_an_interrupted_claim_of_a_warehouse(
-    on_servers: EmptyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cut(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    for step in ("strandline.node.warehouse_place.os.link", "strandline.node.place.put"):
-        with monkeypatch.context() as patch:
-            patch.setattr(step, cut)
-            with pytest.raises(KeyboardInterrupt):
-                Node.open(on_servers.address, settings=on_servers.settings)
-    Node.open(on_servers.address, settings=on_servers.settings).close()
-    assert [path.name for path in (tmp_path / "warehouse").glob(".strandline*")] == [MARKER]
-
-
-@pytest.mark.parametrize(
-    ("address", "settings", "complaint"),
-    [
-        ("/tmp/a-folder", Settings(objects="postgresql://h/d"), "leave objects out"),
-        ("/tmp/a-folder", Settings(warehouse="/tmp/w"), "leave warehouse out"),
-        ("postgresql://h/d", Settings(objects="postgresql://h/other"), "leave objects out"),
-        ("etcd://h:1/p", Settings(), "STRANDLINE_OBJECTS=postgresql"),
-        ("etcd://h:1/p", Settings(objects="/tmp/folder"), "STRANDLINE_OBJECTS=postgresql"),
-        (
-            "etcd://h:1/p",
-            Settings(objects="postgresql://h/d", delay_ms=0),
-            "leave delay_ms out",
-        ),
-    ],
-)
-def test_settings_that_do_not_fit_the_store_are_refused(
-    address: str, settings: Settings, complaint: str
-) -> None:
-    with pytest.raises(InvalidInput, match=complaint):
-        Node.open(address, settings=settings)
-
-
-def test_unsupported_servers_are_refused_and_no_message_contains_a_password() -> None:
-    with pytest.raises(UnsupportedOperation, match="is not the address of a store"):
-        Node.open("mysql://ann:geheim@h/d")
-    for address, objects in (("etcd://ann:geheim@h:1/p", ""), ("/a", "postgresql://u:geheim@h/d")):
-        with pytest.raises(InvalidInput) as refused:
-            Node.open(address, settings=Settings(objects=objects))
-        assert "geheim" not in refused.value.message
-
-
-def test_a_store_on_servers_has_no_folder(on_servers: EmptyStore) -> None:
-    with (
-        Node.open(on_servers.address, settings=on_servers.settings) as node,
-        pytest.raises(UnsupportedOperation, match="is on servers"),
-    ):
-        node.folder.exists()
-
-
 def test_reading_a_table_that_does_not_exist_raises_object_not_found(
     open_node: Callable[[], Node],
 ) -> None:
@@ -651,65 +492,3 @@ def test_a_change_that_is_in_the_log_is_not_reported_as_refused(
             with pytest.raises(ThriftException, match=in_log):
                 client.call("create_table", tbl=table)
         assert client.call("get_all_tables", db_name="shop") == ["t"]
-
-
-@contextmanager
-def set_back(address: str) -> Iterator[None]:
-    """At the end of the block, the database has again the rows that it had before."""
-    with psycopg.connect(address, autocommit=True) as server:
-        tables = server.execute(
-            "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'"
-        ).fetchall()
-        for (table,) in tables:
-            server.execute(f"CREATE TABLE pg_temp.{table} AS TABLE public.{table}".encode())
-        yield
-        for (table,) in tables:
-            restore = f"INSERT INTO public.{table} TABLE pg_temp.{table}"
-            server.execute(f"TRUNCATE public.{table}; {restore}".encode())
-        server.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-
-
-def test_folders_and_events_that_the_database_has_lost_are_made_again(tmp_path: Path) -> None:
-    """A standby without the last commits has taken over, and the catalog is in etcd."""
-    store = stores.new_store("etcd", tmp_path, settings=DELAY)
-    with Node.open(store.address, settings=store.settings) as node:
-        create_table(node, "kept")
-        with set_back(store.settings.objects):
-            create_table(node, "lost")
-        end = time.monotonic() + 60
-        while node.projector.projected_version() < node.catalogs.latest_catalog().version:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        assert node.session(user="ann").table("default.lost").location.endswith("/lost")
-
-
-def test_a_node_whose_log_lost_versions_refuses_every_call_until_it_is_started_again(
-    on_servers: EmptyStore,
-) -> None:
-    """A standby that had not received the last commits has taken over."""
-    with Node.open(on_servers.address, settings=on_servers.settings) as node:
-        session = node.session(user="ann")
-        session.execute(CreateSchema(name="kept"))
-        with set_back(on_servers.address):
-            session.execute(CreateSchema(name="lost"))
-        lost = r"ends at version \d+: a standby .* start the node again"
-        assert re.search(lost, node.catalogs.set_back.result(timeout=60))
-        with pytest.raises(CorruptData, match=lost):
-            session.execute(CreateSchema(name="later"))
-        with pytest.raises(CorruptData, match=lost):
-            session.begin()
-        time.sleep(0.1)  # the delay: for so long, it may answer from memory
-        with pytest.raises(CorruptData, match=lost):
-            session.tables("kept")
-        assert "catalog head" in [problem.check for problem in node.health.report()]
-    with Node.open(on_servers.address, settings=on_servers.settings) as node:
-        node.session(user="ann").execute(CreateSchema(name="later"))
-        catalog = node.catalogs.present()
-        assert [catalog.schema(name) is None for name in ("kept", "lost", "later")] == [
-            False,
-            True,
-            False,
-        ]
