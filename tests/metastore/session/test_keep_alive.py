@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.config import Settings
 from strandline.errors import (
     ObjectNotFound,
@@ -83,13 +83,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory, quick_wall: ManualWall) -> I
     settings = Settings(transaction_timeout_ms=TIMEOUT_MS)
     folder = tmp_path_factory.mktemp("quick")
     with Node.open(folder, settings=settings, wall=quick_wall) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with Node.open(tmp_path_factory.mktemp("store")) as opened:
-        opened.session(user="ann").execute(CreateSchema(name="s"))
         yield opened
 
 
