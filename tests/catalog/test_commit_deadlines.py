@@ -17,7 +17,6 @@ from strandline.catalog import CatalogManager
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Request, Stage
-from strandline.durable import DurableCatalogState
 from strandline.errors import DeadlineExceeded, Stopping, Unavailable, UnknownOutcome
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, create, leave_after, schemas, wait_for
@@ -150,17 +149,15 @@ def test_a_caller_that_times_out_while_its_node_compares_the_log_gets_deadline_e
 ) -> None:
     """Nothing is sent before a node that was paused knows that the log has its latest version."""
     check = manager._set_back_check
-    compares, refuse = threading.Event(), check.refuse_other_version
+    compares, refuse = threading.Event(), check.refuse_lost_version
     calls: list[Call] = []  # its thread may come to the comparison before it is in here
 
-    def wait_until_left(
-        state: DurableCatalogState, latest: int, version: int, update_id: bytes
-    ) -> None:
+    def wait_until_left(*arguments: Any, **options: Any) -> None:
         compares.set()
         wait_for(lambda: any(call.error for call in calls))
-        refuse(state, latest, version, update_id)
+        refuse(*arguments, **options)
 
-    monkeypatch.setattr(check, "refuse_other_version", wait_until_left)
+    monkeypatch.setattr(check, "refuse_lost_version", wait_until_left)
     monkeypatch.setattr(check, "_looked_at", float("-inf"))
     leave_after(monkeypatch, lambda: compares.wait(callers.PATIENCE))
     calls.append(Call(manager, create("a"), author="late"))

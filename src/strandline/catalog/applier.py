@@ -285,13 +285,10 @@ class CatalogApplier:
             try:
                 frontier = up_to or self._state.log.frontier()
                 latest = self._history.latest.version
-                self._set_back_check.refuse_shorter_log(
-                    self._state, latest, frontier, is_checked=up_to is not None
+                version, update_id = self._latest_update
+                self._set_back_check.refuse_lost_version(
+                    self._state, latest, frontier, version=version, update_id=update_id
                 )
-                if self._set_back_check.was_away:
-                    self._set_back_check.refuse_other_version(
-                        self._state, latest, *self._latest_update
-                    )
                 frontier = self._apply_all(frontier)
             except Fenced:
                 self._begin_anew()

@@ -2,9 +2,9 @@
 
 A standby without the last commits may take over, or an older backup be restored. Then versions that
 a node has applied are lost, and other nodes append other versions of the same numbers. A log that
-ends earlier shows it. A log that has caught up meanwhile does not. So a node that did not see the
-log for `AWAY_MS` compares the id of its latest update with the one in the log. A node that looks
-more often sees the log end earlier before other nodes have appended to it.
+ends earlier shows it. A log that has caught up meanwhile does not. So a node that sees the log end
+earlier, or did not see it for `AWAY_MS`, compares the id of its latest update with the one in the
+log. A node that looks more often sees the log end earlier before other nodes have appended to it.
 
 Rejected: comparing at each look (a read of the last update), and the id of the update before in
 each update (a new format, and an append would still have to compare it).
@@ -12,15 +12,12 @@ each update (a new format, and an append would still have to compare it).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
 from strandline.durable import DurableCatalogState, Frontier, SetBack, Update
 
-SHORT_SECONDS = 1.0
-"""How long the log may seem to lack versions that were applied before it is checked."""
 AWAY_MS = 1500
 """The time without a look at the log after which the log may be another one.
 
@@ -32,14 +29,13 @@ the log at least every two rounds.
 class SetBackCheck:
     """See the module. ``elapsed`` returns elapsed milliseconds.
 
-    The methods that refuse are called under the lock that applies, so ``latest``, the version that
-    was applied last, stays the latest.
+    `refuse_lost_version` is called under the lock that applies, so ``latest``, the version that was
+    applied last, stays the latest.
     """
 
     def __init__(self, elapsed: Callable[[], int]) -> None:
         self._elapsed = elapsed
         self._looked_at: float = elapsed()  # before the last look at the log that succeeded
-        self._short_since: float | None = None  # when the log first ended before what is applied
         self._lost_versions: str | None = None  # the message, once the log has lost versions
         self.set_back: Future[str] = Future()
         """Completes, with a message, when the log has lost versions that were applied here.
@@ -60,43 +56,38 @@ class SetBackCheck:
         """Whether this node did not see the log for so long that it may be another one."""
         return self._elapsed() - self._looked_at > AWAY_MS
 
-    def refuse_shorter_log(
-        self, state: DurableCatalogState, latest: int, frontier: Frontier, *, is_checked: bool
+    def refuse_lost_version(
+        self,
+        state: DurableCatalogState,
+        latest: int,
+        frontier: Frontier,
+        *,
+        version: int,
+        update_id: bytes,
     ) -> None:
-        """Raise `SetBack` if the log ends before the version ``latest``.
+        """Raise `SetBack` if the log has lost the version ``latest``, or has another one instead.
 
-        ``frontier`` may be older than that version, so the log is checked; one that was not read by
-        a check often is, for a moment.
+        The log is asked if this node was away, or if ``frontier`` ends earlier, which it also does
+        if it was read before that version was applied. ``update_id`` is the known id of the update
+        of ``version``.
         """
         if self._lost_versions is not None:
             raise SetBack(self._lost_versions)
-        if frontier.upper > latest:
-            self._short_since = None
+        is_short = frontier.upper <= latest
+        if not is_short and not self.was_away:
             return
-        now = time.monotonic()
-        self._short_since = self._short_since or now
-        if is_checked or now - self._short_since > SHORT_SECONDS:
-            end = state.log.check().frontier.upper - 1
-            if end < latest:
-                raise self._lost(state, latest, f"ends at version {end}")
-            self._short_since = None
-
-    def refuse_other_version(
-        self, state: DurableCatalogState, latest: int, version: int, update_id: bytes
-    ) -> None:
-        """Raise `SetBack` if the update of ``latest`` in the log has another id.
-
-        ``update_id`` is the known id of the update of ``version``.
-        """
-        if version != latest or not update_id:  # unknown: a snapshot, or interrupted
-            return
-        if state.log.time_of(Update(latest, update_id, "", "", ())) is not None:
+        is_known = version == latest and bool(update_id)  # else a snapshot, or interrupted
+        if is_known:
+            if state.log.time_of(Update(latest, update_id, "", "", ())) is not None:
+                return
+        elif not is_short:
             return
         frontier = state.log.check().frontier
-        if latest > frontier.since:  # else it was trimmed, and a snapshot is there
-            end = frontier.upper - 1
-            differs = f"ends at version {end}" if end < latest else f"has another version {latest}"
-            raise self._lost(state, latest, differs)
+        end = frontier.upper - 1
+        if end < latest:
+            raise self._lost(state, latest, f"ends at version {end}")
+        if is_known and latest > frontier.since:  # else it was trimmed, and a snapshot is there
+            raise self._lost(state, latest, f"has another version {latest}")
 
     def _lost(self, state: DurableCatalogState, latest: int, what_differs: str) -> SetBack:
         """The error for a log that has lost the latest version; kept for all calls."""
