@@ -605,20 +605,3 @@ def test_missing_tables_raise_corrupt_data(url: str, store: SqlMetastorage) -> N
     for call in (lambda: store.get("a"), lambda: store.invoke([], [Put("a", b"")])):
         with pytest.raises(CorruptData, match=r"created in .* are missing .* search_path"):
             call()
-
-
-def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_returns(
-    url: str, database: PostgresDatabase
-) -> None:
-    ask = "SELECT pg_backend_pid()"
-    with database.read() as connection:
-        used = connection.connection.driver_connection
-        assert used is not None
-        lost = database.rows(ask)[0][0]
-        with psycopg.connect(url, autocommit=True) as server:
-            server.execute("SELECT pg_terminate_backend(%s, 10000)", (lost,))
-        assert database.rows(ask)[0][0] != lost
-        assert not used.closed
-        assert run(connection, "SELECT 1") == [(1,)]
-    assert used.closed
-    assert database.rows("SELECT 1") == [(1,)]

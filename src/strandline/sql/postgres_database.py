@@ -420,6 +420,7 @@ class PostgresDatabase(Database):
                 # statements that all of them have prepared: discard the whole pool.
                 self._pool_number += 1
                 self._engine.dispose()
+                self._pool_number += 1  # for what was connected meanwhile, still in the old pool
                 if lost:
                     self._count("lost_connections")
                 tries -= 1

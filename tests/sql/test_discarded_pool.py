@@ -1,0 +1,56 @@
+"""The pool of connections to a PostgreSQL server is discarded when one of them was lost."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from strandline.sql import run
+from strandline.sql.postgres_database import PostgresDatabase, open_url
+from tests.servers import postgresql
+
+BACKEND = "SELECT pg_backend_pid()"
+
+
+def lose_a_connection(url: str, database: PostgresDatabase) -> None:
+    """End an idle connection of the database, and use it."""
+    lost = database.rows(BACKEND)[0][0]
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute("SELECT pg_terminate_backend(%s, 10000)", (lost,))
+    assert database.rows(BACKEND)[0][0] != lost
+
+
+def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_returns() -> None:
+    url = postgresql.running().new_schema()
+    with closing(open_url(url)) as database:
+        with database.read() as connection:
+            used = connection.connection.driver_connection
+            assert used is not None
+            lose_a_connection(url, database)
+            assert not used.closed
+            assert run(connection, "SELECT 1") == [(1,)]
+        assert used.closed
+        assert database.rows("SELECT 1") == [(1,)]
+
+
+def test_a_connection_that_is_made_while_the_pool_is_discarded_is_closed_when_it_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = postgresql.running().new_schema()
+    with closing(open_url(url)) as database:
+        pool, dispose = database._engine.pool, database._engine.dispose
+        made = []
+
+        def connect_first() -> None:
+            made.append(pool.connect())
+            dispose()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(database._engine, "dispose", connect_first)
+            lose_a_connection(url, database)
+        raw = made[0].driver_connection
+        assert raw is not None
+        made[0].close()
+        assert raw.closed
