@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from strandline.clock import HybridClock, Timestamp, timestamp
+from strandline.clock import HybridClock, Timestamp, system_wall_clock, timestamp
 from strandline.errors import (
     CorruptData,
     IncompatibleFormat,
@@ -54,11 +54,13 @@ def store(place: EtcdPlace) -> EtcdMetastorage:
 
 
 def test_a_store_opened_for_reading_refuses_writes_and_creates_nothing(place: EtcdPlace) -> None:
-    reader = EtcdMetastorage(place.url, HybridClock(), read_only=True)
+    ahead = HybridClock(lambda: system_wall_clock() + 60_000)
+    reader = EtcdMetastorage(place.url, ahead, read_only=True)
     with closing(reader):
         assert reader.get("a") is None
         assert place.everything() == []
         put(place.node(), "a", b"1")
+        place.node().acquire_lease("expired", "me", ttl_ms=1000)
         before = place.everything()
         pair = reader.get("a")
         assert pair is not None
@@ -71,6 +73,7 @@ def test_a_store_opened_for_reading_refuses_writes_and_creates_nothing(place: Et
             lambda: reader.acquire_lease("l", "me", ttl_ms=1000),
             lambda: reader.renew_lease(lease, ttl_ms=1000),
             lambda: reader.release_lease(lease),
+            lambda: reader.lease("expired"),  # an expiry is written, so that all readers see it
         ):
             with pytest.raises(UnsupportedOperation, match="opened for reading"):
                 write()

@@ -54,12 +54,20 @@ def is_live(lease: Lease, now: Timestamp) -> bool:
 
 
 class EtcdLeases:
-    """The leases of one store. Safe for threads."""
+    """The leases of one store. Safe for threads. ``before_write`` raises if it may not write."""
 
-    def __init__(self, gateway: EtcdGateway, keys: EtcdKeys, clock: HybridClock) -> None:
+    def __init__(
+        self,
+        gateway: EtcdGateway,
+        keys: EtcdKeys,
+        clock: HybridClock,
+        *,
+        before_write: Callable[[], None],
+    ) -> None:
         self._gateway = gateway
         self._keys = keys
         self._clock = clock
+        self._before_write = before_write
 
     def lease(self, name: str) -> Lease | None:
         lease, _, stored = self._read(name)
@@ -113,6 +121,7 @@ class EtcdLeases:
         self, name: str, change: Callable[[Lease, Timestamp], Lease | None]
     ) -> tuple[Lease, Timestamp]:
         """The row after ``change`` (None: unchanged), and the time of the decision."""
+        self._before_write()
         finish = time.monotonic() + self._gateway.timeout
         while True:
             row, modified, stored = self._read(name)

@@ -105,7 +105,7 @@ class EtcdMetastorage(Metastorage):
     A call that gets no answer for ``patience`` seconds ends with `DeadlineExceeded`, or with
     `UnknownOutcome` if it may have changed something. Opening a store that does not exist creates
     an empty one. With ``read_only`` nothing is created, and calls that would write raise
-    `UnsupportedOperation`, also `check`, which writes the time.
+    `UnsupportedOperation`, also `check`, which writes the time, and `lease` of an expired lease.
     """
 
     max_operations = MAX_OPERATIONS
@@ -128,7 +128,9 @@ class EtcdMetastorage(Metastorage):
         self._keys = EtcdKeys(address.prefix)
         self._gateway = EtcdGateway(address, timeout=patience)
         self._chunks = ChunkedValues(self._gateway, self._keys)
-        self._leases = EtcdLeases(self._gateway, self._keys, clock)
+        self._leases = EtcdLeases(
+            self._gateway, self._keys, clock, before_write=self._refuse_if_read_only
+        )
         self._feed = ChangeFeed(self._gateway, self._keys)
         self._settled_outcomes = 0
         self._turn = threading.Lock()
@@ -226,14 +228,12 @@ class EtcdMetastorage(Metastorage):
 
     def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
         self._enter("lease_calls")
-        self._refuse_if_read_only()
         check_ttl(ttl_ms)
         check_key(lease.name)
         return self._leases.renew(lease, ttl_ms=ttl_ms)
 
     def release_lease(self, lease: Lease) -> None:
         self._enter("lease_calls")
-        self._refuse_if_read_only()
         check_key(lease.name)
         self._leases.release(lease)
 
