@@ -233,6 +233,25 @@ def test_writes_staged_by_another_process_are_committed_with_the_transaction(
     assert committed == store.transactions.get(txn_id)
 
 
+def test_both_attempts_of_a_commit_share_its_timeout(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one finds that another process has staged writes."""
+    txn_id = store.begin()
+    store.heard_by().allocate([txn_id], FLIGHTS)
+    timeouts: list[float] = []
+    run = store.transactions._writes.run
+
+    def noted(*arguments: Any, timeout: float, **options: Any) -> object:
+        timeouts.append(timeout)
+        return run(*arguments, timeout=timeout, **options)
+
+    monkeypatch.setattr(store.transactions._writes, "run", noted)
+    store.transactions.commit(txn_id, timeout=60)
+    first, second = timeouts
+    assert second < first < 60
+
+
 def test_a_call_under_an_outdated_catalog_version_does_nothing(store: Store) -> None:
     txn_id = store.begin()
     store.catalogs.publish(new_table(FLIGHTS, "flights"))

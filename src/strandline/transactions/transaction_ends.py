@@ -129,13 +129,14 @@ class TransactionEnds(TransactionReads):
         ``owner``; `TransactionFinished` if it is aborted; `WriteConflict`, after which it is
         aborted; `DeadlineExceeded` or whatever a listener raised, after which it is still open.
         """
+        end = time.monotonic() + timeout
         if not self.is_unwritten(txn_id):
             faults.reached("commit-sent")
         elif committed := self.committing(txn_id, owner=owner, timeout=timeout).run():
             return committed
         ended = self._writes.run(
             lambda connection: self._commit_on(connection, txn_id, owner),
-            timeout=timeout,
+            timeout=max(end - time.monotonic(), 0.0),
             first=lambda: (
                 take_time_query(self._clock),
                 *records.find_with_writes_queries(txn_id),
