@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
 import pytest
 
+from strandline.sql import postgres_connection as driver
 from strandline.sql import run
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from tests.servers import postgresql
@@ -54,3 +57,29 @@ def test_a_connection_that_is_made_while_the_pool_is_discarded_is_closed_when_it
         assert raw is not None
         made[0].close()
         assert raw.closed
+
+
+def test_a_pool_is_discarded_once_if_several_threads_lose_connections_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with closing(open_url(postgresql.running().new_schema())) as database:
+        dispose, both_connected = database._engine.dispose, threading.Barrier(2)
+        discarded: list[None] = []
+
+        def use_a_connection(_: int) -> None:
+            attempts: list[driver.Connection] = []
+
+            def begin(raw: driver.Connection) -> bool:
+                attempts.append(raw)
+                if len(attempts) == 1:
+                    both_connected.wait(60)
+                    raw.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+                return True
+
+            pooled, _ = database._first(begin)
+            pooled.close()
+
+        monkeypatch.setattr(database._engine, "dispose", lambda: discarded.append(dispose()))
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(use_a_connection, range(2)))
+        assert len(discarded) == 1

@@ -35,6 +35,7 @@ advisory lock for writes (the clock row is needed anyway, and shows who holds it
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -140,6 +141,7 @@ class PostgresDatabase(Database):
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._connections: WeakSet[driver.Connection] = WeakSet()
+        self._discarding = threading.Lock()
         self._pool_number = 0
         """Raised when the pool is discarded. A connection in use then is closed when it returns."""
         self._engine = create_engine(
@@ -418,14 +420,23 @@ class PostgresDatabase(Database):
                     raise
                 # The server restarted or closed all connections, or a table has changed for the
                 # statements that all of them have prepared: discard the whole pool.
-                self._pool_number += 1
-                self._engine.dispose()
-                self._pool_number += 1  # for what was connected meanwhile, still in the old pool
+                self._discard_pool_of(raw)
                 if lost:
                     self._count("lost_connections")
                 tries -= 1
                 if not tries:
                     raise
+
+    def _discard_pool_of(self, connection: driver.Connection) -> None:
+        """Discard the pool for which the connection was made, unless that has been done already.
+
+        If two threads did so at once, connections in the next pool would stay open without use.
+        """
+        with self._discarding:
+            if connection.pool_number == self._pool_number:
+                self._pool_number += 1
+                self._engine.dispose()
+                self._pool_number += 1  # for what was connected meanwhile, still in the old pool
 
     def _locked(
         self,
