@@ -23,6 +23,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.config import Settings
+from strandline.errors import Unavailable
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.store.notifications import INSERT
@@ -150,6 +151,22 @@ def test_an_object_that_breaks_a_rule_is_named_with_the_command_that_repairs_it(
     assert (finding["finding"], finding["place"]) == ("record", f"table {table.id}")
     assert "column 9, which the table does not have" in str(finding["message"])
     assert "strandline debug edit" in str(finding["message"])
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["node.verification.read_history", "metastore.store.notifications.NotificationLog.read"],
+)
+def test_a_store_that_does_not_answer_is_no_finding(
+    store: Store, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    def away(*_: object, **__: object) -> object:
+        raise Unavailable("the server ended the connection")
+
+    monkeypatch.setattr(f"strandline.{read}", away)
+    result = verify(store)
+    assert result.exit_code == 69
+    assert result.stdout == ""
 
 
 def empty(path: Path) -> None:

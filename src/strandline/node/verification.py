@@ -36,7 +36,7 @@ from strandline.catalog.rules import broken_rules
 from strandline.catalog.storage_usage import read_events
 from strandline.clock import format_timestamp
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
-from strandline.errors import CorruptData, StrandlineError
+from strandline.errors import CorruptData, Stopping, StrandlineError, Unavailable
 from strandline.metastore.inspection import Finding, Kind, Verified
 from strandline.metastore.partition_places import GONE, PastPlaces
 from strandline.metastore.store import partition_moves
@@ -112,7 +112,7 @@ class Verification:
             events = read_events(state.log, 1, state.log.frontier().upper)
             self.verified.records += sum(1 for _ in events)  # each is decoded
         except StrandlineError as error:
-            yield Finding(Kind.RECORD, "catalog", error.message)
+            yield _found("catalog", error)
         yield from self._rows()
         yield from self._events()
         for table_id in sorted(tables):
@@ -128,7 +128,7 @@ class Verification:
             try:
                 self.compare_head()
             except StrandlineError as error:
-                yield Finding(Kind.RECORD, "database", error.message)
+                yield _found("database", error)
         for damage in self.database.find_damage():
             yield Finding(Kind.RECORD, "database", damage)
 
@@ -166,10 +166,10 @@ class Verification:
                 try:
                     _ = row.content
                 except StrandlineError as error:
-                    yield Finding(Kind.RECORD, f"row {row_id} ({row.name})", error.message)
+                    yield _found(f"row {row_id} ({row.name})", error)
         except StrandlineError as error:  # some row cannot be read at all: read them one by one
             if len(row_ids) == 1:
-                yield Finding(Kind.RECORD, f"row {row_ids[0]}", error.message)
+                yield _found(f"row {row_ids[0]}", error)
                 return
             for row_id in row_ids:
                 yield from self._decoded(connection, [row_id])
@@ -180,7 +180,7 @@ class Verification:
             try:
                 events = self.notifications.read(after, limit=_BATCH)
             except StrandlineError as error:
-                yield Finding(Kind.RECORD, f"events after {after}", error.message)
+                yield _found(f"events after {after}", error)
                 return
             for event in events:
                 self.verified.records += 1
@@ -193,7 +193,7 @@ class Verification:
                     elif event.has_body:
                         len(event.ddl().arguments)  # which parses them
                 except StrandlineError as error:
-                    yield Finding(Kind.RECORD, f"event {event.event_id}", error.message)
+                    yield _found(f"event {event.event_id}", error)
             if not events:
                 return
             after = events[-1].event_id
@@ -349,6 +349,13 @@ class Verification:
                 partitions = path.name.endswith(".partitions")
                 if not partitions and str(path) not in place_paths:
                     yield Finding(Kind.LEFTOVER, str(path), "it does not belong to any kept table")
+
+
+def _found(place: str, error: StrandlineError) -> Finding:
+    """The finding for a record that cannot be read. Raises an error that says nothing about it."""
+    if isinstance(error, Unavailable | Stopping):
+        raise error
+    return Finding(Kind.RECORD, place, error.message)
 
 
 def compare_history(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[Finding]:
