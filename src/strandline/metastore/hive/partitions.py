@@ -40,10 +40,17 @@ _KEPT_DESCRIPTORS = 16
 """Partitions of one answer seldom have more formats and columns than that."""
 _SHORT_FILTER = 1_000
 """The longest filter, in characters, that is parsed on the event loop, in under a millisecond."""
-_FILTERED_AT_ONCE = 10_000
-"""Partitions times characters of a filter that is evaluated on the event loop, in a millisecond."""
-_FILTERED_PER_UNIT = 500
-"""Partitions times characters of a filter that cost one unit of `strandline.work` in a thread."""
+_USUAL_NAME = 20
+"""The characters of a partition's name that a condition takes about as long for as for none."""
+_FILTERED_AT_ONCE = 200_000
+"""Characters of names times characters of a filter that is evaluated on the event loop, in under a
+millisecond."""
+_FILTERED_PER_UNIT = 5_000
+"""Characters of names times characters of a filter that cost one unit of `strandline.work`.
+
+``like`` compares each character of a value with each of its pattern, and no other thread runs
+meanwhile.
+"""
 
 
 class Partitions:
@@ -150,7 +157,7 @@ class Partitions:
         expression, keys = parse_filter(text), self.common.keys
         chooses = bind_filter(expression, keys)
         rows = await self.rows(like=pattern_of_filter(expression, keys))
-        size = len(rows) * len(text)
+        size = sum(_USUAL_NAME + len(row.name) for row in rows) * len(text)
         if size > _FILTERED_AT_ONCE:
             await off_loop()
         work.spend(size // _FILTERED_PER_UNIT)
@@ -351,6 +358,10 @@ async def get_partition_values(call: Call) -> Struct:
     if text:
         positions, order = list(range(len(partitions.key_names))), []
     rows = await partitions.filtered(text)
+    # A request may repeat a key, and each of its positions is in the answer for every partition.
+    units = work.units_of_values(len(rows) * (len(positions) + len(order)))
+    await off_loop_for(units)
+    work.spend(units)
     values = [_values(row) for row in rows]
     if order:
         descending = call.args.get("ascending") is False

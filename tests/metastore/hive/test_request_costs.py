@@ -1,0 +1,61 @@
+"""What a request costs is charged before the work: a small one may ask for much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import FieldSchema, Partition
+
+from strandline import work
+from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
+from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.off_loop import finish
+from strandline.metastore.reader import present_catalog
+from tests.metastore.hive.hive_node import HiveNode, storage, table
+
+KEYS = [FieldSchema("p", "string", None)]
+
+
+def ask(hive: HiveNode, method: str, **args: Any) -> Any:
+    """The result of a method, in a thread of a serving node."""
+    metastore = hive.node.metastore
+    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
+    call = Call(args, "ann", metastore, hive.node.notifications, reader, NOTHING_BEFORE)
+    with work.budget(work.IN_THREAD):
+        return finish(METHODS[method].handler(call))
+
+
+@contextmanager
+def is_too_long() -> Iterator[None]:
+    with pytest.raises(work.TooLong):
+        yield
+
+
+def test_like_costs_the_characters_of_the_values_times_those_of_its_pattern(
+    hive: HiveNode, stub: Any
+) -> None:
+    """No other thread runs while a regular expression compares them."""
+    far = storage(location="s3://bucket/far")  # whose partitions have names of any length
+    stub.create_table(table("far", sd=far, partitionKeys=KEYS, tableType="EXTERNAL_TABLE"))
+    stub.add_partition(Partition(["a" * 100_000], "d1", "far", sd=far))
+    args = {"db_name": "d1", "tbl_name": "far"}
+    assert ask(hive, "get_num_partitions_by_filter", **args, filter='p like "a.*"') == 1
+    with is_too_long():
+        ask(hive, "get_num_partitions_by_filter", **args, filter=f'p like ".*{"a." * 100}b.*"')
+
+
+def test_a_repeated_key_of_partition_values_costs_as_much_as_its_values(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("few", partitionKeys=KEYS))
+    stub.add_partitions([Partition([f"{n}"], "d1", "few", sd=storage()) for n in range(100)])
+    request = {"dbName": "d1", "tblName": "few", "partitionKeys": [{"name": "p"}]}
+    answer = ask(hive, "get_partition_values", request=request)
+    assert len(answer["partitionValues"]) == 100
+    with is_too_long():
+        request["partitionKeys"] = [{"name": "p"}] * 500
+        ask(hive, "get_partition_values", request=request)
