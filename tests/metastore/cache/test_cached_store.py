@@ -62,6 +62,20 @@ def test_a_list_beyond_the_applied_events_is_answered_by_the_store(dml: Dml) -> 
     assert names(known) == ["a", "b"]
 
 
+def test_a_few_large_rows_are_not_read_on_the_event_loop_even_from_memory(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("a" * 50_000)
+    files(cache)
+    write_ids = dml.transactions.write_ids(FLIGHTS)
+    assert cache.known_rows(FLIGHTS, FILES, write_ids=write_ids) is not None
+    dml.append("b" * 50_000)
+    cache.log_applier.catch_up()
+    both = dml.transactions.write_ids(FLIGHTS)
+    assert cache.known_rows(FLIGHTS, FILES, write_ids=both) is None
+    assert len(cache.rows(FLIGHTS, FILES, write_ids=both)) == 2
+    assert cache.statistics().misses == 0
+
+
 def test_a_reader_of_a_large_table_applies_the_commits_of_its_list_first(dml: Dml) -> None:
     cache = dml.cached()
     dml.append(*(f"{number:04d}" for number in range(work.AT_ONCE)))

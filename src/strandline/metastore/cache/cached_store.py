@@ -80,6 +80,9 @@ _TESTS_OF_A_LOOKUP = 4
 """The number of partitions that are tested in the time in which one is looked up."""
 _ROWS_PER_UNIT = 20
 """The number of rows in memory that are listed for one unit; callers spend any further work."""
+_BYTES_AT_ONCE = 80 * 1024
+"""The bytes of rows in memory that the event loop may decode: far more than those of
+`work.AT_ONCE` usual partitions. A client may give a partition a value of a megabyte."""
 _COMPARED_PER_UNIT = 200
 """Names times characters of a pattern that cost one unit."""
 
@@ -245,7 +248,7 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row] | None:
-        """`rows`, or None if memory cannot answer without waiting or reading many rows."""
+        """`rows`, or None if memory cannot answer without waiting or reading many rows or bytes."""
         if kind is RowKind.STATISTICS:
             return None
         if write_ids is None and not self.log_applier.is_known_level():
@@ -258,8 +261,11 @@ class CachedStore(ObjectStore):
                 answer = _if_complete(replica, replica.known_visible(kind, reader), names)
         if answer is None or len(answer if names is None else names) > work.AT_ONCE:
             return None
+        rows = _picked(answer, names)
+        if sum(len(row.body) for row in rows) > _BYTES_AT_ONCE:
+            return None
         self._hits += 1
-        return _picked(answer, names)
+        return rows
 
     def locations(self, table_ids: Collection[int]) -> dict[int, str]:
         moves = self._locations.moves
