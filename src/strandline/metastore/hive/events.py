@@ -12,6 +12,7 @@ Hive event with the same number, because a client takes a gap in the numbers for
 | column statistics stored, deleted | UPDATE_, DELETE_TBL_COL_STAT_EVENT or _PART_COL_STAT_EVENT |
 | any other change of a table or view, its counted parameters or its location | ALTER_TABLE |
 | a change of a plain table of which rows were cleaned since | ALTER_TABLE |
+| a change of rows of a table that no kept version of the catalog has | WRITE, with only its time |
 | partitions staged: added, removed, replaced | ADD_, DROP_, ALTER_PARTITION |
 | an insert that a client reported | INSERT |
 | files staged | ACID_WRITE |
@@ -28,11 +29,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple, TypeVar
 
 from strandline import work
-from strandline.catalog import Catalog
+from strandline.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.verbs import Action, verb_named
 from strandline.clock import milliseconds
@@ -62,6 +64,7 @@ from strandline.metastore.store.notifications import (
     INSERT,
     SET_LOCATION,
     STAGED,
+    WRITE,
     DdlEvent,
     Notification,
     WriteEvent,
@@ -69,7 +72,13 @@ from strandline.metastore.store.notifications import (
 from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind, TableParametersRow
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.json_text import JsonText
-from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
+from strandline.model.descriptors import (
+    FunctionDescriptor,
+    Properties,
+    SchemaDescriptor,
+    TableDescriptor,
+    properties,
+)
 from strandline.model.identifiers import QualifiedName
 from strandline.model.places import Place
 from strandline.wire import decode
@@ -115,6 +124,17 @@ class _Written:
         if row.storage is None and row.columns is None:
             sd = JsonText(self.storage.filled(place=partitioned.place(row)))
         return HIVE_CODEC.to_json_text("Partition", partitioned.struct(row, sd=sd))
+
+    def counting(self, counted: Properties) -> Quoted:
+        """Return the text of the table with these counted parameters."""
+        if not counted:
+            return self.text
+        table, place = self.partitioned.table, self.partitioned.location
+        return _quoted(relation_struct(table, schema=self.schema, place=place, counted=counted))
+
+
+def _quoted(table: Struct) -> Quoted:
+    return Quoted(encode_basestring(HIVE_CODEC.to_json_text("Table", table)))
 
 
 class _ShownPlaces:
@@ -202,6 +222,8 @@ class HiveEvents:
     ) -> Struct | None:
         function: FunctionDescriptor = after or before
         schema, _ = _split(str(body.arguments.get("function") or ""), (before or after).name)
+        if schema:
+            schema, _ = _after(event, body, schema, function)
         schema = schema or self._schema_of(event, function)
         if not schema:
             return None
@@ -245,8 +267,8 @@ class HiveEvents:
             if constraint is not None:
                 return _event(event, *constraint, schema=schema, table=name)
         new = schema, relation.name.lower()
-        if is_named and verb_named(event.verb).action is Action.RENAME:
-            new = _split(str(body.arguments.get("to") or ""), relation.name)
+        if is_named:
+            new = _after(event, body, schema, relation)
         written = self._texts.text(new[0], relation)
         message: dict[str, object] = {
             "db": schema,
@@ -301,8 +323,8 @@ class HiveEvents:
 
     def _write(self, event: Notification, body: WriteEvent) -> Struct:
         home = self._home(event)
-        if home is None or event.write_id is None:
-            return _event(event, "ACID_WRITE", {"txnid": event.txn_id, "writeId": event.write_id})
+        if home is None:
+            return _event(event, WRITE.upper(), {})
         schema, table = home
         added, removed = self._rows_of(body)
         are_gone = len(added) < body.rows or len(removed) < len(body.removed)
@@ -322,13 +344,8 @@ class HiveEvents:
         if event.verb == INSERT or RowKind.PARTITION in kinds:
             return self._content_changed(event, schema, table, added, removed)
         if kinds and kinds <= {RowKind.TABLE_PARAMETERS, RowKind.STATISTICS}:
-            counted = [
-                row.as_(TableParametersRow).parameters
-                for row in added
-                if row.kind is RowKind.TABLE_PARAMETERS
-            ]
-            truncated = any(map(is_empty, counted))
-            return self._table_altered(event, schema, table, truncated=truncated)
+            before, after = _counted(removed), _counted(added)
+            return self._table_altered(event, schema, table, before=before, after=after)
         files = [row.as_(DataFile).path for row in added if row.kind is RowKind.DATA_FILE]
         message = {
             "txnid": event.txn_id,
@@ -374,7 +391,7 @@ class HiveEvents:
             kind = "ALTER_PARTITION"
             message |= {
                 **_of_rows(truncated=is_empty(new[0].parameters)),
-                "keyValues": _keys(partitioned, new[0]),
+                "keyValues": _keys(partitioned, old[0]),
                 "partitionObjBeforeJson": written.partition(old[0]),
                 "partitionObjAfterJson": written.partition(new[0]),
             }
@@ -398,32 +415,39 @@ class HiveEvents:
                 self._places.shown(table.location) if table.location else self._places.of(table.id)
             )
             struct = relation_struct(table, schema=schema, place=place)
-            text = Quoted(encode_basestring(HIVE_CODEC.to_json_text("Table", struct)))
             folders = self._metastore.folders
             partitioned = Partitioned(table, schema=schema, location=place, folders=folders)
             storage = HIVE_CODEC.to_json_form(
                 "StorageDescriptor", partitioned.storage_struct(PLACE)
             )
-            latest = _Written(schema, partitioned, struct["tableType"], text, Form(storage))
+            table_type, text = struct["tableType"], _quoted(struct)
+            latest = _Written(schema, partitioned, table_type, text, Form(storage))
             self._latest = latest
         return latest
 
     def _table_moved(self, event: Notification) -> Struct:
         home = self._home(event)
         if home is None:
-            return _event(event, "ALTER_TABLE", {})
+            return _event(event, event.verb.upper(), {})
         return self._table_altered(event, *home)
 
     def _table_altered(
-        self, event: Notification, schema: str, table: TableDescriptor, *, truncated: bool = False
+        self,
+        event: Notification,
+        schema: str,
+        table: TableDescriptor,
+        *,
+        before: Properties = (),
+        after: Properties = (),
     ) -> Struct:
-        """An ALTER_TABLE event that leaves the definition unchanged."""
+        """An ALTER_TABLE event that changes at most the counted parameters."""
         written = self._written(schema, table)
+        texts = written.counting(before), written.counting(after)
         message = {
             "db": schema,
             "table": table.name.lower(),
             "tableType": written.table_type,
-            **_alteration(written.text, written.text, truncated=truncated),
+            **_alteration(*texts, truncated=is_empty(after)),
         }
         return _event(event, "ALTER_TABLE", message, schema=schema, table=table.name.lower())
 
@@ -496,6 +520,15 @@ def _split(qualified: str, name: str) -> tuple[str, str]:
     return qualified.lower().removesuffix(f".{own}"), own
 
 
+def _after(
+    event: Notification, body: DdlEvent, schema: str, value: Definition | FunctionDescriptor
+) -> tuple[str, str]:
+    """The schema and the name of ``value`` after an event that names it in ``schema``."""
+    if verb_named(event.verb).action is Action.RENAME:
+        return _split(str(body.arguments.get("to") or ""), value.name)
+    return schema, value.name.lower()
+
+
 def _kind(what: str, before: object, after: object) -> str:
     """Hive's name for the creation, removal or change of an object."""
     if before is None:
@@ -511,6 +544,12 @@ def _alteration(before: Quoted, after: Quoted, *, truncated: bool = False) -> di
 def _of_rows(*, truncated: bool) -> dict[str, object]:
     """What an alteration says about rows. Clients may skip one that changes only counts."""
     return {"isTruncateOp": "true" if truncated else "false", "writeId": -1}
+
+
+def _counted(rows: Iterable[Row]) -> Properties:
+    """Return the counted parameters of a table in these rows."""
+    counted = (row.as_(TableParametersRow) for row in rows if row.kind is RowKind.TABLE_PARAMETERS)
+    return properties(chain.from_iterable(row.parameters for row in counted))
 
 
 def _keys(partitioned: Partitioned, row: PartitionRow) -> dict[str, str]:
@@ -534,4 +573,5 @@ def _event(
         "tableName": table,
         "message": message_text(message, seconds),
         "messageFormat": FORMAT,
+        "catName": None if schema is None else DEFAULT_DATABASE,
     }
