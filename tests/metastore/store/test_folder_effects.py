@@ -74,11 +74,12 @@ def test_a_folder_that_cannot_be_created_is_skipped_and_does_not_stop_ddl(
     assert node.folder("c").is_dir()
 
 
+@pytest.mark.parametrize("location", ["{}/named/s.db", "s3://bucket/s.db"])
 def test_a_schema_at_a_location_that_a_user_named_gets_no_folder(
-    node: Node, tmp_path: Path
+    node: Node, tmp_path: Path, location: str
 ) -> None:
     """Its tables are placed as if Strandline had chosen the place of the schema."""
-    node.ddl(CreateSchema(name="odd", location=f"{tmp_path}/named/s.db"))
+    node.ddl(CreateSchema(name="odd", location=location.format(tmp_path)))
     node.ddl(replace(create(node, "t"), schema="odd"))
     table = node.table("t", "odd")
     assert node.store.location(table.id) == f"file://{node.warehouse}/odd.db/t"
