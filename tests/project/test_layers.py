@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tokenize
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def append(folder: Path, module: str, text: str) -> None:
 def test_no_layer_imports_one_above_it() -> None:
     status, report = check_layers(ROOT)
     assert status == 0, report
+
+
+def test_the_architecture_draws_every_layer_in_order() -> None:
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^ │ (\w+(?: · \w+)*) ", page, re.MULTILINE)
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [layer.split(" | ") for layer in rules["contracts"][0]["layers"]]
+    assert [sorted(line.split(" · ")) for line in drawn] == [sorted(layer) for layer in layers]
 
 
 DATABASE = re.compile("sqlite|postgres|dialect", re.IGNORECASE)
