@@ -357,7 +357,7 @@ def test_undoing_a_creation_follows_the_rules_of_the_drop(manager: CatalogManage
     assert "table s.t is in it" in refused(manager, zone, IllegalChange)
     role = run(manager, CreateRole(name="bob"))
     run(manager, create_table("s.u", owner="bob"))
-    assert "role bob owns table u" in refused(manager, role, IllegalChange)
+    assert "role bob owns table s.u" in refused(manager, role, IllegalChange)
 
 
 def test_adding_a_column_cannot_be_undone_while_an_index_uses_it(manager: CatalogManager) -> None:

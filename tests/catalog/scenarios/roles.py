@@ -174,14 +174,14 @@ SCENARIOS = [
         "a role that owns something is not dropped",
         setup=[BOB, SCHEMA, create_table("s.t", owner="BOB")],
         run=DropRole(name="bob"),
-        expect=Refused(IllegalChange, "role bob owns table t"),
+        expect=Refused(IllegalChange, "role bob owns table s.t"),
         note="Owners are names: the next role of that name would own it.",
     ),
     Scenario(
         "a role that owns three things is told all of them",
         setup=[BOB, SCHEMA, *(create_table(f"s.t{n}", owner="bob") for n in range(3))],
         run=DropRole(name="bob"),
-        expect=Refused(IllegalChange, "owns table t0, table t1, table t2: give them"),
+        expect=Refused(IllegalChange, "owns table s.t0, table s.t1, table s.t2: give them"),
     ),
     Scenario(
         "a role is dropped with its things given away, in one version",

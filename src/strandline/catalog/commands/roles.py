@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.kinds import delete_with_comment, spoken
+from strandline.catalog.kinds import delete_with_comment, described
 from strandline.catalog.planning import Planning, altered, refuse_holder
 from strandline.catalog.privileges.access import drop_default_privileges, owned_by, roles_above
 from strandline.durable.transaction import CatalogTransaction
@@ -170,7 +170,7 @@ def drop_role(planning: Planning, role: RoleDescriptor, *, reassign_to: str | No
 
 def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:
     owned = sorted(
-        f"{spoken(kind)} {stored.name}"
+        described(catalog, stored.value)
         for kind, stored in owned_by(catalog.contents, role.name)
         if (kind, stored.id) != ("role", role.id)
     )
