@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from strandline.catalog.commands import (
     CreateRole,
     CreateZone,
     DropColumns,
+    DropRole,
     DropSchema,
     DropTable,
     GrantPrivileges,
@@ -206,6 +208,17 @@ def test_grants_are_listed_by_grantee_and_grantor(manager: CatalogManager) -> No
     assert fields(differences(before, manager.present())) == {
         "privileges[bob by bob]": (None, "INSERT")
     }
+
+
+def test_the_grants_to_a_role_that_was_dropped_since_name_it_as_dropped(
+    manager: CatalogManager,
+) -> None:
+    grant = GrantPrivileges(
+        kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
+    )
+    result = after(manager, CreateRole(name="bob"), grant, DropRole(name="bob"))
+    (field,) = fields(result)
+    assert re.fullmatch(r"privileges\[dropped role \d+\]", field)
 
 
 def test_memberships_and_unnamed_grants_are_listed_by_role(manager: CatalogManager) -> None:

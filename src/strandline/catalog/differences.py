@@ -135,8 +135,8 @@ class _Names:
     new: Catalog
 
     def role(self, role_id: int) -> str:
-        name = name_of(self.new, "role", role_id)
-        return name if name != "?" else name_of(self.old, "role", role_id)
+        names = (name_of(catalog, "role", role_id) for catalog in (self.new, self.old))
+        return next((name for name in names if name != "?"), f"dropped role {role_id}")
 
 
 def _referring(value: Any) -> Mapping[str, KindOf]:  # Any: a descriptor of any kind
