@@ -42,10 +42,10 @@ _SHORT_FILTER = 1_000
 """The longest filter, in characters, that is parsed on the event loop, in under a millisecond."""
 _USUAL_NAME = 20
 """The characters of a partition's name that a condition takes about as long for as for none."""
-_FILTERED_AT_ONCE = 200_000
+_FILTERED_AT_ONCE = 300_000
 """Characters of names times characters of a filter that is evaluated on the event loop, in under a
 millisecond."""
-_FILTERED_PER_UNIT = 5_000
+_FILTERED_PER_UNIT = 15_000
 """Characters of names times characters of a filter that cost one unit of `strandline.work`.
 
 ``like`` compares each character of a value with each of its pattern, and no other thread runs
