@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog.commands import ColumnDefinition, CreateTable, RenameTable, TableDefinition
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateTable,
+    DropTable,
+    RenameTable,
+    TableDefinition,
+)
 from strandline.catalog.verbs import FolderEffect
 from strandline.durable.update import Entry
 from strandline.errors import DeadlineExceeded, Unavailable, UnknownOutcome
@@ -231,6 +237,23 @@ def test_a_node_forgets_versions_that_another_node_has_projected(
     other.projector.stop()
     assert other.projector.statistics().batches == 0
     other.database.close()
+
+
+def test_the_files_of_a_purged_table_are_deleted_although_a_commit_of_rows_projected_its_drop(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projection, "GRACE_SECONDS", 0)
+    node.ddl(create(node, "a"))
+    (node.folder("a") / "file").touch()
+    version = node.ddl(DropTable(schema="nyc", table="a", purge=True), project=False)
+    with node.database.write() as connection:
+        node.projector.project_on(connection, version)
+    assert list(tmp_path.rglob("file"))
+    node.projector.start()
+    node.projector.applied_up_to(version)
+    while list(tmp_path.rglob("*.purged")):
+        threading.Event().wait(0.001)
+    node.projector.stop()
 
 
 @pytest.mark.parametrize("effect", ["make", "move"])

@@ -33,7 +33,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
@@ -405,7 +405,8 @@ class FolderEffects:
     def delete_purged(self) -> None:
         """Delete the folders of purged tables. One that cannot be deleted is logged and left."""
         while self._purged:
-            delete_or_leave(self._folders.path(self._purged.popleft()))
+            with suppress(IndexError):  # another thread was faster
+                delete_or_leave(self._folders.path(self._purged.popleft()))
 
 
 class _Schemas:

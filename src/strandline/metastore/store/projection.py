@@ -367,6 +367,7 @@ class Projector:
             if self._applied > self._entries.known.projected:
                 self.catch_up()  # another process may have projected it
             self.project_up_to(self._applied)
+            self._folders.delete_purged()  # those that a commit of rows has projected
         except Exception:
             self._news.set()
             raise
