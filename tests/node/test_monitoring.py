@@ -336,6 +336,19 @@ def test_a_node_whose_etcd_is_full_is_ready_for_reads_and_says_that_it_is_full(
             assert (status, body["status"]) == (503, "failing")
 
 
+def test_a_node_whose_warehouse_is_read_only_is_ready_for_reads_and_says_so(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(monitored(node)) as url:
+        assert health(url)[1]["status"] == "ok"
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        status, body = health(url)
+        assert (status, body["status"]) == (200, "read_only")
+        (problem,) = cast(list[dict[str, str]], body["problems"])
+        assert problem["check"] == "warehouse writable"
+        assert "creates no managed tables" in problem["reason"]
+
+
 def test_metrics_count_the_watches_of_etcd_and_the_calls_that_share_writes(
     tmp_path: Path,
 ) -> None:

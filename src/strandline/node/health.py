@@ -46,7 +46,7 @@ class NodeHealth:
             try:
                 check()
             except (StrandlineError, OSError) as error:
-                stops_reads = not isinstance(error, StoreFull)
+                stops_reads = not isinstance(error, StoreFull | PermissionError)
                 problems.append(Problem(name, in_one_line(str(error)), stops_reads=stops_reads))
             except Exception as error:
                 logger.exception("the check of %s failed with an internal error", name)

@@ -234,6 +234,7 @@ class Node:
         )
         health.add("fence", self._check_fence)
         health.add("clock", self._check_clock)
+        health.add("warehouse writable", self._check_warehouse)
         return health
 
     @property
@@ -440,6 +441,14 @@ class Node:
     def _check_clock(self) -> None:
         with self.database.read() as connection:
             check_time(connection, self._clock)
+
+    def _check_warehouse(self) -> None:
+        warehouse = self.folders.warehouse
+        if warehouse.exists() and not os.access(warehouse, os.W_OK | os.X_OK):
+            raise PermissionError(
+                f"this node may not write in {warehouse}, so it creates no managed tables; mount"
+                " its file system for writing, or change its permissions"
+            )
 
     def session(self, *, user: str, host: str = "") -> LocalSession:
         """Return a session in this process for ``user``. It is valid while the node is open."""
