@@ -341,6 +341,7 @@ def test_a_node_whose_warehouse_is_read_only_is_ready_for_reads_and_says_so(
 ) -> None:
     with serving(monitored(node)) as url:
         assert health(url)[1]["status"] == "ok"
+        node.folders.warehouse.mkdir(exist_ok=True)
         monkeypatch.setattr(os, "access", lambda *_: False)
         status, body = health(url)
         assert (status, body["status"]) == (200, "read_only")
