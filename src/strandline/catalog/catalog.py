@@ -149,6 +149,12 @@ class Catalog:
         relation: Relation = self.contents.value(*reference)
         return relation
 
+    def relation_bytes(self, schema_id: int, name: str) -> int:
+        """The size of the record of that table or view, which may not be decoded yet; else 0."""
+        reference = self.contents.find(Namespace("relation", schema_id), name)
+        stored = None if reference is None else self.contents.get(*reference)
+        return 0 if stored is None else len(stored.data)
+
     def table(self, schema: str, name: str) -> TableDescriptor | None:
         """The table of that name, or None (also if a view has the name)."""
         return _typed(TableDescriptor, self.relation(schema, name))

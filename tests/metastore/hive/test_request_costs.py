@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import FieldSchema, Partition
+from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline import work
 from strandline.metastore.hive.hive_reader import HiveReader
@@ -59,3 +59,24 @@ def test_a_repeated_key_of_partition_values_costs_as_much_as_its_values(
     with is_too_long():
         request["partitionKeys"] = [{"name": "p"}] * 500
         ask(hive, "get_partition_values", request=request)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.get_table("D1", "v"),
+        lambda c: c.get_fields("D1", "v"),
+        lambda c: c.get_table_objects_by_name("D1", ["v"]),
+        lambda c: c.get_database("D2"),
+    ],
+    ids=["a view", "its columns", "several", "a schema"],
+)
+def test_an_object_with_many_parameters_is_answered_in_a_thread_even_from_memory(
+    hive: HiveNode, stub: Any, call: Any
+) -> None:
+    many = {f"k{number}": "v" for number in range(20_000)}
+    stub.create_database(Database("d2", parameters=many))
+    stub.create_table(table("v", tableType="VIRTUAL_VIEW", viewExpandedText="x", parameters=many))
+    before = hive.service.statistics()
+    call(stub)
+    assert hive.service.statistics().waited == before.waited + 1

@@ -74,6 +74,7 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
 @reads("get_database", "get_database_req")
 async def get_database(call: Call) -> Struct:
     scope = await call.reader.scope(call.text("name"))
+    await off_loop_for(len(scope.schema.properties))
     location = call.metastore.location_of_schema(scope.schema)
     if scope.is_past:
         location = f"{NO_PLACE}{scope.schema.name}"

@@ -135,10 +135,12 @@ class HiveReader(Reader):
         Raises `PermissionDenied` unless the user has one of the privileges in ``need``.
         """
         scope = await self.find_scope(schema)
-        scope_and_relation = None if scope is None else self.find_relation(scope, name)
+        if scope is None:
+            raise ObjectNotFound(f"{schema}.{name} table not found")
+        await off_loop_for(units_of_record(scope, name))
+        scope_and_relation = self.find_relation(scope, name)
         if scope_and_relation is None:
-            if scope is not None:
-                _note_absent(scope.point, f"table {scope.schema.name}.{name}")
+            _note_absent(scope.point, f"table {scope.schema.name}.{name}")
             raise ObjectNotFound(f"{schema}.{name} table not found")
         scope, relation = scope_and_relation
         self.access.at(scope.catalog).require_any(need, relation)
@@ -255,6 +257,11 @@ class HiveReader(Reader):
             data = with_schema_versions(data, table, root=root)
         deletes = tuple(row.as_(DeleteFile) for row in work.spending(delete_rows))
         return TableSnapshot(table, location, root, last_commit, TableFiles(tuple(data), deletes))
+
+
+def units_of_record(scope: Scope, name: str) -> int:
+    """The cost of a table or view by its size: it may have few columns and a million parameters."""
+    return work.units_of_bytes(scope.catalog.relation_bytes(scope.schema.id, name))
 
 
 def _note_absent(point: Point, what: str) -> None:

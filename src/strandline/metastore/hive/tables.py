@@ -8,7 +8,7 @@ from typing import Any
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE, Relation
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.hive_reader import Scope
+from strandline.metastore.hive.hive_reader import Scope, units_of_record
 from strandline.metastore.hive.names import is_shown, without_catalog
 from strandline.metastore.hive.partition_filter import (
     And,
@@ -174,7 +174,9 @@ async def get_table_objects_by_name_req(call: Call) -> Struct:
 
 async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     distinct_names = dict.fromkeys(name.lower() for name in names)
-    await off_loop_for(len(distinct_names) * _UNITS_PER_TABLE)
+    await off_loop_for(
+        sum(_UNITS_PER_TABLE + units_of_record(scope, name) for name in distinct_names)
+    )
     relations = [call.reader.find_relation(scope, name) for name in work.spending(distinct_names)]
     pairs = [pair for pair in relations if pair is not None and call.reader.may_read(*pair)]
     work.spend(len(pairs) * _UNITS_PER_TABLE)
