@@ -244,7 +244,7 @@ def test_partitions_with_many_columns_are_answered_in_a_thread_even_from_memory(
     assert statistics(hive).waited == before.waited + 1
 
 
-@pytest.mark.parametrize("parts", [10, 20_000])
+@pytest.mark.parametrize("parts", [10, 4_000, 20_000])
 def test_a_large_request_that_needs_no_store_is_answered_in_a_thread(
     stub: Any, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:

@@ -162,6 +162,9 @@ def _size(request: bytes, answer: bytes) -> int:
     return len(request) + len(answer) + _OVERHEAD
 
 
+_ANSWERED_AT_ONCE = 8 * 1024
+"""The largest request, in bytes, that is answered from its arguments alone on the event loop: the
+name of a partition may consist of thousands of keys and values."""
 _KEPT_BYTES = 64 << 20
 _KEPT_OF_CHILD = 1 << 20
 """The largest answer of a child, in bytes, that the event loop reads into memory and keeps."""
@@ -261,7 +264,8 @@ class HiveMetastoreService:
             raise ApplicationException.unknown_method(name)
         user = connection.user or ANONYMOUS
         request = self._request(method, args, user)
-        if method.kind is Kind.ANSWERS and connection.is_large:
+        is_short = not connection.is_large and len(connection.request) <= _ANSWERED_AT_ONCE
+        if method.kind is Kind.ANSWERS and not is_short:
             return self._in_thread(
                 connection, lambda: self._written(method, request, NOTHING_BEFORE)
             )
