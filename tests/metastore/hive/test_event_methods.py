@@ -11,6 +11,7 @@ from hive_metastore.ttypes import (
     FieldSchema,
     FireEventRequest,
     FireEventRequestData,
+    GetAllWriteEventInfoRequest,
     InsertEventRequestData,
     NotificationEventsCountRequest,
     Partition,
@@ -240,6 +241,16 @@ def test_the_settings_that_impala_requires_before_it_reads_events_are_answered(s
         "metastore.catalog.default": "hive",
     }
     assert {name: stub.get_config_value(name, "") for name in required} == required
+
+
+def test_impala_can_start_and_follow_the_ends_of_transactions(stub: Any, since: int) -> None:
+    """It takes "unknown method" for a failure, and stops to read events."""
+    assert stub.get_dataconnectors() == []
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    stub.add_partition(Partition(["a"], "d1", "t1", sd=storage()))
+    *_, committed = events(stub, since)
+    request = GetAllWriteEventInfoRequest(message(committed)["txnid"])
+    assert stub.get_all_write_event_info(request) == []
 
 
 def test_the_events_of_a_schema_are_counted(stub: Any, since: int) -> None:

@@ -85,7 +85,7 @@ def test_a_drop_is_refused_only_as_part_of_a_statement_that_would_replace_the_ta
         "D2": lambda: stub.get_database("d2"),
         "other": lambda: refusal(lambda: stub.get_table("d2", "orders")),
         "long": lambda: stub.get_tables("d1", 1_000 * "x"),
-        "unknown": lambda: refusal(stub.get_dataconnectors),
+        "unknown": lambda: refusal(lambda: stub.drop_package(None)),
         "drop": lambda: refusal(lambda: stub.drop_table("d1", "orders", True)),
     }
     for call in calls.split():
