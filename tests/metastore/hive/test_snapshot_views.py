@@ -266,7 +266,10 @@ def test_a_hidden_table_does_not_change_when_its_table_is_altered(tmp_path: Path
         dml.append(session, "default.orders", {"id": 1, "item": "x"})
         (hidden_before,) = hidden(stub, schema="default")
         now_ms[0] += 10_000
-        session.execute(SetTableProperties(schema="default", table="orders", set=(("k", "v"),)))
+        changed = SetTableProperties(
+            schema="default", table="orders", set=(("k", "v"),), comment="all"
+        )
+        session.execute(changed)
         altered = stub.get_table("default", "orders")
         assert int(altered.parameters["transient_lastDdlTime"]) == now_ms[0] // 1000
         assert hidden(stub, schema="default") == [hidden_before]

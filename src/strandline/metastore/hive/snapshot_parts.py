@@ -279,6 +279,7 @@ def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> 
         schema_versions=(SchemaVersion(1, hidden.columns),),
         storage=StorageFormat(),
         properties=((SCHEMA, DERIVED),),
+        comment=None,
     )
     location = _below(snapshot.location, hidden.folder)
     struct = table_struct(table, schema=schema, location=location, counted=())
