@@ -59,6 +59,7 @@ from strandline.catalog.commands import (
     RenameFunction,
     RenameIndex,
     RenameRole,
+    RenameSchema,
     RenameTable,
     RenameZone,
     RevokePrivileges,
@@ -97,6 +98,17 @@ def test_ddl_on_schemas_is_reported_as_database_events(stub: Any, since: int) ->
     assert (altered.dbName, dropped.dbName) == ("d1", "d1")
     after = json.loads(message(altered)["dbObjAfterJson"])
     assert after["4"] == {"map": ["str", "str", 1, {"k": "v"}]}
+
+
+def test_the_event_of_a_renamed_schema_is_listed_under_the_old_name(
+    hive: HiveNode, stub: Any, since: int
+) -> None:
+    hive.node.session(user="ann").execute(RenameSchema(name="d1", new_name="d2"))
+    (renamed,) = events(stub, since)
+    body = message(renamed)
+    assert renamed.dbName == body["db"] == "d1"
+    names = [name_in(body[key]) for key in ("dbObjBeforeJson", "dbObjAfterJson")]
+    assert names == ["d1", "d2"]
 
 
 def test_ddl_on_tables_is_reported_as_table_events(stub: Any, since: int) -> None:

@@ -21,7 +21,8 @@ Hive event with the same number, because a client takes a gap in the numbers for
 | anything else | its own verb, with nothing but its time |
 
 Two surprises come from Hive: the row of an ALTER_TABLE has the *new* name while its message has the
-old one, and a COMMIT_TXN contains only the number of the transaction.
+old one (a renamed schema has its old name in both), and a COMMIT_TXN contains only the number of
+the transaction.
 """
 
 from __future__ import annotations
@@ -239,14 +240,15 @@ class HiveEvents:
         schema: SchemaDescriptor = after or before
         if not self._is_seen(schema):
             return None
-        message: dict[str, object] = {"db": schema.name.lower()}
+        name = (before or after).name.lower()
+        message: dict[str, object] = {"db": name}
         if before is None:
             message["dbJson"] = self._database_json(after)
         elif after is not None:
             message["dbObjBeforeJson"] = self._database_json(before)
             message["dbObjAfterJson"] = self._database_json(after)
         kind = _kind("DATABASE", before, after)
-        return _event(event, kind, message, schema=schema.name.lower())
+        return _event(event, kind, message, schema=name)
 
     def _database_json(self, schema: SchemaDescriptor) -> str:
         location = self._metastore.location_of_schema(schema)
