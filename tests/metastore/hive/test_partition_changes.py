@@ -412,6 +412,31 @@ def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
         assert shown(call, "t")["3"]["sd"]["location"] == f"{first}/p=3"
 
 
+def test_an_alter_counts_the_files_where_another_node_has_just_moved_the_partition(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(metadata_staleness_ms=60_000)
+    with (
+        Node.open(tmp_path / "store", settings=settings) as node,
+        Node.open(tmp_path / "store", settings=settings) as other,
+    ):
+        call, call_other = Caller(node), Caller(other)
+        node.store.follower.stop()  # else it follows the other node
+        moved = f"{_partitioned(call)['sd']['location']}/moved"
+        call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+        assert len(shown(call, "t")) == 1  # from now on, its memory is fresh enough
+        folder = Path(moved.removeprefix("file:"))
+        folder.mkdir()
+        (folder / "a").write_bytes(b"xyz")
+        alter(call_other, "t", partition("t", 1, location=moved))
+        unplaced = partition("t", 1, k="v")
+        del unplaced["sd"]
+        alter(call, "t", unplaced)
+        part = shown(call, "t")["1"]
+        assert part["sd"]["location"] == moved
+        assert (part["parameters"]["numFiles"], part["parameters"]["totalSize"]) == ("1", "3")
+
+
 def test_a_partition_that_another_node_adds_while_a_table_gets_another_location_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

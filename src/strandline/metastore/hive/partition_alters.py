@@ -48,7 +48,8 @@ def _alter(
     quick = QuickStatistics(call.folders, context)
 
     def counted(name: str, row: PartitionRow, sent: Struct) -> PartitionRow:
-        old = present.get(name, replace(row, parameters=()))
+        known = present.get(name)
+        old = replace(row, parameters=()) if known is None else known.as_(PartitionRow)
         place = partitioned.place(row if _has_location(sent) else old)
         parameters = quick.of_altered(row.parameters, place, old=old.parameters)
         return replace(row, parameters=parameters)
@@ -120,13 +121,12 @@ def _with_unsent(new: PartitionRow, sent: Struct, old: PartitionRow) -> Partitio
     return new
 
 
-def _present(
-    call: Call, partitioned: Partitioned, names: Collection[str]
-) -> dict[str, PartitionRow]:
-    rows = call.metastore.store.rows(
+def _present(call: Call, partitioned: Partitioned, names: Collection[str]) -> dict[str, Row]:
+    """The partitions of these names. Not from memory, where they may be a second old."""
+    rows = call.metastore.store.sql_store.rows(
         partitioned.table.id, RowKind.PARTITION, write_ids=None, names=names
     )
-    return {row.name: row.as_(PartitionRow) for row in rows}
+    return {row.name: row for row in rows}
 
 
 @changes("alter_partition", "alter_partition_with_environment_context")
@@ -209,10 +209,8 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
         spec = ", ".join(map("=".join, zip(partitioned.key_names, new.values, strict=True)))
         raise meta_exception(f"Partition spec is incorrect. {{{spec}}}")
     store, table_id = call.metastore.store, partitioned.table.id
-    # Not from memory, where they may be a second old: then the mark would be for another row.
     names = [old_name, new_name]
-    rows_now = store.sql_store.rows(table_id, RowKind.PARTITION, write_ids=None, names=names)
-    present = {row.name: row for row in rows_now}
+    present = _present(call, partitioned, names)
     places = partitioned.places
     begun: list[PartitionMove] = []
     if old_name in present and partitioned.table.kind is TableKind.MANAGED:
