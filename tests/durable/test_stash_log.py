@@ -389,6 +389,22 @@ def test_an_overtaken_compaction_changes_nothing_unless_it_is_higher(
     assert log.snapshot(5) == expected
 
 
+def test_an_append_during_a_compaction_is_kept(
+    opening: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = StashLog(opening(), HybridClock()), StashLog(opening(), HybridClock())
+    begin(log, 5)
+    appended = []
+
+    def append() -> None:
+        appended.extend(other.append(6, TOKEN, [update(6, "late")]))
+
+    overtake_before_write(log, append, monkeypatch)
+    assert log.compact(3, TOKEN)
+    assert log.updates(6, 7) == tuple(appended)
+    assert log.snapshot(6) == other.snapshot(6)
+
+
 def test_a_compaction_of_a_holder_that_is_fenced_meanwhile_is_refused(
     opening: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
