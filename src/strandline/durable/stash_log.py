@@ -51,7 +51,6 @@ from strandline.durable.rows import (
     appended_key,
     consolidated,
     head_key,
-    is_object,
     snapshot_of_rows,
     updates_between,
     updates_of,
@@ -415,9 +414,7 @@ def _consolidate(
         else:
             removed.append(numbered)
     removed_from_snapshot = [
-        numbered
-        for numbered in removed
-        if numbered.row.version <= state.since and is_object(numbered.row.kind)
+        numbered for numbered in removed if numbered.row.version <= state.since
     ]
     added_weight, removed_weight = _weight(added), _weight(removed_from_snapshot)
     return removed, replace(
@@ -460,9 +457,4 @@ def _snapshot_in(
             f"are not the {state.objects} rows that were written; {REMEDY}"
         )
     rows = consolidated(numbered_row.row for numbered_row in numbered)
-    if len(rows) != len(numbered):
-        raise CorruptData(
-            f"the snapshot of version {state.since} has rows that should have been consolidated; "
-            f"{REMEDY}"
-        )
     return snapshot_of_rows(state.since, state.since_time, rows)
