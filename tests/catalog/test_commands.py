@@ -446,7 +446,7 @@ def test_redefining_a_table_records_column_changes_and_other_changes_as_separate
     wider = replace(wider, properties=(("k", "v"),), storage=StorageFormat(serde="x"))
     executed = manager.execute(AlterTable(schema="s", table="p", definition=wider), author="ann")
     assert manager.history(executed.version)[0].actions == (
-        ("alter_column", {"table": "s.p", "added": ["c"], "altered": ["a"]}),
+        ("alter_column", {"table": "s.p", "added": ["c int"], "altered": ["a"]}),
         ("alter_table", {"table": "s.p", "changed": ["storage", "property k"]}),
     )
     assert shape(executed.catalog, "p") == [("a", 1), ("b", 2), ("c", 3)]

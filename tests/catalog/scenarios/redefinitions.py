@@ -78,7 +78,7 @@ SCENARIOS = [
                 ("a int", "c int", "b string"),
                 "add_columns",
                 ["1 a int", "3 c int", "2 b string"],
-                {"added": ["c"]},
+                {"added": ["c int"]},
             ),
             ("a column less", ("b string",), "drop_columns", ["2 b string"], {"dropped": ["a"]}),
             (
@@ -93,14 +93,14 @@ SCENARIOS = [
                 ("a int", "c int"),
                 "alter_column",
                 ["1 a int", "3 c int"],
-                {"added": ["c"], "dropped": ["b"]},
+                {"added": ["c int"], "dropped": ["b"]},
             ),
             (
                 "a column more and one altered",
                 ("a bigint", "b string", "c int"),
                 "alter_column",
                 ["1 a bigint", "2 b string", "3 c int"],
-                {"added": ["c"], "altered": ["a"]},
+                {"added": ["c int"], "altered": ["a"]},
             ),
             (
                 "a column less and one altered",

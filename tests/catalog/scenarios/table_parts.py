@@ -345,6 +345,26 @@ SCENARIOS = [
         ],
         note="that a listener can read the catalog of its version is shown with the manager",
     ),
+    *(
+        Scenario(
+            f"the entry of a new {what} table tells by what it is partitioned",
+            setup=[SCHEMA],
+            run=create_table(
+                "s.p", "a int", "p int", **{by: ("p",)}, transactional=is_transactional
+            ),
+            expect=Made(["create_table"]),
+            checks=[
+                (
+                    lambda r: [said["partitioned_by"] for said in arguments("create_table")(r)],
+                    [["p"]],
+                )
+            ],
+        )
+        for what, by, is_transactional in (
+            ("plain", "partition_columns", False),
+            ("transactional", "partitioned_by", True),
+        )
+    ),
     Scenario(
         "a changed object has the time of its version, all others keep theirs",
         cases=[57],

@@ -47,6 +47,7 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.identifiers import check_versioned_name, normalize
+from strandline.model.type_text import simple_string
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class CreateTable:
             table=f"{schema.name}.{table.name}",
             id=table_id,
             columns=list(first.texts),
-            partitioned_by=list(definition.partitioned_by) or None,
+            partitioned_by=list(definition.partitioned_by or definition.partition_columns) or None,
             instead_of=replaced,
         ) as transaction:
             transaction.allocate_id(amount=2 if has_key else 1)
@@ -324,7 +325,7 @@ class AlterTable:
             return
         before = {column.id: column for column in old.columns}
         after = {column.id: column for column in new.columns}
-        added = [c.name for i, c in after.items() if i not in before]
+        added = [f"{c.name} {simple_string(c.type)}" for i, c in after.items() if i not in before]
         dropped = [c.name for i, c in before.items() if i not in after]
         altered = [c.name for i, c in after.items() if i in before and before[i] != c]
         verb = "alter_column"
