@@ -349,9 +349,7 @@ SCENARIOS = [
         Scenario(
             f"the entry of a new {what} table tells by what it is partitioned",
             setup=[SCHEMA],
-            run=create_table(
-                "s.p", "a int", "p int", **{by: ("p",)}, transactional=is_transactional
-            ),
+            run=table,
             expect=Made(["create_table"]),
             checks=[
                 (
@@ -360,9 +358,9 @@ SCENARIOS = [
                 )
             ],
         )
-        for what, by, is_transactional in (
-            ("plain", "partition_columns", False),
-            ("transactional", "partitioned_by", True),
+        for what, table in (
+            ("plain", create_table("s.p", "p int", partition_columns=("p",), transactional=False)),
+            ("transactional", create_table("s.p", "p int", partitioned_by=("p",))),
         )
     ),
     Scenario(
