@@ -185,7 +185,7 @@ _reading("get_check_constraints", ConstraintKind.CHECK)
 
 @reads("get_all_table_constraints")
 async def get_all_table_constraints(call: Call) -> Struct:
-    names = call.text("dbName"), call.text("tblName")
+    names = call.text("db_name"), call.text("tbl_name")
     return {"allTableConstraints": await _constraints(call, *names)}
 
 
@@ -309,8 +309,8 @@ _adding("add_check_constraint", ConstraintKind.CHECK)
 async def drop_constraint(call: Call) -> None:
     call.execute(
         DropConstraint(
-            schema=present_schema(call.text("dbname")),
-            table=call.text("tablename"),
+            schema=present_schema(call.text("db_name")),
+            table=call.text("tbl_name"),
             constraint=call.text("constraintname"),
         )
     )

@@ -155,7 +155,7 @@ def _is_chosen_by_spark(location: str, schema: str) -> bool:
 
 @changes("alter_database")
 async def alter_database(call: Call) -> None:
-    _alter(call, call.text("dbname"), call.struct("db"))
+    _alter(call, call.text("db_name"), call.struct("db"))
 
 
 @changes("alter_database_req")

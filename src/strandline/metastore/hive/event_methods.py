@@ -17,7 +17,7 @@ from strandline.catalog import DEFAULT_DATABASE
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.events import PAGE, HiveEvents
 from strandline.metastore.hive.parameters import time_of_change
-from strandline.metastore.hive.partition_changes import plain_table
+from strandline.metastore.hive.partition_changes import named_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
@@ -83,7 +83,7 @@ def _filter(request: Struct) -> Callable[[Struct], bool] | None:
     As in Hive, an event that belongs to no schema, such as the end of a transaction, passes no
     filter of a catalog, schema or table.
     """
-    catalog, schema = request.get("catName") or None, request.get("dbName")
+    catalog, schema = request.get("catName") or None, request.get("db_name")
     tables = {name.lower() for name in request.get("tableNames") or ()}
     kinds = set(request.get("eventTypeList") or ())
     skipped = set(request.get("eventTypeSkipList") or ())
@@ -138,8 +138,7 @@ async def fire_listener_event(call: Call) -> Struct:
     data = call.struct("data")
     if data.get("insertData") is None and data.get("insertDatas") is None:
         raise InvalidInput("the event has no insertData; only events of INSERT are known")
-    schema, table = call.text("dbName"), call.text("tableName")
-    partitioned = await plain_table(call, schema, table, need=Privilege.INSERT, what="files")
+    partitioned = await named_table(call, need=Privilege.INSERT, what="files")
     if not call.args.get("successful"):
         return {}
     named = [insert.get("partitionVal") for insert in data.get("insertDatas") or ()]

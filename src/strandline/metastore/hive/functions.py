@@ -41,7 +41,7 @@ def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
 
 @reads("get_function")
 async def get_function(call: Call) -> Struct:
-    schema, name = call.text("dbName"), call.text("funcName")
+    schema, name = call.text("db_name"), call.text("funcName")
     scope = await call.reader.find_scope(schema)
     function = None if scope is None else scope.catalog.function(scope.schema.name, name)
     if scope is None or function is None:
@@ -53,7 +53,7 @@ async def get_function(call: Call) -> Struct:
 @reads("get_functions")
 async def get_functions(call: Call) -> list[str]:
     """Return the names that match a pattern; none if the schema does not exist."""
-    scope = await call.reader.find_scope(call.text("dbName"))
+    scope = await call.reader.find_scope(call.text("db_name"))
     names: list[str] = []
     if scope is not None:
         await off_loop_for(scope.catalog.contents.count("function"))
@@ -103,7 +103,7 @@ async def alter_function(call: Call) -> None:
     them.
     """
     function = call.struct("newFunc")
-    schema, name = present_schema(call.text("dbName")), call.text("funcName").lower()
+    schema, name = present_schema(call.text("db_name")), call.text("funcName").lower()
     owner = function.get("ownerName")
     _require_function(call, schema, name)
     altered = AlterFunction(
@@ -124,7 +124,7 @@ async def alter_function(call: Call) -> None:
 
 @changes("drop_function")
 async def drop_function(call: Call) -> None:
-    schema, name = present_schema(call.text("dbName")), call.text("funcName")
+    schema, name = present_schema(call.text("db_name")), call.text("funcName")
     _require_function(call, schema, name)
     call.execute(DropFunction(schema=schema, function=name))
 
@@ -133,7 +133,7 @@ def _require_function(call: Call, schema: str, name: str) -> None:
     """Raise `ObjectNotFound` unless the function exists in a schema that the user reaches."""
     call.reader.schema(call.reader.present, schema)
     if call.reader.catalog.function(schema, name) is None:
-        raise ObjectNotFound(f"Function {call.text('dbName')}.{name} does not exist")
+        raise ObjectNotFound(f"Function {call.text('db_name')}.{name} does not exist")
 
 
 def _name(function: Struct) -> str:

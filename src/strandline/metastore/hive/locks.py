@@ -95,8 +95,8 @@ async def show_locks(call: Call) -> Struct:
     arguments = call.args
     locks = call.metastore.transactions.locks
     requests = locks.list(
-        schema=_name(arguments.get("dbname")),
-        table=_name(arguments.get("tablename")),
+        schema=_name(arguments.get("db_name")),
+        table=_name(arguments.get("tbl_name")),
         partition=_name(arguments.get("partname")),
         txn_id=arguments.get("txnid") or None,
     )

@@ -18,7 +18,6 @@ from strandline.metastore.hive.parameters import QuickStatistics, split_paramete
 from strandline.metastore.hive.partition_changes import (
     give_shared_columns,
     named_table,
-    plain_table,
     stored_rows,
 )
 from strandline.metastore.hive.partition_values import Partitioned
@@ -145,11 +144,10 @@ async def alter_partitions(call: Call) -> None:
 
 @changes("alter_partitions_req")
 async def alter_partitions_req(call: Call) -> Struct:
-    schema, table = call.text("dbName"), call.text("tableName")
-    partitioned = await plain_table(call, schema, table, need=WRITING, missing=_no_table())
+    partitioned = await named_table(call, need=WRITING, missing=_no_table())
     if call.args.get("partitions"):
         give_shared_columns(call, call.args["partitions"])
-        _alter(call, partitioned, call.args["partitions"], call.args.get("environmentContext"))
+        _alter(call, partitioned, call.args["partitions"], call.args.get("environment_context"))
     return {}
 
 
@@ -187,19 +185,10 @@ async def give_table_columns(
                 change.replace(new_rows(change.visible(RowKind.PARTITION, piece).values()))
 
 
-@changes("rename_partition")
+@changes("rename_partition", "rename_partition_req")
 async def rename_partition(call: Call) -> None:
     partitioned = await named_table(call, need=Privilege.UPDATE, missing=_no_table())
     _rename(call, partitioned, call.texts("part_vals"), call.struct("new_part"))
-
-
-@changes("rename_partition_req")
-async def rename_partition_req(call: Call) -> Struct:
-    schema, table = call.text("dbName"), call.text("tableName")
-    need = Privilege.UPDATE
-    partitioned = await plain_table(call, schema, table, need=need, missing=_no_table())
-    _rename(call, partitioned, call.texts("partVals"), call.struct("newPart"))
-    return {}
 
 
 def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partition: Struct) -> None:

@@ -101,11 +101,6 @@ def stored_rows(
 _NO_TABLE = "Unable to add partition because table or database do not exist"
 
 
-def _context(call: Call) -> Struct | None:
-    """The environment context of a method or of a request."""
-    return call.args.get("environment_context") or call.args.get("environmentContext")
-
-
 async def table_to_add_all_to(call: Call, schema: str, table: str) -> Partitioned:
     missing = f"Unable to add partitions because database or table {schema}.{table} does not exist"
     need = Privilege.INSERT
@@ -130,7 +125,7 @@ def add_all(
             repeated[name] = row
         else:
             rows[name] = row
-    quick = QuickStatistics(call.folders, _context(call))
+    quick = QuickStatistics(call.folders, call.args.get("environment_context"))
     for name, row in rows.items():
         counted = quick.of_new(row.parameters, partitioned.place(row), is_made=False)
         rows[name] = replace(row, parameters=counted)
@@ -222,42 +217,27 @@ def _answered(partitioned: Partitioned, row: PartitionRow, sent: Struct) -> Stru
     return struct | {name: sent[name] for name in ("dbName", "tableName")}
 
 
-async def _table_to_append_to(call: Call) -> Partitioned:
-    return await named_table(call, need=Privilege.INSERT, missing=invalid_object(_NO_TABLE))
-
-
-@changes("append_partition", "append_partition_with_environment_context")
+@changes(
+    "append_partition",
+    "append_partition_with_environment_context",
+    "append_partition_by_name",
+    "append_partition_by_name_with_environment_context",
+    "append_partition_req",
+)
 async def append_partition(call: Call) -> Struct:
-    partitioned = await _table_to_append_to(call)
-    return _append(call, partitioned, call.texts("part_vals"))
-
-
-@changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
-async def append_partition_by_name(call: Call) -> Struct:
-    partitioned = await _table_to_append_to(call)
-    return _append(
-        call, partitioned, partition_values(call.text("part_name"), partitioned.key_names)
-    )
-
-
-@changes("append_partition_req")
-async def append_partition_req(call: Call) -> Struct:
-    missing, need = invalid_object(_NO_TABLE), Privilege.INSERT
-    schema, table = call.text("dbName"), call.text("tableName")
-    partitioned = await plain_table(call, schema, table, need=need, missing=missing)
-    return _append(call, partitioned, _sent_values(call, "name", partitioned))
-
-
-def _sent_values(call: Call, name: str, partitioned: Partitioned) -> Sequence[str]:
-    """The values of the partition that a request names, either by ``name`` or by its values."""
-    if call.args.get("partVals") is not None:
-        return call.texts("partVals")
-    return partition_values(call.text(name), partitioned.key_names)
-
-
-def _append(call: Call, partitioned: Partitioned, values: Sequence[str]) -> Struct:
+    missing = invalid_object(_NO_TABLE)
+    partitioned = await named_table(call, need=Privilege.INSERT, missing=missing)
     home = {"dbName": partitioned.schema, "tableName": partitioned.table.name}
-    return partitioned.struct(add_all(call, partitioned, [{"values": list(values), **home}])[0])
+    partition = {"values": _sent_values(call, partitioned), **home}
+    return partitioned.struct(add_all(call, partitioned, [partition])[0])
+
+
+def _sent_values(call: Call, partitioned: Partitioned) -> list[str]:
+    """The values of the partition that the arguments name, by its values or by its name."""
+    if call.args.get("part_vals") is not None:
+        return call.texts("part_vals")
+    name = call.text("name" if "name" in call.args else "part_name")
+    return list(partition_values(name, partitioned.key_names))
 
 
 @changes("add_partitions")
@@ -274,7 +254,7 @@ async def add_partitions_req(call: Call) -> Struct:
     if not partitions:
         return {}
     give_shared_columns(call, partitions)
-    partitioned = await table_to_add_all_to(call, call.text("dbName"), call.text("tblName"))
+    partitioned = await table_to_add_all_to(call, call.text("db_name"), call.text("tbl_name"))
     if_not_exists = bool(call.args.get("ifNotExists"))
     added = add_all(call, partitioned, partitions, if_not_exists=if_not_exists)
     if not _wants_result(call):
@@ -314,7 +294,7 @@ def _drop(
     The arguments of the call say whether the files go too, and whether at once (``PURGE``).
     """
     delete_data = bool(call.args.get("deleteData"))
-    purge = if_purge(_context(call))
+    purge = if_purge(call.args.get("environment_context"))
     places = partitioned.places
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         places.require_present(change)
@@ -341,34 +321,19 @@ def _drop(
     return [row.as_(PartitionRow) for row in rows]
 
 
-@changes("drop_partition", "drop_partition_with_environment_context")
+@changes(
+    "drop_partition",
+    "drop_partition_with_environment_context",
+    "drop_partition_by_name",
+    "drop_partition_by_name_with_environment_context",
+    "drop_partition_req",
+)
 async def drop_partition(call: Call) -> bool:
     partitioned = await named_table(call, need=Privilege.DELETE)
-    return _drop_one(call, partitioned, call.texts("part_vals"))
-
-
-@changes("drop_partition_by_name", "drop_partition_by_name_with_environment_context")
-async def drop_partition_by_name(call: Call) -> bool:
-    partitioned = await named_table(call, need=Privilege.DELETE)
     try:
-        values = partition_values(call.text("part_name"), partitioned.key_names)
+        values = _sent_values(call, partitioned)
     except InvalidInput as error:
         raise ObjectNotFound(error.message) from None
-    return _drop_one(call, partitioned, values)
-
-
-@changes("drop_partition_req")
-async def drop_partition_req(call: Call) -> bool:
-    schema, table = call.text("dbName"), call.text("tblName")
-    partitioned = await plain_table(call, schema, table, need=Privilege.DELETE)
-    try:
-        values = _sent_values(call, "partName", partitioned)
-    except InvalidInput as error:
-        raise ObjectNotFound(error.message) from None
-    return _drop_one(call, partitioned, values)
-
-
-def _drop_one(call: Call, partitioned: Partitioned, values: Sequence[str]) -> bool:
     missing = ObjectNotFound(f"partition values=[{', '.join(values)}]")
     _drop(call, partitioned, [partitioned.name_of(values)], missing=missing)
     return True
@@ -381,8 +346,7 @@ async def drop_partitions_req(call: Call) -> Struct:
         raise UnsupportedOperation(
             "partitions can be dropped only by name, not by a Hive expression"
         )
-    schema, table = call.text("dbName"), call.text("tblName")
-    partitioned = await plain_table(call, schema, table, need=Privilege.DELETE)
+    partitioned = await named_table(call, need=Privilege.DELETE)
     missing = ObjectNotFound("Some partitions to drop are missing")
     if_exists = call.args.get("ifExists")
     dropped = _drop(call, partitioned, names, missing=None if if_exists else missing)

@@ -66,7 +66,7 @@ _BY_NAMES, _BY_VALUES, _BY_EXPRESSIONS = 0, 1, 2
 @reads("get_partitions_with_specs")
 async def get_partitions_with_specs(call: Call) -> Struct:
     """Return some fields of the partitions that names, values or filters choose."""
-    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    partitions = await named_partitions(call)
     shape = _shape(call.args.get("projectionSpec") or {})
     chosen = call.args.get("filterSpec") or {}
     mode, filters = chosen.get("filterMode"), chosen.get("filters") or []

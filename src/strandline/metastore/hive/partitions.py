@@ -198,11 +198,9 @@ def _encoder(common: Partitioned) -> Callable[[PartitionRow, str], bytes]:
     return encode
 
 
-async def named_partitions(
-    call: Call, *, schema: str = "db_name", table: str = "tbl_name"
-) -> Partitions:
-    """Return the partitions of the table that these arguments name. Raises `ObjectNotFound`."""
-    scope, relation = await call.reader.relation(call.text(schema), call.text(table))
+async def named_partitions(call: Call) -> Partitions:
+    """Return the partitions of the table that the arguments name. Raises `ObjectNotFound`."""
+    scope, relation = await call.reader.relation(call.text("db_name"), call.text("tbl_name"))
     common = None
     if isinstance(relation, TableDescriptor):
         await off_loop_for(len(relation.columns))
@@ -215,25 +213,19 @@ def _missing(values: Sequence[str]) -> ObjectNotFound:
     return ObjectNotFound(f"partition values=[{', '.join(values)}]")
 
 
-def at_most(call: Call, items: Sequence[T], name: str = "max_parts") -> list[T]:
-    limit = call.args.get(name, -1)
+def at_most(call: Call, items: Sequence[T]) -> list[T]:
+    limit = call.args.get("max_parts", -1)
     return list(items if limit < 0 else items[:limit])
 
 
-def _names_at_most(call: Call, rows: Sequence[Row], name: str = "max_parts") -> list[str]:
-    return [row.name for row in at_most(call, rows, name)]
+def _names_at_most(call: Call, rows: Sequence[Row]) -> list[str]:
+    return [row.name for row in at_most(call, rows)]
 
 
-@reads("get_partition", "get_partition_with_auth")
+@reads("get_partition", "get_partition_with_auth", "get_partition_req")
 async def get_partition(call: Call) -> Struct | bytes:
     partitions = await named_partitions(call)
     return await partitions.partition(call.args.get("part_vals"))
-
-
-@reads("get_partition_req")
-async def get_partition_req(call: Call) -> Struct:
-    partitions = await named_partitions(call, schema="dbName", table="tblName")
-    return {"partition": await partitions.partition(call.args.get("partVals"))}
 
 
 @reads("get_partition_by_name")
@@ -246,18 +238,10 @@ async def get_partition_by_name(call: Call) -> Struct | bytes:
     return await partitions.partition(values)
 
 
-@reads("get_partitions", "get_partitions_with_auth")
+@reads("get_partitions", "get_partitions_with_auth", "get_partitions_req")
 async def get_partitions(call: Call) -> list[Struct | bytes]:
     partitions = await named_partitions(call)
     return await partitions.structs(at_most(call, await partitions.rows()))
-
-
-@reads("get_partitions_req")
-async def get_partitions_req(call: Call) -> Struct:
-    partitions = await named_partitions(call, schema="dbName", table="tblName")
-    return {
-        "partitions": await partitions.structs(at_most(call, await partitions.rows(), "maxParts"))
-    }
 
 
 @reads("get_partition_names")
@@ -268,8 +252,7 @@ async def get_partition_names(call: Call) -> list[str]:
 
 @reads("fetch_partition_names_req")
 async def fetch_partition_names_req(call: Call) -> list[str]:
-    partitions = await named_partitions(call, schema="dbName", table="tblName")
-    return at_most(call, [row.name for row in await partitions.rows()], "maxParts")
+    return _names_at_most(call, await (await named_partitions(call)).rows())
 
 
 @reads("get_partition_names_ps")
@@ -280,9 +263,9 @@ async def get_partition_names_ps(call: Call) -> list[str]:
 
 @reads("get_partition_names_ps_req")
 async def get_partition_names_ps_req(call: Call) -> Struct:
-    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    partitions = await named_partitions(call)
     rows = await partitions.matching(call.args.get("partValues") or ())
-    return {"names": _names_at_most(call, rows, "maxParts")}
+    return {"names": _names_at_most(call, rows)}
 
 
 @reads("get_partitions_ps", "get_partitions_ps_with_auth")
@@ -301,27 +284,20 @@ def _some_values(call: Call) -> list[str]:
 
 @reads("get_partitions_ps_with_auth_req")
 async def get_partitions_ps_with_auth_req(call: Call) -> Struct:
-    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    partitions = await named_partitions(call)
     names = call.args.get("partNames")
     if names is None:
-        rows = await partitions.matching(call.args.get("partVals") or ())
+        rows = await partitions.matching(call.args.get("part_vals") or ())
     else:
         rows = await partitions.rows(names)
-    return {"partitions": await partitions.structs(at_most(call, rows, "maxParts"))}
+    return {"partitions": await partitions.structs(at_most(call, rows))}
 
 
-@reads("get_partitions_by_filter")
+@reads("get_partitions_by_filter", "get_partitions_by_filter_req")
 async def get_partitions_by_filter(call: Call) -> list[Struct | bytes]:
     partitions = await named_partitions(call)
     rows = await partitions.filtered(call.args.get("filter") or "")
     return await partitions.structs(at_most(call, rows))
-
-
-@reads("get_partitions_by_filter_req")
-async def get_partitions_by_filter_req(call: Call) -> list[Struct | bytes]:
-    partitions = await named_partitions(call, schema="dbName", table="tblName")
-    rows = await partitions.filtered(call.args.get("filter") or "")
-    return await partitions.structs(at_most(call, rows, "maxParts"))
 
 
 @reads("get_num_partitions_by_filter")
@@ -349,7 +325,7 @@ async def get_partition_values(call: Call) -> Struct:
 
     As in Hive, a filter returns the values of all keys, in the order of the table.
     """
-    partitions = await named_partitions(call, schema="dbName", table="tblName")
+    partitions = await named_partitions(call)
     positions = _positions(partitions, call.args.get("partitionKeys"))
     if not positions:
         raise meta_exception("the request names no partition keys; name at least one")
@@ -369,7 +345,7 @@ async def get_partition_values(call: Call) -> Struct:
     picked = [tuple(row_values[at] for at in positions) for row_values in values]
     if call.args.get("applyDistinct", True):
         picked = list(dict.fromkeys(picked))
-    return {"partitionValues": [{"row": list(row)} for row in at_most(call, picked, "maxParts")]}
+    return {"partitionValues": [{"row": list(row)} for row in at_most(call, picked)]}
 
 
 def _positions(partitions: Partitions, fields: Sequence[Struct] | None) -> list[int]:

@@ -10,8 +10,11 @@ A handler returns what its method returns. Its kind determines where it runs:
 | `writes` | in a thread | made each time |
 | `changes` | in a thread, in the share of DDL | made each time |
 
-If the only argument of a method is a request (a struct whose name ends in ``Request``), the handler
-gets the fields of the request as its arguments, except in ``answers``.
+Hive has two forms of many methods. The later form has one argument, a request (a struct whose name
+ends in ``Request``), and often another answer. Except in ``answers``, a handler gets the fields of
+a request as its arguments, and each argument by one name (`ONE_NAME`). A handler that serves both
+forms returns what the form returns that it names first. If the other returns a struct instead, that
+has the value as its first field.
 
 Handlers are coroutines that await only their `HiveReader` and each other; in a thread they may
 block. The handlers of ``shares`` also await operations that share a write with other requests
@@ -26,7 +29,7 @@ that exception, with the functions at the end of this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Self, TypeVar
@@ -142,6 +145,22 @@ class Method:
         return self.kind in (Kind.READS, Kind.ANSWERS)
 
 
+ONE_NAME: Mapping[str, str] = {
+    **dict.fromkeys(("dbname", "dbName"), "db_name"),
+    **dict.fromkeys(("tablename", "table_name", "tableName", "tblName"), "tbl_name"),
+    "tblNames": "tbl_names",
+    "partName": "part_name",
+    "partVals": "part_vals",
+    "newPart": "new_part",
+    "maxParts": "max_parts",
+    **dict.fromkeys(("envContext", "environmentContext"), "environment_context"),
+    "roleName": "role_name",
+    "principalName": "principal_name",
+    "principalType": "principal_type",
+    "grantOption": "grant_option",
+}
+"""The names that handlers use for arguments with several names in the protocol."""
+
 METHODS: dict[str, Method] = {}
 """Every method of the service, by its Thrift name."""
 
@@ -154,8 +173,8 @@ def _registers(kind: Kind) -> Callable[..., Callable[[F], F]]:
             for name in names:
                 if name in METHODS:
                     raise RuntimeError(f"the method {name} has two handlers")
-                of_fields = handler if kind is Kind.ANSWERS else _of_fields(name, handler)
-                METHODS[name] = Method(name, kind, of_fields)
+                fitted = handler if kind is Kind.ANSWERS else _fitted(name, names[0], handler)
+                METHODS[name] = Method(name, kind, fitted)
             return handler
 
         return register
@@ -172,13 +191,31 @@ def constantly(name: str, answer: object) -> None:
     answers(name)(lambda request: answer)
 
 
-def _of_fields(name: str, handler: Callable[[Call], Any]) -> Callable[[Call], Any]:
-    """The handler of a method whose only argument is a request; it gets the request's fields."""
-    arguments = HIVE_METASTORE.methods[name].args.fields
-    if len(arguments) != 1 or not arguments[0].type.name.endswith("Request"):
+def _fitted(name: str, first: str, handler: Handler) -> Handler:
+    """The handler of the method ``first``, with the arguments and the answer of the method."""
+    method, returns = HIVE_METASTORE.methods[name], HIVE_METASTORE.methods[first].returns
+    fields, request = method.args.fields, ""
+    if len(fields) == 1 and fields[0].type.name.endswith("Request"):
+        fields, request = HIVE_METASTORE.structs[fields[0].type.name].fields, fields[0].name
+    has_other_names = any(field.name in ONE_NAME for field in fields)
+    if not (request or has_other_names):
         return handler
-    request = arguments[0].name
-    return lambda call: handler(call.of(request))
+
+    def named(call: Call) -> Call:
+        sent = call.struct(request) if request else call.args
+        args = {ONE_NAME.get(name, name): sent[name] for name in sent}
+        # Not `replace`, which takes three times as long.
+        return Call(args, call.user, call.metastore, call.notifications, call.reader, call.before)
+
+    if method.returns == returns or method.returns is None:
+        return lambda call: handler(named(call))
+    answered = HIVE_METASTORE.structs[method.returns.name].fields[:1]
+
+    async def in_struct(call: Call) -> dict[str, Any]:
+        answer = await handler(named(call))
+        return {field.name: answer for field in answered}
+
+    return in_struct
 
 
 def _exception(name: str) -> Callable[[str], ThriftException]:

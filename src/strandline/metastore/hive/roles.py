@@ -140,20 +140,19 @@ async def drop_role(call: Call) -> bool:
 
 @changes("grant_role")
 async def grant_role(call: Call) -> bool:
-    call.execute(_membership(call, _GRANT, "role_name", "principal_name"))
+    call.execute(_membership(call, _GRANT))
     return True
 
 
 @changes("revoke_role")
 async def revoke_role(call: Call) -> bool:
-    call.execute(_membership(call, _REVOKE, "role_name", "principal_name"))
+    call.execute(_membership(call, _REVOKE))
     return True
 
 
 @changes("grant_revoke_role")
 async def grant_revoke_role(call: Call) -> Struct:
-    kind = _request_type(call)
-    call.execute(_membership(call, kind, "roleName", "principalName"))
+    call.execute(_membership(call, _request_type(call)))
     return {"success": True}
 
 
@@ -164,16 +163,16 @@ def _request_type(request: Call) -> int:
     return int(kind)
 
 
-def _membership(call: Call, kind: int, role: str, member: str) -> Command:
-    name, args = call.text(role), call.args
-    _refuse_option(args.get("grantOption", args.get("grant_option")), "a membership")
+def _membership(call: Call, kind: int) -> Command:
+    name = call.text("role_name")
+    _refuse_option(call.args.get("grant_option"), "a membership")
     if normalize(name) in (PUBLIC_NAME, ADMIN) and call.reader.catalog.role(name) is None:
         raise UnsupportedOperation(
             f"the members of {name} cannot be changed: every user is in public, and the superusers "
             "are in admin; `strandline role alter` makes superusers"
         )
-    number = args.get("principalType", args.get("principal_type"))
-    principal = _principal(call, call.text(member), number)
+    member, number = call.text("principal_name"), call.args.get("principal_type")
+    principal = _principal(call, member, number)
     if kind == _GRANT:
         return GrantRole(role=name, member=principal)
     return RevokeRole(role=name, member=principal)
@@ -223,7 +222,7 @@ async def get_role_grants_for_principal(call: Call) -> Struct:
 
 @reads("get_principals_in_role")
 async def get_principals_in_role(call: Call) -> Struct:
-    catalog, name = call.reader.catalog, call.text("roleName")
+    catalog, name = call.reader.catalog, call.text("role_name")
     await off_loop_for(catalog.contents.count("role"))
     members = _members(catalog, catalog.role(name), name)
     grants = [

@@ -96,7 +96,7 @@ class _Statistics:
 
 async def _statistics(call: Call) -> _Statistics:
     """The statistics of the columns that the arguments name. Raises `ObjectNotFound`."""
-    names = call.text("dbName"), call.text("tblName")
+    names = call.text("db_name"), call.text("tbl_name")
     return _Statistics(call, *await call.reader.relation(*names), call.texts("colNames"))
 
 

@@ -80,7 +80,7 @@ async def create_table(call: Call) -> None:
 
 @changes("create_table_req")
 async def create_table_req(call: Call) -> None:
-    await _create(call, call.struct("table"), call.args.get("envContext"))
+    await _create(call, call.struct("table"), call.args.get("environment_context"))
 
 
 async def _create(call: Call, table: Struct, context: Struct | None) -> None:
@@ -197,12 +197,13 @@ def _removing_folder(call: Call, schema: str, table: str, made: str | None) -> I
 @changes("drop_table", "drop_table_with_environment_context")
 async def drop_table(call: Call) -> None:
     context = call.args.get("environment_context")
-    _drop(call, call.text("dbname"), call.text("name"), context)
+    _drop(call, call.text("db_name"), call.text("name"), context)
 
 
 @changes("drop_table_req")
 async def drop_table_req(call: Call) -> None:
-    _drop(call, call.text("dbName"), call.text("tableName"), call.args.get("envContext"))
+    context = call.args.get("environment_context")
+    _drop(call, call.text("db_name"), call.text("tbl_name"), context)
 
 
 def _drop(call: Call, sent: str, name: str, context: Struct | None) -> None:
@@ -240,17 +241,17 @@ async def alter_table(call: Call) -> None:
     context = call.args.get("environment_context") or {}
     if call.args.get("cascade"):
         context = {"properties": {CASCADE: "true"}}
-    await _alter(call, call.text("dbname"), call.text("tbl_name"), call.struct("new_tbl"), context)
+    await _alter(call, call.text("db_name"), call.text("tbl_name"), call.struct("new_tbl"), context)
 
 
 @changes("alter_table_req")
 async def alter_table_req(call: Call) -> Struct:
-    options = dict((call.args.get("environmentContext") or {}).get("properties") or {})
+    options = dict((call.args.get("environment_context") or {}).get("properties") or {})
     for field, option in _EXPECTED:  # two ways to send them, as in Hive
         if call.args.get(field) is not None:
             options[option] = call.args[field]
     context = {"properties": options}
-    await _alter(call, call.text("dbName"), call.text("tableName"), call.struct("table"), context)
+    await _alter(call, call.text("db_name"), call.text("tbl_name"), call.struct("table"), context)
     return {}
 
 

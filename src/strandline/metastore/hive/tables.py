@@ -59,20 +59,14 @@ def _relations(scope: Scope, names: Collection[str]) -> list[Relation]:
     return [relation for relation in relations if relation is not None]
 
 
-@reads("get_table")
+@reads("get_table", "get_table_req")
 async def get_table(call: Call) -> Struct:
-    scope, relation = await call.reader.relation(call.text("dbname"), call.text("tbl_name"))
-    return await call.reader.struct(scope, relation)
-
-
-@reads("get_table_req")
-async def get_table_req(call: Call) -> Struct:
-    scope, relation = await call.reader.relation(call.text("dbName"), call.text("tblName"))
+    scope, relation = await call.reader.relation(call.text("db_name"), call.text("tbl_name"))
     struct = await call.reader.struct(scope, relation)
     if call.args.get("getColumnStats"):
         statistics = await statistics_of_table(call, scope, relation)
         struct = {**struct, "colStats": statistics}
-    return {"table": struct}
+    return struct
 
 
 @reads("get_tables", "get_all_tables")
@@ -103,7 +97,7 @@ async def get_table_names_by_filter(call: Call) -> list[str]:
     text = call.args.get("filter")
     if text is None:
         raise invalid_operation("null cannot apply null filter")
-    scope = await call.reader.find_scope(call.text("dbname"))
+    scope = await call.reader.find_scope(call.text("db_name"))
     if scope is None:
         return []
     await off_loop()
@@ -152,7 +146,7 @@ async def get_table_meta(call: Call) -> list[Struct]:
 @reads("get_table_objects_by_name")
 async def get_table_objects_by_name(call: Call) -> list[Struct]:
     """Return those of the named tables that exist and that the user may read, each once."""
-    name = call.text("dbname")
+    name = call.text("db_name")
     if call.args.get("tbl_names") is None:
         raise invalid_operation(f"{name} cannot find null tables")
     scope = await call.reader.find_scope(name)
@@ -163,7 +157,7 @@ async def get_table_objects_by_name(call: Call) -> list[Struct]:
 
 @reads("get_table_objects_by_name_req")
 async def get_table_objects_by_name_req(call: Call) -> Struct:
-    name, names = call.text("dbName"), call.args.get("tblNames")
+    name, names = call.text("db_name"), call.args.get("tbl_names")
     scope = await call.reader.find_scope(name)
     if scope is None:
         raise unknown_database(f"Could not find database {name}")
@@ -193,37 +187,26 @@ async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struc
     return structs
 
 
-@reads("get_fields", "get_fields_with_environment_context")
+@reads("get_fields", "get_fields_with_environment_context", "get_fields_req")
 async def get_fields(call: Call) -> list[Struct]:
     """Return the columns without the partition keys."""
-    return await _columns(call, call.text("db_name"), call.text("table_name"), keys=False)
+    columns: list[Struct] = (await _described(call))["sd"]["cols"]
+    return columns
 
 
-@reads("get_schema", "get_schema_with_environment_context")
+@reads("get_schema", "get_schema_with_environment_context", "get_schema_req")
 async def get_schema(call: Call) -> list[Struct]:
     """Return the columns, partition keys last."""
-    return await _columns(call, call.text("db_name"), call.text("table_name"), keys=True)
+    struct = await _described(call)
+    return [*struct["sd"]["cols"], *struct["partitionKeys"]]
 
 
-@reads("get_fields_req")
-async def get_fields_req(call: Call) -> Struct:
-    schema, table = call.text("dbName"), call.text("tblName")
-    return {"fields": await _columns(call, schema, table, keys=False)}
-
-
-@reads("get_schema_req")
-async def get_schema_req(call: Call) -> Struct:
-    schema, table = call.text("dbName"), call.text("tblName")
-    return {"fields": await _columns(call, schema, table, keys=True)}
-
-
-async def _columns(call: Call, schema: str, table: str, *, keys: bool) -> list[Struct]:
+async def _described(call: Call) -> Struct:
+    names = call.text("db_name"), call.text("tbl_name")
     try:
-        struct = await call.reader.struct(*await call.reader.relation(schema, table))
+        return await call.reader.struct(*await call.reader.relation(*names))
     except ObjectNotFound as error:
         raise unknown_table(error.message) from error
-    columns: list[Struct] = struct["sd"]["cols"]
-    return columns + (struct["partitionKeys"] if keys else [])
 
 
 _OWNER = "hive_filter_field_owner__"

@@ -240,10 +240,10 @@ async def allocate_table_write_ids(call: Call) -> Struct:
 
 async def _writable_table(call: Call, request: Struct) -> int:
     """Return the id of the table to write. Raises `UnsupportedOperation` unless it is one."""
-    scope, table = await call.reader.relation(request["dbName"], request["tableName"], need=WRITING)
+    scope, table = await call.reader.relation(request["db_name"], request["tbl_name"], need=WRITING)
     if scope.is_past or not isinstance(table, TableDescriptor):
         raise UnsupportedOperation(
-            f"{request['dbName']}.{request['tableName']} cannot be written: it is a view, or a "
+            f"{request['db_name']}.{request['tbl_name']} cannot be written: it is a view, or a "
             "table of the past"
         )
     return table.id

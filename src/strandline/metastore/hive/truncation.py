@@ -22,10 +22,9 @@ from strandline.clock import system_wall_clock
 from strandline.errors import IllegalChange, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.hive.accuracy import EMPTY
 from strandline.metastore.hive.parameters import time_of_change
-from strandline.metastore.hive.partition_changes import plain_table
+from strandline.metastore.hive.partition_changes import named_table
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, changes
-from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.rows import (
     PartitionRow,
@@ -41,20 +40,10 @@ from strandline.model.privileges import Privilege
 _OF_SPARK = "spark.sql.statistics."
 
 
-@changes("truncate_table")
+@changes("truncate_table", "truncate_table_req")
 async def truncate_table(call: Call) -> None:
-    await _truncate(call, call.text("dbName"), call.text("tableName"), call.args.get("partNames"))
-
-
-@changes("truncate_table_req")
-async def truncate_table_req(call: Call) -> Struct:
-    schema, table = call.text("dbName"), call.text("tableName")
-    await _truncate(call, schema, table, call.args.get("partNames"))
-    return {}
-
-
-async def _truncate(call: Call, schema: str, name: str, names: Collection[str] | None) -> None:
-    partitioned = await plain_table(call, schema, name, need=Privilege.DELETE, what="rows")
+    schema, name, names = call.text("db_name"), call.text("tbl_name"), call.args.get("partNames")
+    partitioned = await named_table(call, need=Privilege.DELETE, what="rows")
     table = partitioned.table
     if table.kind is not TableKind.MANAGED or not call.folders.is_own_table(partitioned.location):
         raise UnsupportedOperation(
