@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import shutil
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,16 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on an event loop of its own."""
+    test = pyfuncitem.obj
+    if not iscoroutinefunction(test):
+        return None
+    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in signature(test).parameters}))
+    return True
 
 
 SERVERS, FILES = ("postgresql", "etcd"), ("sqlite", "folder")

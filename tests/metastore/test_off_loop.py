@@ -25,25 +25,19 @@ async def threads_of(waits: int) -> list[int]:
     return threads
 
 
-def test_a_request_that_does_not_wait_is_answered_on_the_event_loop() -> None:
-    async def main() -> None:
-        workers = Workers()
-        assert workers.begin(threads_of(0), user="ann") == [threading.get_ident()]
-        assert workers.statistics().calls == 0
-
-    asyncio.run(main())
+async def test_a_request_that_does_not_wait_is_answered_on_the_event_loop() -> None:
+    workers = Workers()
+    assert workers.begin(threads_of(0), user="ann") == [threading.get_ident()]
+    assert workers.statistics().calls == 0
 
 
-def test_a_request_continues_in_one_thread_after_its_first_wait() -> None:
-    async def main() -> None:
-        call = Workers().begin(threads_of(2), user="ann")
-        assert isinstance(call, PooledCall)
-        first, *others = await call.result
-        assert first == threading.get_ident()
-        assert first not in others
-        assert len(set(others)) == 1
-
-    asyncio.run(main())
+async def test_a_request_continues_in_one_thread_after_its_first_wait() -> None:
+    call = Workers().begin(threads_of(2), user="ann")
+    assert isinstance(call, PooledCall)
+    first, *others = await call.result
+    assert first == threading.get_ident()
+    assert first not in others
+    assert len(set(others)) == 1
 
 
 def test_a_request_that_waits_is_refused_by_a_full_node_and_does_not_continue() -> None:
@@ -62,23 +56,20 @@ def test_a_request_that_waits_is_refused_by_a_full_node_and_does_not_continue() 
     assert not went_on
 
 
-def test_a_request_that_fails_raises_its_error_wherever_it_runs() -> None:
+async def test_a_request_that_fails_raises_its_error_wherever_it_runs() -> None:
     async def request(waits: int) -> None:
         await threads_of(waits)
         raise KeyError("x")
 
-    async def main() -> None:
-        workers = Workers()
-        with pytest.raises(KeyError):
-            workers.begin(request(0), user="ann")
-        call = workers.begin(request(1), user="ann")
-        assert isinstance(call, PooledCall)
-        with pytest.raises(KeyError):
-            await call.result
-        with pytest.raises(KeyError):
-            finish(request(1))
-
-    asyncio.run(main())
+    workers = Workers()
+    with pytest.raises(KeyError):
+        workers.begin(request(0), user="ann")
+    call = workers.begin(request(1), user="ann")
+    assert isinstance(call, PooledCall)
+    with pytest.raises(KeyError):
+        await call.result
+    with pytest.raises(KeyError):
+        finish(request(1))
 
 
 def test_a_caller_that_may_wait_runs_a_request_in_its_own_thread() -> None:
@@ -157,41 +148,33 @@ class Interleaved(deque[Any]):  # Any: futures
             self._between.pop()()
 
 
-def test_two_waits_that_end_in_two_threads_at_once_both_wake_the_loop() -> None:
-    async def drive() -> None:
-        workers = Workers()
-        waits = [Shared(), Shared()]
-        tasks = [
-            asyncio.ensure_future(workers.drive(request(shared), user="ann", on_call=print))
-            for shared in waits
-        ]
-        await settle()
-        first, second = (shared.end for shared in waits)
-        assert first
-        assert second
-        workers._ended_waits = Interleaved(second)
-        other = threading.Thread(target=first)
-        other.start()
-        other.join()
-        finished, _ = await asyncio.wait(tasks, timeout=WAIT)
-        assert [task.result() for task in finished] == [["done"], ["done"]]
-        workers.close()
-
-    asyncio.run(drive())
+async def test_two_waits_that_end_in_two_threads_at_once_both_wake_the_loop() -> None:
+    workers = Workers()
+    waits = [Shared(), Shared()]
+    tasks = [
+        asyncio.ensure_future(workers.drive(request(shared), user="ann", on_call=print))
+        for shared in waits
+    ]
+    await settle()
+    first, second = (shared.end for shared in waits)
+    assert first
+    assert second
+    workers._ended_waits = Interleaved(second)
+    other = threading.Thread(target=first)
+    other.start()
+    other.join()
+    finished, _ = await asyncio.wait(tasks, timeout=WAIT)
+    assert [task.result() for task in finished] == [["done"], ["done"]]
+    workers.close()
 
 
-def test_a_request_that_has_left_the_loop_runs_what_it_waits_for_in_its_thread() -> None:
-    async def drive() -> None:
-        workers = Workers()
-        shared, failing = Shared(), Shared(error=ValueError("planted"))
-        calls: list[PooledCall] = []
-        driven = workers.drive(
-            request(shared, failing, leaves=True), user="ann", on_call=calls.append
-        )
-        async with asyncio.timeout(WAIT):
-            assert await driven == ["done", "ValueError('planted')"]
-        assert len(calls) == 1
-        assert shared.ran_in not in (None, threading.get_ident())
-        workers.close()
-
-    asyncio.run(drive())
+async def test_a_request_that_has_left_the_loop_runs_what_it_waits_for_in_its_thread() -> None:
+    workers = Workers()
+    shared, failing = Shared(), Shared(error=ValueError("planted"))
+    calls: list[PooledCall] = []
+    driven = workers.drive(request(shared, failing, leaves=True), user="ann", on_call=calls.append)
+    async with asyncio.timeout(WAIT):
+        assert await driven == ["done", "ValueError('planted')"]
+    assert len(calls) == 1
+    assert shared.ran_in not in (None, threading.get_ident())
+    workers.close()

@@ -90,18 +90,15 @@ def test_iteration_stops_soon_after_the_budget_is_spent(count: int) -> None:
     assert len(taken) <= 150
 
 
-def test_a_budget_ends_with_its_block_and_belongs_to_its_thread() -> None:
-    async def main() -> None:
-        with budget(1):
-            with pytest.raises(TooLong):
-                await asyncio.to_thread(spend, 2)
-            with budget(None):
-                spend(2)
-            with pytest.raises(TooLong):
-                spend(2)
-        spend(2)
-
-    asyncio.run(main())
+async def test_a_budget_ends_with_its_block_and_belongs_to_its_thread() -> None:
+    with budget(1):
+        with pytest.raises(TooLong):
+            await asyncio.to_thread(spend, 2)
+        with budget(None):
+            spend(2)
+        with pytest.raises(TooLong):
+            spend(2)
+    spend(2)
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -53,100 +53,82 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
     handler.go_on.set()
 
 
-def test_ddl_that_waits_does_not_block_reads_that_need_a_thread(
+async def test_ddl_that_waits_does_not_block_reads_that_need_a_thread(
     hive: HiveNode, blocked: Blocked
 ) -> None:
-    async def main() -> None:
-        workers = Workers(threads=4)
-        service = HiveMetastoreService(
-            hive.node.metastore, notifications=hive.node.notifications, workers=workers
-        )
-        ddl = [
-            asyncio.ensure_future(service.handle(ConnectionInfo(n, "test"), "drop_function", {}))
-            for n in range(20)
-        ]
-        await asyncio.to_thread(blocked.begun.acquire, timeout=WAIT)
-        reader = ConnectionInfo(100, "test")
-        async with asyncio.timeout(WAIT):
-            await service.handle(reader, "get_current_notificationEventId", {})
-        assert workers.statistics().running <= 3
-        blocked.go_on.set()
-        await asyncio.gather(*ddl)
-
-    asyncio.run(main())
+    workers = Workers(threads=4)
+    service = HiveMetastoreService(
+        hive.node.metastore, notifications=hive.node.notifications, workers=workers
+    )
+    ddl = [
+        asyncio.ensure_future(service.handle(ConnectionInfo(n, "test"), "drop_function", {}))
+        for n in range(20)
+    ]
+    await asyncio.to_thread(blocked.begun.acquire, timeout=WAIT)
+    reader = ConnectionInfo(100, "test")
+    async with asyncio.timeout(WAIT):
+        await service.handle(reader, "get_current_notificationEventId", {})
+    assert workers.statistics().running <= 3
+    blocked.go_on.set()
+    await asyncio.gather(*ddl)
 
 
-def test_a_full_node_refuses_a_call_and_says_that_nothing_was_done(
+async def test_a_full_node_refuses_a_call_and_says_that_nothing_was_done(
     hive: HiveNode, blocked: Blocked
 ) -> None:
-    async def main() -> None:
-        workers = Workers(threads=1, max_calls=2)
-        service = HiveMetastoreService(
-            hive.node.metastore, notifications=hive.node.notifications, workers=workers
-        )
-        first = asyncio.ensure_future(
-            service.handle(ConnectionInfo(1, "test"), "drop_function", {})
-        )
-        with pytest.raises(Overloaded) as refused:
-            service.handle(ConnectionInfo(2, "test"), "drop_function", {})
-        answer = answer_error(HIVE_CODEC, "drop_function", refused.value)
-        blocked.go_on.set()
-        await first
-        assert isinstance(answer.body, bytes)
-        with pytest.raises(ThriftException, match="nothing was done, try again") as raised:
-            decode_result("drop_function", answer.body)
-        assert raised.value.name == "MetaException"
-
-    asyncio.run(main())
+    workers = Workers(threads=1, max_calls=2)
+    service = HiveMetastoreService(
+        hive.node.metastore, notifications=hive.node.notifications, workers=workers
+    )
+    first = asyncio.ensure_future(service.handle(ConnectionInfo(1, "test"), "drop_function", {}))
+    with pytest.raises(Overloaded) as refused:
+        service.handle(ConnectionInfo(2, "test"), "drop_function", {})
+    answer = answer_error(HIVE_CODEC, "drop_function", refused.value)
+    blocked.go_on.set()
+    await first
+    assert isinstance(answer.body, bytes)
+    with pytest.raises(ThriftException, match="nothing was done, try again") as raised:
+        decode_result("drop_function", answer.body)
+    assert raised.value.name == "MetaException"
 
 
-def test_large_requests_are_decoded_within_the_share_of_large_calls(
+async def test_large_requests_are_decoded_within_the_share_of_large_calls(
     hive: HiveNode, blocked: Blocked
 ) -> None:
-    async def main() -> None:
-        workers = Workers(threads=1, max_calls=4)
-        service = HiveMetastoreService(
-            hive.node.metastore, notifications=hive.node.notifications, workers=workers
-        )
-        in_thread = service.dispatcher.in_thread
-        assert in_thread is not None
-        first = asyncio.ensure_future(
-            service.handle(ConnectionInfo(1, "test"), "drop_function", {})
-        )
-        clients = [ConnectionInfo(number, "test") for number in range(3)]
-        waiting = [in_thread(client, lambda: "decoded") for client in clients[:2]]
-        with pytest.raises(Overloaded):
-            in_thread(clients[2], lambda: "decoded")
-        clients[0].on_leave()
-        blocked.go_on.set()
-        await first
-        assert await waiting[1] == "decoded"
-        assert waiting[0].cancelled()
-
-    asyncio.run(main())
+    workers = Workers(threads=1, max_calls=4)
+    service = HiveMetastoreService(
+        hive.node.metastore, notifications=hive.node.notifications, workers=workers
+    )
+    in_thread = service.dispatcher.in_thread
+    assert in_thread is not None
+    first = asyncio.ensure_future(service.handle(ConnectionInfo(1, "test"), "drop_function", {}))
+    clients = [ConnectionInfo(number, "test") for number in range(3)]
+    waiting = [in_thread(client, lambda: "decoded") for client in clients[:2]]
+    with pytest.raises(Overloaded):
+        in_thread(clients[2], lambda: "decoded")
+    clients[0].on_leave()
+    blocked.go_on.set()
+    await first
+    assert await waiting[1] == "decoded"
+    assert waiting[0].cancelled()
 
 
-def test_a_call_is_never_started_if_its_client_disconnects_before_it_has_a_thread(
+async def test_a_call_is_never_started_if_its_client_disconnects_before_it_has_a_thread(
     hive: HiveNode, blocked: Blocked
 ) -> None:
-    async def main() -> None:
-        workers = Workers(threads=1)
-        service = HiveMetastoreService(
-            hive.node.metastore, notifications=hive.node.notifications, workers=workers
-        )
-        first = asyncio.ensure_future(
-            service.handle(ConnectionInfo(1, "test"), "drop_function", {})
-        )
-        leaving = ConnectionInfo(2, "test")
-        second = asyncio.ensure_future(service.handle(leaving, "drop_function", {}))
-        leaving.on_leave()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        blocked.go_on.set()
-        await first
-        assert workers.statistics().given_up == 1
-
-    asyncio.run(main())
+    workers = Workers(threads=1)
+    service = HiveMetastoreService(
+        hive.node.metastore, notifications=hive.node.notifications, workers=workers
+    )
+    first = asyncio.ensure_future(service.handle(ConnectionInfo(1, "test"), "drop_function", {}))
+    leaving = ConnectionInfo(2, "test")
+    second = asyncio.ensure_future(service.handle(leaving, "drop_function", {}))
+    leaving.on_leave()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    blocked.go_on.set()
+    await first
+    assert workers.statistics().given_up == 1
 
 
 class Reading:
