@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from strandline.errors import NotFound, Stopping
@@ -93,33 +93,27 @@ class Children:
             assert not thread.is_alive()
 
 
-def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) -> Children:
-    """Run ``body`` with a pool and close the pool.
+@asynccontextmanager
+async def running_pool(**limits: Any) -> AsyncIterator[tuple[ChildPool, Children]]:
+    """A pool, which is closed at the end of the block.
 
-    After that, all children must have ended, no question may be remembered, and no content may be
-    open that was not before.
+    Then all children must have ended, no question may be remembered, and no content may be open
+    that was not before.
     """
-
-    async def main() -> None:
-        pool = ChildPool(children.start, **limits)
-        try:
-            async with asyncio.timeout(WAIT):
-                await body(pool, children)
-                while pool._shared_calls:
-                    await asyncio.sleep(0)
-        finally:
-            pool.close()
-            while pool.statistics().running:
-                await asyncio.sleep(0)
-        assert not pool._writing
-
     children, before = Children(), open_contents()
+    pool = ChildPool(children.start, **limits)
     try:
-        asyncio.run(main())
+        async with asyncio.timeout(WAIT):
+            yield pool, children
+            while pool._shared_calls:
+                await asyncio.sleep(0)
     finally:
+        pool.close()
+        while pool.statistics().running:
+            await asyncio.sleep(0)
         children.join()
+    assert not pool._writing
     assert open_contents() <= before
-    return children
 
 
 async def ask(

@@ -12,41 +12,37 @@ import pytest
 
 from strandline.errors import NotFound, Overloaded, Stopping, StrandlineError, Unavailable
 from strandline.work import children as child_processes
-from strandline.work.child_pool import ChildPool
 from strandline.work.contents import Content
 from tests.work.open_contents import open_contents
-from tests.work.pool_children import WAIT, Children, ask, begun, run
+from tests.work.pool_children import WAIT, ask, begun, running_pool
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
-def test_a_child_is_reused_for_the_next_task() -> None:
-    async def body(pool: ChildPool, _: Children) -> None:
+async def test_a_child_is_reused_for_the_next_task() -> None:
+    async with running_pool() as (pool, children):
         for _number in range(3):
             await ask(pool, "echo", only_reads=True)
         statistics = pool.statistics()
         assert (statistics.tasks, statistics.children, statistics.running) == (3, 1, 0)
 
-    assert run(body).opened == 1
+    assert children.opened == 1
 
 
-def test_an_idle_child_exits_after_idle_seconds() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_an_idle_child_exits_after_idle_seconds() -> None:
+    async with running_pool(idle_seconds=0.0) as (pool, children):
         await ask(pool, "echo")
         await asyncio.to_thread(children._threads[0].join, WAIT)
         await ask(pool, "echo")
         assert pool.statistics().children == 2
 
-    run(body, idle_seconds=0.0)
-
 
 @pytest.mark.parametrize("only_reads", [True, False])
-def test_a_child_that_keeps_too_much_memory_exits_and_only_a_reader_is_replaced_at_once(
+async def test_a_child_that_keeps_too_much_memory_exits_and_only_a_reader_is_replaced_at_once(
     monkeypatch: pytest.MonkeyPatch, only_reads: bool
 ) -> None:
     monkeypatch.setattr(child_processes, "KEPT_BYTES", -(1 << 40))
-
-    async def body(pool: ChildPool, children: Children) -> None:
+    async with running_pool() as (pool, children):
         await ask(pool, "echo", only_reads=only_reads)
         await asyncio.to_thread(children._threads[0].join, WAIT)
         assert pool.statistics().children == 1 + only_reads
@@ -54,10 +50,8 @@ def test_a_child_that_keeps_too_much_memory_exits_and_only_a_reader_is_replaced_
         await asyncio.to_thread(children._threads[1].join, WAIT)
         assert pool.statistics().children == 2 + only_reads
 
-    run(body)
 
-
-def test_a_reply_counts_although_the_next_child_cannot_be_started(
+async def test_a_reply_counts_although_the_next_child_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(child_processes, "KEPT_BYTES", -(1 << 40))
@@ -65,27 +59,23 @@ def test_a_reply_counts_although_the_next_child_cannot_be_started(
     def refuse(*, only_reads: bool) -> socket.socket:
         raise Unavailable("the process that starts children has ended")
 
-    async def body(pool: ChildPool, children: Children) -> None:
+    async with running_pool() as (pool, children):
         asking = asyncio.create_task(ask(pool, "wait", b"x", only_reads=True))
         await begun(children)
         pool._start = refuse
         children.go.set()
         assert await asking == b"x"
 
-    run(body)
 
-
-def test_a_read_only_child_is_not_given_a_writing_task() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_read_only_child_is_not_given_a_writing_task() -> None:
+    async with running_pool() as (pool, children):
         for only_reads in (True, False, True, False):
             await ask(pool, "echo", only_reads=only_reads)
         assert children.kinds == [True, False]
 
-    run(body)
 
-
-def test_a_child_that_was_idle_is_given_one_task_at_a_time() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_child_that_was_idle_is_given_one_task_at_a_time() -> None:
+    async with running_pool(max_children=2) as (pool, children):
         await ask(pool, "echo")
         await begun(children)
         first = asyncio.create_task(ask(pool, "wait", b"first"))
@@ -95,11 +85,9 @@ def test_a_child_that_was_idle_is_given_one_task_at_a_time() -> None:
         assert await first == b"first"
         assert pool.statistics().children == 2
 
-    run(body, max_children=2)
 
-
-def test_idle_children_count_towards_max_children() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_idle_children_count_towards_max_children() -> None:
+    async with running_pool(max_children=2) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
         await ask(pool, "echo", only_reads=True)
@@ -112,12 +100,10 @@ def test_idle_children_count_towards_max_children() -> None:
         await ask(pool, "echo")
         assert children.kinds == [True, True, False]
 
-    run(body, max_children=2)
-
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_a_child_that_fails_to_open_the_store_tries_again_at_each_task(failures: int) -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_child_that_fails_to_open_the_store_tries_again_at_each_task(failures: int) -> None:
+    async with running_pool() as (pool, children):
         children.failures = [ZeroDivisionError("secret") for _ in range(failures)]
         if failures == 2:
             with pytest.raises(
@@ -128,21 +114,17 @@ def test_a_child_that_fails_to_open_the_store_tries_again_at_each_task(failures:
         assert await ask(pool, "echo", b"x") == b"x"
         assert (pool.statistics().lost, pool.statistics().children) == (0, 1)
 
-    run(body)
 
-
-def test_an_idle_child_that_has_died_is_replaced() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_an_idle_child_that_has_died_is_replaced() -> None:
+    async with running_pool() as (pool, children):
         await ask(pool, "echo")
         pool._idle[0]._connection.shutdown(socket.SHUT_RDWR)
         await asyncio.to_thread(children._threads[0].join, WAIT)
         assert await ask(pool, "echo", b"x") == b"x"
         assert pool.statistics().lost == 0
 
-    run(body)
 
-
-def test_a_new_child_that_has_already_ended_is_reported_as_unavailable() -> None:
+async def test_a_new_child_that_has_already_ended_is_reported_as_unavailable() -> None:
     connections: list[socket.socket] = []
 
     def start(*, only_reads: bool) -> socket.socket:
@@ -151,17 +133,15 @@ def test_a_new_child_that_has_already_ended_is_reported_as_unavailable() -> None
         connections.append(ours)
         return ours
 
-    async def body(pool: ChildPool, _: Children) -> None:
+    async with running_pool() as (pool, _):
         pool._start = start
         with pytest.raises(Unavailable, match="cannot be reached"):
             await ask(pool, "echo")
         assert [connection.fileno() for connection in connections] == [-1]
 
-    run(body)
 
-
-def test_tasks_queue_in_order_and_tasks_beyond_max_waiting_are_refused() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_tasks_queue_in_order_and_tasks_beyond_max_waiting_are_refused() -> None:
+    async with running_pool(max_children=1, max_waiting=3) as (pool, children):
         ended: list[int] = []
 
         async def numbered(number: int) -> None:
@@ -183,11 +163,9 @@ def test_tasks_queue_in_order_and_tasks_beyond_max_waiting_are_refused() -> None
         assert ended == [0, 1, 3]
         assert pool.statistics().turned_away == 1
 
-    run(body, max_children=1, max_waiting=3)
 
-
-def test_callers_of_equal_reads_that_are_queued_share_the_reply_of_one_task() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_callers_of_equal_reads_that_are_queued_share_the_reply_of_one_task() -> None:
+    async with running_pool(max_children=1, max_waiting=3) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait", b"same", only_reads=True))
         await begun(children)
         same = [
@@ -204,11 +182,9 @@ def test_callers_of_equal_reads_that_are_queued_share_the_reply_of_one_task() ->
         counts = pool.statistics()
         assert (counts.tasks, counts.joined, counts.turned_away) == (4, 4, 0)
 
-    run(body, max_children=1, max_waiting=3)
 
-
-def test_a_read_does_not_join_an_equal_task_that_is_already_running() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_read_does_not_join_an_equal_task_that_is_already_running() -> None:
+    async with running_pool(max_children=2) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
         second = asyncio.create_task(ask(pool, "wait", only_reads=True))
@@ -218,11 +194,9 @@ def test_a_read_does_not_join_an_equal_task_that_is_already_running() -> None:
         counts = pool.statistics()
         assert (counts.tasks, counts.joined) == (2, 0)
 
-    run(body, max_children=2)
 
-
-def test_equal_reads_that_wait_for_a_running_one_occupy_one_child() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_equal_reads_that_wait_for_a_running_one_occupy_one_child() -> None:
+    async with running_pool(max_children=2) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
         same = [asyncio.create_task(ask(pool, "wait", only_reads=True)) for _ in "abc"]
@@ -235,11 +209,9 @@ def test_equal_reads_that_wait_for_a_running_one_occupy_one_child() -> None:
         counts = pool.statistics()
         assert (counts.tasks, counts.joined) == (3, 2)
 
-    run(body, max_children=2)
 
-
-def test_a_read_that_all_its_callers_cancelled_can_be_asked_again() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_read_that_all_its_callers_cancelled_can_be_asked_again() -> None:
+    async with running_pool(max_children=1) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
         waiting = [asyncio.create_task(ask(pool, "echo", b"x", only_reads=True)) for _ in "ab"]
@@ -253,11 +225,9 @@ def test_a_read_that_all_its_callers_cancelled_can_be_asked_again() -> None:
         await first
         assert pool.statistics().tasks == 2
 
-    run(body, max_children=1)
 
-
-def test_callers_that_share_a_task_get_its_error() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_callers_that_share_a_task_get_its_error() -> None:
+    async with running_pool(max_children=1) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
         same = [asyncio.create_task(ask(pool, "missing", only_reads=True)) for _ in "ab"]
@@ -269,16 +239,14 @@ def test_callers_that_share_a_task_get_its_error() -> None:
         await first
         assert pool.statistics().joined == 1
 
-    run(body, max_children=1)
 
-
-def test_callers_that_share_a_reply_are_told_if_it_cannot_be_copied(
+async def test_callers_that_share_a_reply_are_told_if_it_cannot_be_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(_: int) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def body(pool: ChildPool, children: Children) -> None:
+    async with running_pool(max_children=1) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
         same = [asyncio.create_task(ask(pool, "echo", b"x", only_reads=True)) for _ in "ab"]
@@ -290,11 +258,13 @@ def test_callers_that_share_a_reply_are_told_if_it_cannot_be_copied(
         assert await same[1] == b"x"
         await first
 
-    run(body, max_children=1)
 
-
-def test_a_read_whose_caller_is_cancelled_is_aborted() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_read_whose_caller_is_cancelled_is_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = threading.Semaphore(0)
+    monkeypatch.setattr(os, "_exit", lambda status: ended.release())
+    async with running_pool(max_children=1) as (pool, children):
         asking = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
         asking.cancel()
@@ -303,14 +273,10 @@ def test_a_read_whose_caller_is_cancelled_is_aborted() -> None:
         assert pool.statistics().children == 2
         assert await asyncio.to_thread(ended.acquire, timeout=WAIT)
 
-    ended = threading.Semaphore(0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "_exit", lambda status: ended.release())
-        run(body, max_children=1)
 
-
-def test_a_read_that_is_cancelled_while_it_is_copied_leaves_no_content_open() -> None:
-    async def body(pool: ChildPool, _: Children) -> None:
+async def test_a_read_that_is_cancelled_while_it_is_copied_leaves_no_content_open() -> None:
+    before = open_contents()
+    async with running_pool() as (pool, _):
         asking = asyncio.create_task(ask(pool, "echo", bytes(3_000_000), only_reads=True))
         while not open_contents() - before:
             await asyncio.sleep(0)
@@ -318,12 +284,9 @@ def test_a_read_that_is_cancelled_while_it_is_copied_leaves_no_content_open() ->
         await asyncio.gather(asking, return_exceptions=True)
         assert not pool.statistics().tasks
 
-    before = open_contents()
-    run(body)
 
-
-def test_a_writing_task_whose_caller_is_cancelled_runs_to_its_end() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_writing_task_whose_caller_is_cancelled_runs_to_its_end() -> None:
+    async with running_pool(max_children=1) as (pool, children):
         asking = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
         asking.cancel()
@@ -333,11 +296,9 @@ def test_a_writing_task_whose_caller_is_cancelled_runs_to_its_end() -> None:
         assert await ask(pool, "echo", b"x") == b"x"
         assert pool.statistics().children == 1
 
-    run(body, max_children=1)
 
-
-def test_a_pool_that_stops_waiting_refuses_writing_tasks_that_wait() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_pool_that_stops_waiting_refuses_writing_tasks_that_wait() -> None:
+    async with running_pool(max_children=1) as (pool, children):
         waiting = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
         queued = [asyncio.create_task(ask(pool, "echo")) for _ in range(2)]
@@ -347,16 +308,13 @@ def test_a_pool_that_stops_waiting_refuses_writing_tasks_that_wait() -> None:
             with pytest.raises(Stopping):
                 await refused
 
-    run(body, max_children=1)
 
-
-def test_a_pool_that_stops_waiting_answers_running_reads_and_refuses_new_tasks_at_once(
+async def test_a_pool_that_stops_waiting_answers_running_reads_and_refuses_new_tasks_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     exits = list[int]()
     monkeypatch.setattr(os, "_exit", exits.append)
-
-    async def body(pool: ChildPool, children: Children) -> None:
+    async with running_pool(max_children=1) as (pool, children):
         reading = asyncio.create_task(ask(pool, "wait", b"x", only_reads=True))
         await begun(children)
         pool.stop_waiting()
@@ -364,13 +322,11 @@ def test_a_pool_that_stops_waiting_answers_running_reads_and_refuses_new_tasks_a
             await ask(pool, "echo")
         children.go.set()
         assert await reading == b"x"
-
-    run(body, max_children=1)
     assert not exits
 
 
-def test_a_writing_task_that_is_copied_when_the_pool_stops_waits_for_no_other_writer() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_write_that_is_copied_when_the_pool_stops_waits_for_no_other_writer() -> None:
+    async with running_pool() as (pool, _):
         asking = asyncio.create_task(ask(pool, "wait", bytes(3_000_000)))
         while not pool.statistics().running:
             await asyncio.sleep(0)
@@ -379,11 +335,9 @@ def test_a_writing_task_that_is_copied_when_the_pool_stops_waits_for_no_other_wr
         with pytest.raises(Stopping):
             await asking
 
-    run(body)
 
-
-def test_a_closed_pool_refuses_queued_and_new_tasks() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_closed_pool_refuses_queued_and_new_tasks() -> None:
+    async with running_pool(max_children=1) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait"))
         await begun(children)
         second = asyncio.create_task(ask(pool, "echo"))
@@ -394,15 +348,11 @@ def test_a_closed_pool_refuses_queued_and_new_tasks() -> None:
                 await asking
         await asyncio.gather(first, return_exceptions=True)
 
-    run(body, max_children=1)
 
-
-def test_a_closed_pool_abandons_running_reads() -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+async def test_a_closed_pool_abandons_running_reads() -> None:
+    async with running_pool() as (pool, children):
         reading = asyncio.create_task(ask(pool, "wait", only_reads=True))
         await begun(children)
         pool.close()
         await asyncio.wait([reading])
         assert reading.cancelled()
-
-    run(body)

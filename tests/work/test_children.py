@@ -24,10 +24,9 @@ import pytest
 
 from strandline.errors import LimitExceeded, NotFound, StrandlineError, Unavailable, UnknownOutcome
 from strandline.work import children as child_processes
-from strandline.work.child_pool import ChildPool
 from strandline.work.children import receive_packet, send_packet, serve_tasks
 from strandline.work.contents import Content
-from tests.work.pool_children import WAIT, Children, ask, begun, run
+from tests.work.pool_children import WAIT, ask, begun, running_pool
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -52,8 +51,8 @@ def open_pipes() -> set[str]:
 
 
 @pytest.mark.parametrize("size", [0, 10, 3_000_000])
-def test_a_task_and_its_reply_can_have_any_size(size: int) -> None:
-    async def body(pool: ChildPool, _: Children) -> None:
+async def test_a_task_and_its_reply_can_have_any_size(size: int) -> None:
+    async with running_pool() as (pool, _):
         data = os.urandom(size)
         assert await ask(pool, "echo", data) == data
         assert await ask(pool, "echo", Content.of(data)) == data
@@ -61,32 +60,31 @@ def test_a_task_and_its_reply_can_have_any_size(size: int) -> None:
         assert reply.fields["echo"] == "é"
         reply.content.close()
 
-    run(body)
 
-
-def test_a_child_continues_after_the_node_has_recorded_its_announcement() -> None:
+async def test_a_child_continues_after_the_node_has_recorded_its_announcement() -> None:
     noted: list[bytes] = []
 
-    async def body(pool: ChildPool, _: Children) -> None:
+    async with running_pool(on_announced=noted.append) as (pool, _):
         for data in (b"first", os.urandom(3_000_000)):
             assert await ask(pool, "announce", data) == data
             assert noted.pop() == data
 
-    run(body, on_announced=noted.append)
 
-
-def test_a_child_continues_if_the_node_fails_to_record_its_announcement() -> None:
-    async def body(pool: ChildPool, _: Children) -> None:
+async def test_a_child_continues_if_the_node_fails_to_record_its_announcement() -> None:
+    async with running_pool(on_announced=lambda data: 1 // 0) as (pool, _):
         assert await ask(pool, "announce", b"x") == b"x"
         assert await ask(pool, "echo", b"y") == b"y"
 
-    run(body, on_announced=lambda data: 1 // 0)
 
-
-def test_the_end_of_a_task_is_told_after_its_announcement_also_if_its_caller_has_left() -> None:
+async def test_the_end_of_a_task_is_told_after_its_announcement_also_if_its_caller_has_left() -> (
+    None
+):
     told: list[bytes] = []
 
-    async def body(pool: ChildPool, children: Children) -> None:
+    async with running_pool(on_announced=told.append, on_ended=lambda: told.append(b"end")) as (
+        pool,
+        children,
+    ):
         left = asyncio.create_task(ask(pool, "announce when told to", b"x"))
         await begun(children)
         left.cancel()
@@ -103,49 +101,40 @@ def test_the_end_of_a_task_is_told_after_its_announcement_also_if_its_caller_has
             await ask(pool, "end")
         assert told[3:] == [b"end"]
 
-    run(body, on_announced=told.append, on_ended=lambda: told.append(b"end"))
 
-
-def test_a_child_that_cannot_announce_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_that_cannot_announce_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[bytes] = []
 
     def full(_: bytes) -> Content:
         monkeypatch.undo()
         raise OSError(errno.EMFILE, "too many open files")
 
-    async def body(pool: ChildPool, _: Children) -> None:
+    async with running_pool(on_announced=noted.append) as (pool, _):
         assert await ask(pool, "echo", b"x") == b"x"
         monkeypatch.setattr(Content, "of", full)
         assert await ask(pool, "announce", b"x") == b"x"
-
-    run(body, on_announced=noted.append)
     assert noted == []
 
 
 @pytest.mark.parametrize(("only_reads", "error"), [(True, Unavailable), (False, UnknownOutcome)])
-def test_a_reply_whose_file_does_not_fit_into_the_process_counts_as_lost(
+async def test_a_reply_whose_file_does_not_fit_into_the_process_counts_as_lost(
     only_reads: bool, error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The system delivers the packet, and drops the descriptor without an error."""
-
-    async def body(pool: ChildPool, _: Children) -> None:
+    async with running_pool() as (pool, _):
         with pytest.raises(error):
             await ask(pool, "bare", only_reads=only_reads)
         assert await ask(pool, "echo", b"x", only_reads=only_reads) == b"x"
-
-    run(body)
     assert "Too many open files" in caplog.text
 
 
 @pytest.mark.parametrize("only_reads", [True, False])
-def test_a_task_is_refused_while_the_process_can_open_no_more_files(only_reads: bool) -> None:
-    async def body(pool: ChildPool, _: Children) -> None:
+async def test_a_task_is_refused_while_the_process_can_open_no_more_files(only_reads: bool) -> None:
+    async with running_pool() as (pool, _):
         await ask(pool, "echo", only_reads=only_reads)
         with every_descriptor_taken(), pytest.raises(Unavailable, match="nothing was done"):
             await ask(pool, "echo", only_reads=only_reads)
         assert await ask(pool, "echo", b"x", only_reads=only_reads) == b"x"
-
-    run(body)
 
 
 def test_no_child_is_started_while_the_process_can_open_no_more_files() -> None:
@@ -172,28 +161,24 @@ def test_a_child_whose_reply_is_not_read_exits_without_an_error() -> None:
         assert not child.is_alive()
 
 
-def test_a_child_that_works_for_longer_than_idle_seconds_is_not_idle(
+async def test_a_child_that_works_for_longer_than_idle_seconds_is_not_idle(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body(pool: ChildPool, children: Children) -> None:
+    async with running_pool(idle_seconds=0.1) as (pool, children):
         await ask(pool, "echo")
         waiting = asyncio.create_task(ask(pool, "wait", b"x"))
         for _ in range(2):
             await begun(children)
         asyncio.get_running_loop().call_later(0.2, children.go.set)  # later than the idle time
         assert await waiting == b"x"
-
-    run(body, idle_seconds=0.1)
     assert caplog.messages == []
 
 
-def test_a_task_leaves_no_pipe_open_in_its_child() -> None:
-    async def body(pool: ChildPool, _: Children) -> None:
+async def test_a_task_leaves_no_pipe_open_in_its_child() -> None:
+    before = open_pipes()
+    async with running_pool() as (pool, _):
         for word in (b"a", b"b", b"c"):
             await ask(pool, "echo", word)
-
-    before = open_pipes()
-    run(body)
     assert open_pipes() <= before
 
 
@@ -205,10 +190,10 @@ def test_a_peer_that_closes_with_an_unread_packet_has_closed_the_connection() ->
         assert receive_packet(ours) is None
 
 
-def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_show_their_text_only_in_the_log(
+async def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_show_their_text_only_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body(pool: ChildPool, _: Children) -> None:
+    async with running_pool() as (pool, _):
         with pytest.raises(NotFound, match=r"^it is not there$"):
             await ask(pool, "missing")
         with pytest.raises(NotFound, match=r"^it is not there"):
@@ -221,26 +206,16 @@ def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_show_their_text_on
         assert "secret" in caplog.text
         assert pool.statistics().children == 1
 
-    run(body)
-
 
 @pytest.mark.parametrize(("only_reads", "expected"), [(True, Unavailable), (False, UnknownOutcome)])
-def test_a_child_that_exits_without_a_reply_is_an_error(
+async def test_a_child_that_exits_without_a_reply_is_an_error(
     only_reads: bool, expected: type[StrandlineError]
 ) -> None:
-    async def body(pool: ChildPool, _: Children) -> None:
-        # The child is a thread here: if it exited as a reading child does, it would end the test.
+    async with running_pool() as (pool, _):
         with pytest.raises(expected):
             await ask(pool, "end", only_reads=only_reads)
         assert await ask(pool, "echo", b"x") == b"x"
         assert pool.statistics().lost == 1
-
-    if only_reads:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "_exit", lambda status: None)
-            run(body)
-    else:
-        run(body)
 
 
 FORKS = """
