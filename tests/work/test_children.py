@@ -76,9 +76,7 @@ async def test_a_child_continues_if_the_node_fails_to_record_its_announcement() 
         assert await ask(pool, "echo", b"y") == b"y"
 
 
-async def test_the_end_of_a_task_is_told_after_its_announcement_also_if_its_caller_has_left() -> (
-    None
-):
+async def test_the_end_of_a_task_is_told_after_its_announcement_even_if_its_caller_left() -> None:
     told: list[bytes] = []
 
     async with running_pool(on_announced=told.append, on_ended=lambda: told.append(b"end")) as (
