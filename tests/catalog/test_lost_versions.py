@@ -85,6 +85,20 @@ def test_a_node_that_slept_while_its_log_lost_a_version_does_not_go_on(
     ]
 
 
+def test_a_node_that_reads_a_shorter_log_does_not_go_on_once_others_have_appended(
+    tmp_path: Path, new_node: Nodes
+) -> None:
+    node, other = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    with set_back(tmp_path):
+        created(node.manager, "lost")
+    with pytest.raises(SetBack, match="ends at version"):
+        node.manager.sync()
+    created(other.manager, "other")
+    with pytest.raises(SetBack):
+        created(node.manager, "later")
+    assert [other.has(name) for name in ("lost", "other", "later")] == [False, True, False]
+
+
 def test_a_node_whose_look_at_the_log_failed_compares_its_last_version(
     new_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -394,7 +394,7 @@ def test_an_append_during_a_compaction_is_kept(
 ) -> None:
     log, other = StashLog(opening(), HybridClock()), StashLog(opening(), HybridClock())
     begin(log, 5)
-    appended = []
+    appended: list[Update] = []
 
     def append() -> None:
         appended.extend(other.append(6, TOKEN, [update(6, "late")]))
