@@ -251,6 +251,21 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
             store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
 
 
+def forget_other_blobs(part: str, place: LogPlace) -> None:
+    """Forget the shard of the log ``part`` if ``place`` names another place for its blobs.
+
+    For a catalog that moves to that log, and starts a new shard. The forgotten one is the remains
+    of a move that failed, perhaps because its place is full, or is from before the catalog left.
+    """
+    if part != PERSIST or not place.blobs:
+        return
+    with ExitStack() as stack:
+        store, _ = _metastorage_of(place, stack, persist_log.VERSION)
+        recorded = store.get(persist_log.BLOBS)
+        if recorded is not None and recorded.value.decode() != place.blobs:
+            store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
+
+
 def part_from_blobs(place: LogPlace) -> None:
     """Make sure that a copy of a store does not share blobs with its original.
 

@@ -56,6 +56,7 @@ from strandline.node.catalog_log import (
     RememberedLog,
     deciding_part,
     finish_move,
+    forget_other_blobs,
     open_log,
     parts_of,
     put_remembered,
@@ -156,6 +157,9 @@ class _Move:
         original_parts = {_place_of(part, source) for part in parts_of(present.name)}
         self._copies = []
         for number, part in enumerate(parts_of(new.name)):
+            is_new = _place_of(part, target) not in original_parts
+            if is_new:
+                forget_other_blobs(part, target)
             copy = open_log(part, target, stack).log  # refuses settings that do not fit the log
             if _place_of(part, target) == _place_of(deciding_part(present.name), source):
                 continue
@@ -166,8 +170,7 @@ class _Move:
             if names[0] == names[1]:
                 names = names[0], f"the new {names[1]}"
             self._refuse_other_catalog(copy, names[1], environment)
-            is_alone = number == 0 and _place_of(part, target) not in original_parts
-            token = FILLING if is_alone else None
+            token = FILLING if number == 0 and is_new else None
             self._copies.append(LogCopy(log, copy, names=names, token=token))
 
     def make(self) -> Frontier:
