@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -112,6 +113,11 @@ def store(tmp_path: Path) -> Store:
             change.verb = INSERT
             change.replace({row_id: NewRow.of(partition, name="k=1")})
     return store
+
+
+@pytest.fixture(autouse=True)
+def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "SETTLING_SECONDS", 0.0)
 
 
 def verify(store: Store, *options: str) -> Result:
@@ -242,6 +248,16 @@ def test_a_dropped_partition_needs_no_folder(store: Store) -> None:
             dropped = change.visible(RowKind.PARTITION, ["k=1"])
             change.stage(remove=[row.row_id for row in dropped.values()])
     assert findings(store) == []
+
+
+def test_a_folder_that_a_node_is_moving_is_not_a_finding(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = store.table.rename(store.table.with_name("moved"))
+    settle = SimpleNamespace(sleep=lambda _: moved.rename(store.table))
+    monkeypatch.setattr(verification, "time", settle)
+    assert findings(store) == []
+    assert store.table.is_dir()
 
 
 def clean_removed_file(store: Store, node: Node) -> None:

@@ -13,15 +13,17 @@ Verification checks three things and changes nothing:
 
 A store may be verified while nodes work on it. Verification lists folders before it reads rows, so
 it finds the row of a file that a running transaction adds in between. A table that moves meanwhile
-is checked again. So is a table with errors, since a node may have cleaned or dropped a file after
-its row was read: only what is found twice is reported. The files of a plain table belong to its
-writers; verification only checks that the folders of its partitions exist.
+is checked again. So are tables with errors, a little later, since a node may have cleaned or
+dropped a file after its row was read, or may be moving a folder: only what is found twice is
+reported. The files of a plain table belong to its writers; verification only checks that the
+folders of its partitions exist.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -51,6 +53,11 @@ from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED
 from strandline.sql import Database
 
+SETTLING_SECONDS = 1.0
+"""After this time, tables with errors are checked again.
+
+A node that moves a folder, and records that when it commits, is then done.
+"""
 _BATCH = 1_000
 _ATTEMPTS = 3
 """How many times a table is checked, at most, if its folder keeps moving."""
@@ -115,9 +122,7 @@ class Verification:
             yield _found("catalog", error)
         yield from self._rows()
         yield from self._events()
-        for table_id in sorted(tables):
-            self.verified.tables += 1
-            yield from self._table(tables[table_id])
+        yield from self._each_table([tables[table_id] for table_id in sorted(tables)])
         if tables:
             yield from self._dropped_folders()
 
@@ -200,16 +205,28 @@ class Verification:
 
     # -- tables and their files
 
-    def _table(self, table: _Table) -> Iterator[Finding]:
+    def _each_table(self, tables: Sequence[_Table]) -> Iterator[Finding]:
+        suspects: list[tuple[_Table, list[Finding]]] = []
+        for table in tables:
+            self.verified.tables += 1
+            findings = self._table(table)
+            if any(finding.is_error for finding in findings):
+                suspects.append((table, findings))
+            else:
+                yield from findings
+        if suspects:
+            time.sleep(SETTLING_SECONDS)
+        for table, findings in suspects:
+            found_again = set(self._table(table))
+            yield from (finding for finding in findings if finding in found_again)
+
+    def _table(self, table: _Table) -> list[Finding]:
         for attempt in range(_ATTEMPTS):
             location = self._location(table)
             findings = list(self._look_at(table, location))
-            if any(finding.is_error for finding in findings):
-                found_again = set(self._look_at(table, location))
-                findings = [finding for finding in findings if finding in found_again]
             if not findings or attempt + 1 == _ATTEMPTS or self._location(table) == location:
-                yield from findings
-                return
+                break
+        return findings
 
     def _location(self, table: _Table) -> str | None:
         if table.descriptor.kind is TableKind.EXTERNAL:
