@@ -39,6 +39,24 @@ def partition(value: str, *, location: str | None = None) -> Any:
     return Partition([value], "d1", "parted", sd=storage(location=location), parameters={})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.add_partition(partition("1" * 300)),
+        lambda c: c.append_partition("d1", "parted", ["1" * 300]),
+        lambda c: c.rename_partition("d1", "parted", ["1"], partition("1" * 300)),
+    ],
+    ids=["add", "append", "rename"],
+)
+def test_a_value_that_is_too_long_for_the_name_of_a_folder_is_refused_for_its_length(
+    lake: Path, stub: Any, change: Any
+) -> None:
+    before = tree(lake)
+    assert "is too long: at most 4095 bytes are allowed" in refusal(lambda: change(stub))[1]
+    assert stub.get_partition_names("d1", "parted", -1) == ["p=1"]
+    assert tree(lake) == before
+
+
 NAMED = [
     "{lake}",
     "file:{lake}/warehouse/",

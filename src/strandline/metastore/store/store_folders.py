@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -203,12 +204,15 @@ class StoreFolders(Warehouse):
     def verify_below(self, location: str, *, table: str) -> None:
         """Raise `FolderRefused` unless ``location`` is below the own place ``table``, with no link.
 
-        For folders of partitions. Raises `Unavailable` as `require_in_place` does.
+        For folders of partitions. Raises `Unavailable` as `require_in_place` does, and
+        `InvalidInput` if the path is longer than the system allows.
         """
         self.require_in_place()
         inside, base = self.place(location), self.place(table)
         self._require_own(base)
         if not inside.is_inside or not inside.path.startswith(f"{base.path}/"):
+            with suppress(UnsupportedOperation):
+                self.path_text(location)  # a path that is too long is in no folder
             raise FolderRefused(f"{location} is not in the folder of its table, {table}")
         self._refuse_links(inside, set())
 
