@@ -108,6 +108,9 @@ def test_hive_names_consist_of_letters_digits_and_underscores() -> None:
         ("s3a://bucket/a//b/", "s3a://bucket/a/b"),
         ("s3a://bucket", "s3a://bucket"),
         ("hdfs://host:8020/x", "hdfs://host:8020/x"),
+        ("/a/../b/./c", "file:/b/c"),
+        ("s3a://bucket/a/..", "s3a://bucket/"),
+        ("/a/.../.b/..c/d.", "file:/a/.../.b/..c/d."),
     ],
 )
 def test_a_location_is_written_as_hadoop_prints_it(text: str, expected: str) -> None:

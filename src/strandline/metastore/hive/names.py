@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from posixpath import normpath
 from typing import Any
 
 from strandline.catalog import DEFAULT_DATABASE
@@ -165,7 +166,7 @@ _SLASHES = re.compile("/{2,}")
 
 
 def hadoop_location(text: str) -> str:
-    """Return ``text`` as Hadoop prints it: ``file:///a//b/`` and ``/a/b`` become ``file:/a/b``.
+    """Return ``text`` as Hadoop prints it: ``file:///a//b/`` and ``/a/./b`` become ``file:/a/b``.
 
     Raises `InvalidInput` if it is neither a URI nor an absolute path.
     """
@@ -178,6 +179,8 @@ def hadoop_location(text: str) -> str:
         host, slash, tail = rest[2:].partition("/")
         host, rest = f"//{host}", slash + tail
     path = _SLASHES.sub("/", rest)
+    if "/." in path:
+        path = normpath(path)
     if len(path) > 1:
         path = path.rstrip("/")
     return f"{scheme}:{host}{path}"
