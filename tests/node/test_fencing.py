@@ -110,12 +110,16 @@ def test_a_node_fenced_by_another_environment_does_not_rejoin(
             node.catalogs.sync()
 
 
-def test_a_new_node_completes_a_fence_raised_in_the_rows_only(folder: Path) -> None:
-    with Node.open(folder) as node:
+@pytest.mark.parametrize("generation", [0, 2])
+def test_a_new_node_completes_a_fence_raised_in_the_rows_only(
+    folder: Path, generation: int
+) -> None:
+    with Node.open(folder, settings=Settings(deploy_generation=generation)) as node:
         create_table(node)
         with node.database.write() as connection:
-            FenceRow.raise_to(connection, FenceToken(0, 2))
+            FenceRow.raise_to(connection, FenceToken(generation, 2))
     with Node.open(folder) as node:
+        assert node.catalogs.token.rank == (generation, 2)
         assert node.session(user="ann").begin().txn_id > 0
         assert node.catalogs.present().table("default", "t") is not None
 
