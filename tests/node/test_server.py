@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import ssl
 import sys
@@ -344,3 +345,17 @@ def test_a_thread_of_a_library_that_exits_does_not_end_the_node() -> None:
         thread.start()
         thread.join()
         assert not ended.done()
+
+
+def test_a_signal_that_the_parent_process_ignores_does_not_stop_a_node() -> None:
+    """Under nohup, this is SIGHUP: the node goes on when its terminal is closed."""
+
+    async def handler() -> object:
+        node_server._stop_at_signals()
+        return signal.getsignal(signal.SIGHUP)
+
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert asyncio.run(handler()) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, former)
