@@ -302,16 +302,6 @@ def test_status_reads_a_store_of_0_2_0_before_its_upgrade(store: Path) -> None:
     assert status["holds"] == 1
 
 
-@pytest.mark.parametrize("words", [("status",), ("role", "list"), ("log",)])
-def test_reading_commands_create_nothing_in_a_folder_without_a_store(
-    words: tuple[str, ...], tmp_path: Path
-) -> None:
-    result = strandline(*words, tmp_path)
-    assert result.exit_code == 66
-    assert "there is no store" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_diff_from_version_0_leaves_out_built_in_objects(store: Path) -> None:
     assert [(line["kind"], line["name"]) for line in lines("diff", store, 0, 4)] == [
         ("schema", "shop"),

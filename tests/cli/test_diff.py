@@ -119,10 +119,3 @@ def test_an_invalid_point_gives_a_one_line_error_and_an_exit_status(
     assert result.exit_code == status
     assert says in result.output
     assert len(result.output.splitlines()) == 1
-
-
-def test_a_folder_without_a_store_is_refused_and_left_empty(tmp_path: Path) -> None:
-    result = strandline("diff", tmp_path, "1")
-    assert result.exit_code == 66
-    assert "there is no store" in result.output
-    assert list(tmp_path.iterdir()) == []

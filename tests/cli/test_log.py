@@ -163,13 +163,6 @@ def test_names_are_printed_literally_and_not_as_markup(store: Path) -> None:
     assert r"text: two\nlines \x1b[2J" in comment
 
 
-def test_a_folder_without_a_store_is_refused_and_left_empty(tmp_path: Path) -> None:
-    result = strandline("log", tmp_path)
-    assert result.exit_code == 66
-    assert "there is no store" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("command", ["log", "debug dump"])
 def test_an_error_is_one_line_whatever_the_names_in_it(
     store: Path, tmp_path: Path, command: str

@@ -40,7 +40,3 @@ def test_a_moved_store_can_be_changed_after_it_is_relocated(copied: Path, tmp_pa
     result = strandline("relocate", copied)
     assert result.output == f"the store is now in {copied}\n"
     assert strandline("undo", copied, "3").exit_code == 0
-
-
-def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
-    assert strandline("relocate", tmp_path).exit_code == 66

@@ -12,10 +12,12 @@ from sqlalchemy import text
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.cli.changes import joining
+from strandline.cli.stores import reading
 from strandline.config import Settings
+from strandline.errors import NotFound
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
-from strandline.node import Node
+from strandline.node import DATABASE_FILE, Node
 from strandline.node.chores import ChoreStatistics
 from strandline.node.store_database import head_of
 from strandline.sql import open_database
@@ -125,6 +127,35 @@ def test_a_command_creates_no_tables_in_a_database_without_a_store(command: str)
     with psycopg.connect(address) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         assert tables.fetchall() == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "diff STORE 1",
+        "log STORE",
+        "relocate STORE",
+        "role list STORE",
+        "status STORE",
+        "trim STORE 1",
+        "undo STORE 1",
+        "undrop STORE 1",
+    ],
+)
+def test_a_folder_without_a_store_is_refused_and_left_as_it_is(
+    command: str, tmp_path: Path
+) -> None:
+    words = command.replace("STORE", str(tmp_path)).split()
+    database = tmp_path / DATABASE_FILE
+    for files in ([], [database]):
+        for file in files:
+            file.touch()
+        refused = strandline(*words)
+        assert refused.exit_code == 66
+        assert "there is no store" in refused.stderr
+        assert list(tmp_path.iterdir()) == files
+    with pytest.raises(NotFound, match="there is no store"), reading(tmp_path):
+        pass
 
 
 def test_accept_loss_asks_nothing_if_there_is_no_store_or_no_loss(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
-from strandline.cli.stores import reading
 from strandline.clock import system_wall_clock
 from strandline.errors import NotFound
 from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
@@ -165,20 +164,6 @@ def test_undo_of_a_version_without_effect_prints_nothing_to_undo(store: Path) ->
         version = node.session(user="ann").execute(batch).version
     assert strandline("undo", store, version).output.startswith("nothing to undo")
     assert strandline("undo", store, version, "--output", "json").output == ""
-
-
-@pytest.mark.parametrize("command", ["undo", "undrop", "trim"])
-def test_a_folder_without_a_store_is_refused(command: str, tmp_path: Path) -> None:
-    result = strandline(command, tmp_path, "1")
-    assert result.exit_code == 66
-    assert "there is no store" in result.output
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "strandline.db").touch()
-    result = strandline(command, tmp_path, "1")
-    assert result.exit_code == 66
-    assert "there is no store" in result.output
-    with pytest.raises(NotFound, match="there is no store"), reading(tmp_path):
-        pass
 
 
 @pytest.mark.parametrize("user", ["two\nlines", "u" * 256])
