@@ -43,6 +43,12 @@ class Blocked:
 
 
 @pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node.open(tmp_path / "store", background=False) as opened:
+        yield opened
+
+
+@pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
     """A handler that replaces the one of ``drop_function`` in a test."""
     handler = Blocked()
@@ -205,78 +211,66 @@ class ReadingClient:
         return names
 
 
-def test_the_same_request_of_a_user_is_read_once_at_a_time_until_the_next_commit(
-    tmp_path: Path, reading: Reading
+async def test_the_same_request_of_a_user_is_read_once_at_a_time_until_the_next_commit(
+    node: Node, reading: Reading
 ) -> None:
-    async def main(node: Node) -> None:
-        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
-        same = [ReadingClient(service) for _ in range(10)]
-        other_user = ReadingClient(service, user="bob")
-        await asyncio.to_thread(node.session(user="ann").execute, CreateSchema(name="d2"))
-        later = [ReadingClient(service) for _ in range(10)]
-        reading.go_on.release_all()
-        assert [await client.answer() for client in same] == 10 * [["1"]]
-        assert await other_user.answer() == ["2"]
-        assert [await client.answer() for client in later] == 10 * [["3"]]
-        assert await ReadingClient(service).answer() == ["4"]
-
-    with Node.open(tmp_path / "store", background=False) as node:
-        asyncio.run(main(node))
+    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    same = [ReadingClient(service) for _ in range(10)]
+    other_user = ReadingClient(service, user="bob")
+    await asyncio.to_thread(node.session(user="ann").execute, CreateSchema(name="d2"))
+    later = [ReadingClient(service) for _ in range(10)]
+    reading.go_on.release_all()
+    assert [await client.answer() for client in same] == 10 * [["1"]]
+    assert await other_user.answer() == ["2"]
+    assert [await client.answer() for client in later] == 10 * [["3"]]
+    assert await ReadingClient(service).answer() == ["4"]
 
 
 @pytest.mark.parametrize("mark", [None, 7])
-def test_without_proof_a_client_shares_only_a_read_that_begins_after_its_request(
-    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch, mark: int | None
+async def test_without_proof_a_client_shares_only_a_read_that_begins_after_its_request(
+    node: Node, reading: Reading, monkeypatch: pytest.MonkeyPatch, mark: int | None
 ) -> None:
     reading.needs_proof = True
 
-    async def main(node: Node) -> None:
-        monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
-        monkeypatch.setattr(node.metastore, "mark", lambda: mark)
-        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
-        first = ReadingClient(service)
-        same = [ReadingClient(service) for _ in range(10)]
-        gone, other_user = ReadingClient(service), ReadingClient(service, user="bob")
-        gone.connection.on_leave()
-        reading.go_on.release(2)
-        assert await first.answer() == ["1"]  # and those that came meanwhile begin the next read
-        assert await other_user.answer() == ["2"]
-        while reading.calls < 3:
-            assert not any(client.is_answered() for client in same)
-            await asyncio.sleep(0)
-        later = [ReadingClient(service) for _ in range(10)]
-        reading.go_on.release(2)
-        assert [await client.answer() for client in same] == 10 * [["3"]]
-        assert [await client.answer() for client in later] == 10 * [["4"]]
-        with pytest.raises(asyncio.CancelledError):
-            await gone.answer()
-        assert reading.calls == 4
-
-    with Node.open(tmp_path / "store", background=False) as node:
-        asyncio.run(main(node))
+    monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
+    monkeypatch.setattr(node.metastore, "mark", lambda: mark)
+    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    first = ReadingClient(service)
+    same = [ReadingClient(service) for _ in range(10)]
+    gone, other_user = ReadingClient(service), ReadingClient(service, user="bob")
+    gone.connection.on_leave()
+    reading.go_on.release(2)
+    assert await first.answer() == ["1"]  # and those that came meanwhile begin the next read
+    assert await other_user.answer() == ["2"]
+    while reading.calls < 3:
+        assert not any(client.is_answered() for client in same)
+        await asyncio.sleep(0)
+    later = [ReadingClient(service) for _ in range(10)]
+    reading.go_on.release(2)
+    assert [await client.answer() for client in same] == 10 * [["3"]]
+    assert [await client.answer() for client in later] == 10 * [["4"]]
+    with pytest.raises(asyncio.CancelledError):
+        await gone.answer()
+    assert reading.calls == 4
 
 
-def test_clients_that_waited_for_a_read_without_a_mark_share_what_is_kept_at_the_next_mark(
-    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch
+async def test_clients_that_waited_for_a_read_without_a_mark_share_what_is_kept_at_the_next_mark(
+    node: Node, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks: list[int] = []
 
-    async def main(node: Node) -> None:
-        monkeypatch.setattr(node.metastore, "mark", lambda: marks[-1] if marks else None)
-        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
-        clients = [ReadingClient(service) for _ in range(3)]
-        marks.append(7)
-        reading.go_on.release(2)
-        assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
-        later = ReadingClient(service)
-        assert service.look_up(later.connection.request) is not None
-
-    with Node.open(tmp_path / "store", background=False) as node:
-        asyncio.run(main(node))
+    monkeypatch.setattr(node.metastore, "mark", lambda: marks[-1] if marks else None)
+    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    clients = [ReadingClient(service) for _ in range(3)]
+    marks.append(7)
+    reading.go_on.release(2)
+    assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
+    later = ReadingClient(service)
+    assert service.look_up(later.connection.request) is not None
 
 
-def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_although_others_share_it_later(
-    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch
+async def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_even_if_others_share_it_later(
+    node: Node, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks: list[int] = []
     begun: list[int] = []
@@ -285,52 +279,42 @@ def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_although_others
         marks.append(len(marks))
         return marks[-1]
 
-    async def main(node: Node) -> None:
-        monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
-        monkeypatch.setattr(node.metastore, "mark", moved)
-        reading.on_begin = lambda: begun.append(marks[-1])
-        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
-        clients = [ReadingClient(service) for _ in range(3)]
-        reading.go_on.release(2)
-        assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
-        kept = []
-        for mark in marks.copy():
-            monkeypatch.setattr(node.metastore, "mark", lambda mark=mark: mark)
-            if service.look_up(clients[0].connection.request) is not None:
-                kept.append(mark)
-        assert kept == begun[1:]
-
-    with Node.open(tmp_path / "store", background=False) as node:
-        asyncio.run(main(node))
+    monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
+    monkeypatch.setattr(node.metastore, "mark", moved)
+    reading.on_begin = lambda: begun.append(marks[-1])
+    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    clients = [ReadingClient(service) for _ in range(3)]
+    reading.go_on.release(2)
+    assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
+    kept = []
+    for mark in marks.copy():
+        monkeypatch.setattr(node.metastore, "mark", lambda mark=mark: mark)
+        if service.look_up(clients[0].connection.request) is not None:
+            kept.append(mark)
+    assert kept == begun[1:]
 
 
-def test_a_client_that_leaves_does_not_take_the_answer_from_those_that_wait_for_the_same(
-    tmp_path: Path, reading: Reading, blocked: Blocked
+async def test_a_client_that_leaves_does_not_take_the_answer_from_those_that_wait_for_the_same(
+    node: Node, reading: Reading, blocked: Blocked
 ) -> None:
-    async def main(node: Node) -> None:
-        service = HiveMetastoreService(
-            node.metastore, notifications=node.notifications, workers=Workers(threads=1)
-        )
-        before = asyncio.ensure_future(
-            service.handle(ConnectionInfo(2, "test"), "drop_function", {})
-        )
-        gone = [ReadingClient(service) for _ in range(2)]
-        for client in gone:
-            client.connection.on_leave()
-        first, second = ReadingClient(service), ReadingClient(service)
-        first.connection.on_leave()
-        await asyncio.sleep(0)  # the read of those that are gone is forgotten
-        third = ReadingClient(service)
-        blocked.go_on.set()
-        reading.go_on.release_all()
-        await before
-        assert [await client.answer() for client in (second, third)] == 2 * [["2"]]
-        for client in gone:
-            with pytest.raises(asyncio.CancelledError):
-                await client.answer()
-
-    with Node.open(tmp_path / "store", background=False) as node:
-        asyncio.run(main(node))
+    service = HiveMetastoreService(
+        node.metastore, notifications=node.notifications, workers=Workers(threads=1)
+    )
+    before = asyncio.ensure_future(service.handle(ConnectionInfo(2, "test"), "drop_function", {}))
+    gone = [ReadingClient(service) for _ in range(2)]
+    for client in gone:
+        client.connection.on_leave()
+    first, second = ReadingClient(service), ReadingClient(service)
+    first.connection.on_leave()
+    await asyncio.sleep(0)  # the read of those that are gone is forgotten
+    third = ReadingClient(service)
+    blocked.go_on.set()
+    reading.go_on.release_all()
+    await before
+    assert [await client.answer() for client in (second, third)] == 2 * [["2"]]
+    for client in gone:
+        with pytest.raises(asyncio.CancelledError):
+            await client.answer()
 
 
 class NoChildren:
@@ -344,8 +328,8 @@ class NoChildren:
         raise Unavailable("no child can start")
 
 
-def test_no_child_computes_a_long_read_whose_client_left_while_a_thread_gave_it_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_no_child_computes_a_long_read_whose_client_left_while_a_thread_gave_it_up(
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -357,30 +341,26 @@ def test_no_child_computes_a_long_read_whose_client_left_while_a_thread_gave_it_
 
     monkeypatch.setitem(METHODS, "get_tables", replace(METHODS["get_tables"], handler=handler))
 
-    async def main(node: Node) -> None:
-        children = NoChildren()
-        service = HiveMetastoreService(
-            node.metastore,
-            notifications=node.notifications,
-            children=children,  # type: ignore[arg-type]  # a stand-in
-        )
-        first, second = ReadingClient(service), ReadingClient(service)
-        await asyncio.to_thread(begun.wait, WAIT)
-        first.connection.on_leave()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await first.answer()
-        with pytest.raises(Unavailable):
-            await second.answer()
-        assert children.tasks == 1
-
-    with Node.open(tmp_path / "store", background=False) as node:
-        asyncio.run(main(node))
+    children = NoChildren()
+    service = HiveMetastoreService(
+        node.metastore,
+        notifications=node.notifications,
+        children=children,  # type: ignore[arg-type]  # a stand-in
+    )
+    first, second = ReadingClient(service), ReadingClient(service)
+    await asyncio.to_thread(begun.wait, WAIT)
+    first.connection.on_leave()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first.answer()
+    with pytest.raises(Unavailable):
+        await second.answer()
+    assert children.tasks == 1
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-def test_a_read_begins_again_after_what_it_gave_way_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+async def test_a_read_begins_again_after_what_it_gave_way_to(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
     made = Future[None]()
     runs: list[str] = []
@@ -394,17 +374,13 @@ def test_a_read_begins_again_after_what_it_gave_way_to(
 
     monkeypatch.setitem(METHODS, "get_tables", replace(METHODS["get_tables"], handler=handler))
 
-    async def main(node: Node) -> None:
-        workers = Workers()
-        service = HiveMetastoreService(
-            node.metastore, notifications=node.notifications, workers=workers
-        )
-        clients = [ReadingClient(service, is_large=is_large) for _ in range(2)]
-        while not (runs and workers.statistics().running == 0):
-            await asyncio.sleep(0)
-        clients[0].connection.on_leave()
-        made.set_result(None)
-        assert await clients[1].answer() == ["ann", "ann"]
-
-    with Node.open(tmp_path / "store", background=False) as node:
-        asyncio.run(main(node))
+    workers = Workers()
+    service = HiveMetastoreService(
+        node.metastore, notifications=node.notifications, workers=workers
+    )
+    clients = [ReadingClient(service, is_large=is_large) for _ in range(2)]
+    while not (runs and workers.statistics().running == 0):
+        await asyncio.sleep(0)
+    clients[0].connection.on_leave()
+    made.set_result(None)
+    assert await clients[1].answer() == ["ann", "ann"]
