@@ -269,7 +269,7 @@ async def test_clients_that_waited_for_a_read_without_a_mark_share_what_is_kept_
     assert service.look_up(later.connection.request) is not None
 
 
-async def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_even_if_others_share_it_later(
+async def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_even_if_shared_later(
     node: Node, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks: list[int] = []
