@@ -43,7 +43,7 @@ try:
     from psycopg import generators
     from psycopg.abc import PQGen
     from psycopg.adapt import Transformer
-    from psycopg.pq import ExecStatus, TransactionStatus
+    from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
     from psycopg.pq.abc import PGresult
     from psycopg.sql import quote
 except ImportError as missing:
@@ -153,6 +153,20 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """End the transaction if one is open. SQLAlchemy calls this after a commit, too."""
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
             super().rollback()
+
+    @contextmanager
+    def pipeline(self) -> Iterator[psycopg.Pipeline]:
+        """The driver's, except that a connection that cannot end its pipeline is closed.
+
+        Then the server has ended the session, perhaps after a commit, and its last message came
+        before the end of the connection.
+        """
+        try:
+            with super().pipeline() as pipeline:
+                yield pipeline
+        finally:
+            if self.pgconn.pipeline_status != PipelineStatus.OFF:
+                self.pgconn.finish()
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         """The driver forgets a statement; if None, after a rollback, all of them and ours too."""
