@@ -253,6 +253,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"add": [data(file_id=1 << 63)]}, "not whole numbers, 0 to"),
     ({"add": [replace(data(file_id=1), rows=WRONG_NUMBER)]}, "not whole numbers, 0 to"),
     ({"add": [replace(data(file_id=1), rows=True)]}, "not whole numbers, 0 to"),
+    ({"add": [data(file_id=1, rows=1 << 43)]}, "at most 8796093022207 of each"),
+    ({"add": [replace(data(file_id=1), bytes=1 << 43)]}, "at most 8796093022207 of each"),
     ({"add": [deletes("d", (1, -1))]}, "not whole numbers, 0 to"),
     ({"add": [data("", file_id=1)]}, "needs a path"),
     ({"add": [in_partition("\ud800")]}, "half a surrogate pair"),

@@ -48,6 +48,8 @@ from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 from strandline.wire.codecs import is_text
 
 _LARGEST = (1 << 63) - 1
+_MAX_COUNT = _LARGEST >> FILE_NUMBER_BITS
+"""The most rows or bytes of one data file: those of all files of a transaction fit 64 bits."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_READ = re.compile(r"_[^=]*|\..*|.*\._COPYING_")
@@ -162,6 +164,11 @@ def check_staging(
             raise InvalidInput(
                 f"file {file.path!r:.200} has rows, bytes or ids that are not whole numbers, 0 to"
                 f" {_LARGEST}: {numbers!r:.200}"
+            )
+        if isinstance(file, DataFile) and max(file.rows, file.bytes) > _MAX_COUNT:
+            raise InvalidInput(
+                f"file {file.path!r:.200} has {file.rows} rows and {file.bytes} bytes; a data file "
+                f"has at most {_MAX_COUNT} of each"
             )
         for text in texts:
             _require_text(text, "a string", file.path)
