@@ -153,18 +153,10 @@ def _is_chosen_by_spark(location: str, schema: str) -> bool:
     return location.rstrip("/").endswith(f"/{SPARK_WAREHOUSE}/{schema}{SCHEMA_SUFFIX}")
 
 
-@changes("alter_database")
+@changes("alter_database", "alter_database_req")
 async def alter_database(call: Call) -> None:
-    _alter(call, call.text("db_name"), call.struct("db"))
-
-
-@changes("alter_database_req")
-async def alter_database_req(call: Call) -> None:
-    _alter(call, call.text("oldDbName"), call.struct("newDb"))
-
-
-def _alter(call: Call, sent: str, database: Struct) -> None:
     """Change parameters, owner and description (as Hive 3 does); the rest is ignored."""
+    sent, database = call.text("db_name"), call.struct("db")
     name = present_schema(sent)
     if call.reader.catalog.schema(name) is None:
         raise ObjectNotFound(sent)

@@ -146,8 +146,10 @@ class Method:
 
 
 ONE_NAME: Mapping[str, str] = {
-    **dict.fromkeys(("dbname", "dbName"), "db_name"),
+    **dict.fromkeys(("dbname", "dbName", "oldDbName"), "db_name"),
+    "newDb": "db",
     **dict.fromkeys(("tablename", "table_name", "tableName", "tblName"), "tbl_name"),
+    **dict.fromkeys(("tbl", "new_tbl"), "table"),
     "tblNames": "tbl_names",
     "partName": "part_name",
     "partVals": "part_vals",

@@ -189,32 +189,22 @@ def _holders(change: Staging, names: Collection[str]) -> dict[str, _Holder]:
 # -- methods that store
 
 
-@changes("update_table_column_statistics")
+@changes("update_table_column_statistics", "update_table_column_statistics_req")
 async def update_table_column_statistics(call: Call) -> bool:
-    await _set(call, [call.struct("stats_obj")], of_table=True)
-    return True
-
-
-@changes("update_partition_column_statistics")
-async def update_partition_column_statistics(call: Call) -> bool:
-    await _set(call, [call.struct("stats_obj")], of_table=False)
-    return True
-
-
-@changes("update_table_column_statistics_req")
-async def update_table_column_statistics_req(call: Call) -> Struct:
     await _set(call, _only_statistics(call), of_table=True)
-    return {"result": True}
+    return True
 
 
-@changes("update_partition_column_statistics_req")
-async def update_partition_column_statistics_req(call: Call) -> Struct:
+@changes("update_partition_column_statistics", "update_partition_column_statistics_req")
+async def update_partition_column_statistics(call: Call) -> bool:
     await _set(call, _only_statistics(call), of_table=False)
-    return {"result": True}
+    return True
 
 
 def _only_statistics(request: Call) -> list[Struct]:
-    """Return the statistics of a request that may have only those of one table or partition."""
+    """The statistics of a request that may have only those of one table or partition, as a list."""
+    if "stats_obj" in request.args:
+        return [request.struct("stats_obj")]
     listed = request.structs("colStats")
     if len(listed) != 1 or request.args.get("needMerge"):
         raise InvalidInput(

@@ -52,7 +52,7 @@ from strandline.metastore.hive.registry import (
     meta_exception,
 )
 from strandline.metastore.hive.statistics_values import changed_columns
-from strandline.metastore.hive.storage_descriptors import Struct, require_serde
+from strandline.metastore.hive.storage_descriptors import require_serde
 from strandline.metastore.hive.table_structs import ClientTable, read_table
 from strandline.metastore.hive.transactional_tables import (
     refuse_cascade,
@@ -73,17 +73,14 @@ _EXPECTED = (("expectedParameterKey", EXPECTED_KEY), ("expectedParameterValue", 
 _UNCOUNTED = "the parameters and columns that it gives to rows may be missing"
 
 
-@changes("create_table", "create_table_with_environment_context", "create_table_with_constraints")
+@changes(
+    "create_table",
+    "create_table_with_environment_context",
+    "create_table_with_constraints",
+    "create_table_req",
+)
 async def create_table(call: Call) -> None:
-    await _create(call, call.struct("tbl"), call.args.get("environment_context"))
-
-
-@changes("create_table_req")
-async def create_table_req(call: Call) -> None:
-    await _create(call, call.struct("table"), call.args.get("environment_context"))
-
-
-async def _create(call: Call, table: Struct, context: Struct | None) -> None:
+    table, context = call.struct("table"), call.args.get("environment_context")
     refuse_transactional(table)
     quick = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
     sent, schema_name = table.get("tableName", ""), present_schema(table.get("dbName", ""))
@@ -194,19 +191,9 @@ def _removing_folder(call: Call, schema: str, table: str, made: str | None) -> I
         raise
 
 
-@changes("drop_table", "drop_table_with_environment_context")
+@changes("drop_table", "drop_table_with_environment_context", "drop_table_req")
 async def drop_table(call: Call) -> None:
-    context = call.args.get("environment_context")
-    _drop(call, call.text("db_name"), call.text("name"), context)
-
-
-@changes("drop_table_req")
-async def drop_table_req(call: Call) -> None:
-    context = call.args.get("environment_context")
-    _drop(call, call.text("db_name"), call.text("tbl_name"), context)
-
-
-def _drop(call: Call, sent: str, name: str, context: Struct | None) -> None:
+    sent, name = call.text("db_name"), call.text("name" if "name" in call.args else "tbl_name")
     missing = ObjectNotFound(f"{sent}.{name} table not found")
     schema = present_schema(sent)
     catalog = call.reader.catalog
@@ -229,34 +216,33 @@ def _drop(call: Call, sent: str, name: str, context: Struct | None) -> None:
                 schema=schema,
                 table=name,
                 keep_data=not delete_data,
-                purge=delete_data and if_purge(context),
+                purge=delete_data and if_purge(call.args.get("environment_context")),
             )
         )
     except ObjectNotFound:
         raise missing from None
 
 
-@changes("alter_table", "alter_table_with_environment_context", "alter_table_with_cascade")
-async def alter_table(call: Call) -> None:
-    context = call.args.get("environment_context") or {}
-    if call.args.get("cascade"):
-        context = {"properties": {CASCADE: "true"}}
-    await _alter(call, call.text("db_name"), call.text("tbl_name"), call.struct("new_tbl"), context)
-
-
-@changes("alter_table_req")
-async def alter_table_req(call: Call) -> Struct:
+def _alter_options(call: Call) -> dict[str, str]:
+    """The options in the environment context of an alter; a request may have them beside it."""
     options = dict((call.args.get("environment_context") or {}).get("properties") or {})
-    for field, option in _EXPECTED:  # two ways to send them, as in Hive
+    if call.args.get("cascade"):
+        options[CASCADE] = "true"
+    for field, option in _EXPECTED:
         if call.args.get(field) is not None:
             options[option] = call.args[field]
-    context = {"properties": options}
-    await _alter(call, call.text("db_name"), call.text("tbl_name"), call.struct("table"), context)
-    return {}
+    return options
 
 
-async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> None:
-    schema = present_schema(sent)
+@changes(
+    "alter_table",
+    "alter_table_with_environment_context",
+    "alter_table_with_cascade",
+    "alter_table_req",
+)
+async def alter_table(call: Call) -> None:
+    sent, name, table = call.text("db_name"), call.text("tbl_name"), call.struct("table")
+    schema, options = present_schema(sent), _alter_options(call)
     if not is_hive_name(table.get("tableName", "")):
         raise IllegalChange(f"{table.get('tableName')} is not a valid object name")
     try:
@@ -266,6 +252,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     refuse_transactional(table, altered=old)
     if table.get("sd") is not None:
         require_serde(table["sd"])
+    context = {"properties": options}
     statistics = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
     location: str | None = None
     counted: Properties = ()
@@ -274,7 +261,6 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
             await call.reader.shown_location(old),
             await call.reader.counted(scope.point, old),
         )
-    options = context.get("properties") or {}
     expected = options.get(EXPECTED_KEY)
     command = AlterRelation(
         schema=schema,
