@@ -6,7 +6,7 @@ import logging
 import socket
 import struct
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -31,11 +31,12 @@ class EndingProxy(Proxy):
     armed = False
 
     def _answers(self, server: socket.socket, client: socket.socket, cut: threading.Event) -> None:
-        while data := server.recv(1 << 16):
-            if self.armed and b"COMMIT\0" in data:
-                client.sendall(data.removesuffix(READY) + ENDED)
-                return
-            client.sendall(data)
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                if self.armed and b"COMMIT\0" in data:
+                    client.sendall(data.removesuffix(READY) + ENDED)
+                    return
+                client.sendall(data)
 
 
 def test_a_commit_of_many_bytes_after_which_the_server_ends_the_session_has_an_unknown_outcome(
