@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -28,7 +29,14 @@ from strandline.errors import Unavailable
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.store.notifications import INSERT
-from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow, RowKind
+from strandline.metastore.store.rows import (
+    DataFile,
+    DeleteFile,
+    DeleteForm,
+    NewRow,
+    PartitionRow,
+    RowKind,
+)
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node, verification
@@ -198,6 +206,11 @@ def other_rows(path: Path) -> None:
     path.write_bytes(data[:4] + b"\0" * (size - len(data)) + data[4:])
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 FILES: dict[str, tuple[Callable[[Store], Path], Callable[[Path], None], str]] = {
     "missing": (lambda s: s.data, Path.unlink, "No such file"),
     "empty": (lambda s: s.data, empty, "0 bytes"),
@@ -205,6 +218,7 @@ FILES: dict[str, tuple[Callable[[Store], Path], Callable[[Path], None], str]] = 
     "fewer rows": (lambda s: s.data, other_rows, "10 rows, but 1000"),
     "deletes missing": (lambda s: s.deletes, Path.unlink, "No such file"),
     "deletes cut": (lambda s: s.deletes, cut, "damaged"),
+    "deletes are a pipe": (lambda s: s.deletes, pipe, "not a file"),
     "no deletes": (lambda s: s.deletes, other_rows, "no column file_id"),
 }
 
@@ -217,6 +231,20 @@ def test_a_damaged_file_is_found(store: Store, damage: str) -> None:
     assert (finding["finding"], finding["table"]) == ("file", "shop.t")
     assert finding["place"] == str(of(store))
     assert said in str(finding["message"])
+
+
+def test_a_delete_file_whose_bitmaps_are_texts_is_found(store: Store) -> None:
+    path = store.table / "_deletes" / "b.parquet"
+    pq.write_table(pa.table({"file_id": [2], "bitmap": ["x"]}), path)
+    file = DeleteFile(
+        path="_deletes/b.parquet", file_ids=(2,), counts=(1,), form=DeleteForm.BITMAPS
+    )
+    with Node.open(store.folder) as node:
+        session = node.session(user="ann")
+        session.commit(stage(session, session.table("shop.t").descriptor.id, file))
+    (finding,) = findings(store)
+    assert finding["place"] == str(path)
+    assert "of type string, not lists of numbers" in str(finding["message"])
 
 
 def test_a_flipped_bit_in_a_page_is_found_on_request(store: Store) -> None:

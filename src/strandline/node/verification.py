@@ -22,6 +22,7 @@ folders of its partitions exist.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -301,9 +302,13 @@ class Verification:
         path = root / row.name
         self.verified.files += 1
         try:
-            size = os.stat(path).st_size
+            status = os.stat(path)
+            size = status.st_size
             self.verified.bytes += size
-            if isinstance(row.content, DataFile):
+            message: str | None
+            if not stat.S_ISREG(status.st_mode):
+                message = "it is not a file"  # to open a pipe would wait for its writer
+            elif isinstance(row.content, DataFile):
                 message = self._data_file(path, size, row.content)
             else:
                 message = self._delete_file(path, size, row.as_(DeleteFile))
@@ -342,6 +347,9 @@ class Verification:
             counted = pc.value_counts(deleted["file_id"])
             counts = {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
         else:
+            kind = deleted["bitmap"].type
+            if not pa.types.is_list(kind) or kind.value_type != pa.int64():
+                return f"its bitmaps are of type {kind}, not lists of numbers"
             counts = {line["file_id"]: _bits(line["bitmap"]) for line in deleted.to_pylist()}
         if counts != dict(zip(row.file_ids, row.counts, strict=True)):
             return f"its deleted rows are not the {sum(row.counts)} that were written"
@@ -462,8 +470,8 @@ def _listed(root: Path) -> list[str]:
     return paths
 
 
-def _bits(words: list[int]) -> int:
-    return sum((word & _WORD).bit_count() for word in words)
+def _bits(words: list[int | None] | None) -> int:
+    return sum((word & _WORD).bit_count() for word in words or () if word)
 
 
 def _decodes(row: Row) -> bool:

@@ -9,6 +9,7 @@ and Spark reads values of a narrower type as the wider one.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -52,9 +53,11 @@ def with_schema_versions(
 def _version(path: Path, table: TableDescriptor) -> int:
     try:
         status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a file")  # to open a pipe would wait for its writer
         # Another file may have got the path, in a table that replaced this one.
         written = _names_in(path, status.st_ino, status.st_size, status.st_mtime_ns)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # a name or an id may be no text
         raise CorruptData(f"data file {path} cannot be read: {error}") from error
     for version in reversed(table.schema_versions):
         fields = (StructField(c.name, c.type, field_id=c.id) for c in version.columns)
