@@ -71,7 +71,7 @@ class Settings:
     ``notification_retention_ms``: how long events stay in the notification log.
     ``snapshot_hold_ms``: how long a client without a hold of its own, such as a client of the Hive
     protocol, can read the files of a snapshot; 0: the files of a past snapshot may be cleaned at
-    once.
+    once. At most 100 years.
     ``metadata_staleness_ms``: how old an answer about a plain table's rows may be; 0 checks the
     store each time. Not set, it is 0 in a folder and 1 s on servers.
     ``clock_ahead_limit_ms``: how far the store's time may be ahead of this machine's clock; a write
@@ -158,11 +158,12 @@ class Settings:
                 f"deploy_generation is {self.deploy_generation}; it must be a number from 0 to "
                 f"{MAX_GENERATION}"
             )
-        if self.transaction_timeout_ms > _MAX_TIMEOUT_MS:
-            raise InvalidInput(
-                f"transaction_timeout_ms is {self.transaction_timeout_ms}; it must be at most "
-                f"{_MAX_TIMEOUT_MS}, which is 100 years"
-            )
+        for name in ("transaction_timeout_ms", "snapshot_hold_ms"):
+            if getattr(self, name) > _MAX_TIMEOUT_MS:
+                raise InvalidInput(
+                    f"{name} is {getattr(self, name)}; it must be at most {_MAX_TIMEOUT_MS}, which"
+                    " is 100 years"
+                )
         if self.clock_ahead_limit_ms < _MINUTE_MS:
             raise InvalidInput(
                 f"clock_ahead_limit_ms is {self.clock_ahead_limit_ms}; it must be at least "

@@ -108,6 +108,7 @@ def test_options_override_variables_which_override_files(tmp_path: Path) -> None
         ),
         ("cache_bytes = -1", "it cannot be negative"),
         ("transaction_timeout_ms = '9999999d'", "it must be at most 3162240000000, which is 100"),
+        ("snapshot_hold_ms = '9999999d'", "it must be at most 3162240000000, which is 100"),
         ("slow_call_ms = '1 year'", "of milliseconds, or a number with a unit (500, 30s, 7d)"),
         ("log_level = 'loud'", "it is one of debug, info, warning, error"),
         ("host = 7", "host cannot be 7: it is a string"),
