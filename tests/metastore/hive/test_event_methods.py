@@ -157,7 +157,7 @@ def inserted(
 def test_a_reported_insert_is_an_event_and_dates_the_table(stub: Any) -> None:
     stub.create_table(table("t1", parameters={"numRows": "7"}))
     since = stub.get_current_notificationEventId().eventId
-    assert stub.fire_listener_event(inserted()).eventIds is None
+    assert stub.fire_listener_event(inserted()).eventIds == [since + 1]
     listed = events(stub, since)
     assert kinds(listed) == ["INSERT", "COMMIT_TXN"]
     assert (listed[0].dbName, listed[0].tableName) == ("d1", "t1")
@@ -202,8 +202,9 @@ def test_a_reported_insert_into_partitions_is_an_event_of_them(stub: Any) -> Non
         stub.add_partition(Partition([value], "d1", "t1", 0, 0, storage(), {"k": "v"}))
     since = stub.get_current_notificationEventId().eventId
     stub.fire_listener_event(inserted("1"))
-    stub.fire_listener_event(inserted(several=[["1"], ["2"]]))
+    answered = stub.fire_listener_event(inserted(several=[["1"], ["2"]]))
     listed = events(stub, since)
+    assert answered.eventIds == [listed[2].eventId, listed[3].eventId]
     assert kinds(listed) == ["INSERT", "COMMIT_TXN", "INSERT", "INSERT", "COMMIT_TXN"]
     shown = [json.loads(message(listed[n])["ptnObjJson"])["1"]["lst"] for n in (0, 2, 3)]
     assert shown == [["str", 1, "1"], ["str", 1, "1"], ["str", 1, "2"]]

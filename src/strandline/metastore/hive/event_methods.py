@@ -134,7 +134,10 @@ async def get_notification_events_count(call: Call) -> Struct:
 
 @changes("fire_listener_event")
 async def fire_listener_event(call: Call) -> Struct:
-    """Log that files were inserted into a table, or into some of its partitions."""
+    """Log that files were inserted into a table, or into some of its partitions.
+
+    As in Hive 3 and later, the answer has the ids of the events: Impala then knows them as its own.
+    """
     data = call.struct("data")
     if data.get("insertData") is None and data.get("insertDatas") is None:
         raise InvalidInput("the event has no insertData; only events of INSERT are known")
@@ -143,24 +146,24 @@ async def fire_listener_event(call: Call) -> Struct:
         return {}
     named = [insert.get("partitionVal") for insert in data.get("insertDatas") or ()]
     values = [value for value in (call.args.get("partitionVals"), *named) if value]
-    if values:
-        _date_partitions(call, partitioned, values)
-    else:
-        _date_table(call, partitioned)
-    return {}
+    event_ids = (
+        _date_partitions(call, partitioned, values) if values else _date_table(call, partitioned)
+    )
+    return {"eventIds": list(event_ids)}
 
 
-def _date_table(call: Call, partitioned: Partitioned) -> None:
+def _date_table(call: Call, partitioned: Partitioned) -> range:
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         change.verb = INSERT
         rows = change.visible(RowKind.TABLE_PARAMETERS).values()
         counted = {k: v for row in rows for k, v in row.as_(TableParametersRow).parameters}
         change.set_parameters(properties(counted | time_of_change()))
+        return change.event_ids
 
 
 def _date_partitions(
     call: Call, partitioned: Partitioned, values: Collection[Sequence[str]]
-) -> None:
+) -> range:
     names = {partitioned.name_of(partition_values): partition_values for partition_values in values}
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         change.verb = INSERT
@@ -169,6 +172,7 @@ def _date_partitions(
             if name not in rows:
                 raise ObjectNotFound(f"partition values=[{', '.join(partition_values)}]")
         change.replace({row.row_id: row.replaced_by(_dated(row)) for row in rows.values()})
+        return change.event_ids
 
 
 def _dated(row: Row) -> PartitionRow:

@@ -58,6 +58,8 @@ class Staging:
         self._notifications = notifications
         self._may_have_rows = not step.is_first
         self.has_staged = False
+        self.event_ids = range(0)
+        """The ids of the events of the last change that was staged."""
         self.verb = WRITE
         self.txn_id = step.transaction.txn_id
         self.table_id = step.table_id
@@ -141,6 +143,7 @@ class Staging:
         if add:
             taking.append((queries.ROW_IDS, len(add)))
         last_event, *last_row = Counter.take(connection, *taking)
+        self.event_ids = range(last_event - len(changes) + 1, last_event + 1)
         row_ids = range(0)
         if last_row:
             row_ids = range(last_row[0] - len(add) + 1, last_row[0] + 1)
