@@ -419,6 +419,17 @@ def test_a_compaction_that_leaves_no_row_stays_apart_from_later_versions(place: 
     assert dict(reader.snapshot(3).kinds) == {"config": (record,)}
 
 
+def test_trimmed_versions_are_not_merged_with_later_ones(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 1)
+    trimmed = log.snapshot(1)
+    assert log.compact(1, TOKEN)
+    for version in range(2, 3 + maintenance_module.MERGED_AT_ONCE):
+        log.append(version, TOKEN, [update(version)])
+        log.maintenance.tidy()
+        assert log.first_snapshot() == trimmed
+
+
 def test_a_retraction_with_different_bytes_is_corrupt_and_trims_nothing(place: Place) -> None:
     log = place.log()
     begin(log, 1)
