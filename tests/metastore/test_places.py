@@ -171,7 +171,8 @@ def put_by_an_older_release(node: Node, table_id: int, place: str) -> Iterator[N
         yield opened
 
 
-def test_a_place_through_a_symbolic_link_is_not_moved(node: Node, lake: Path) -> None:
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_place_through_a_symbolic_link_is_not_moved(node: Node, lake: Path, purge: bool) -> None:
     """Not even a place with the form of an own place: the link may have been created later."""
     home = lake.parent / "home"
     shop = lake / "warehouse/shop.db"
@@ -179,9 +180,9 @@ def test_a_place_through_a_symbolic_link_is_not_moved(node: Node, lake: Path) ->
     shop.symlink_to(home)
     session = node.session(user="ann")
     table_id = session.table("shop.orders").descriptor.id
-    session.execute(drop("orders"))
+    session.execute(replace(drop("orders"), purge=purge))
     assert (home / "orders/f").read_text() == "rows"
-    assert node.store.location(table_id) == f"file://{shop}/orders"
+    assert node.store.location(table_id) == (None if purge else f"file://{shop}/orders")
     session.execute(create("new"))
     assert not (home / "new").exists()
     session.execute(DropSchema(name="shop", cascade=True))
@@ -200,24 +201,26 @@ def test_the_warehouse_itself_may_be_a_link(lake: Path, tmp_path: Path) -> None:
         assert tree(tmp_path / "disk") == {".dropped", f".dropped/{table_id}"}
 
 
-def test_a_dropped_folder_is_not_moved_through_a_link(node: Node, lake: Path) -> None:
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_dropped_folder_is_not_moved_through_a_link(node: Node, lake: Path, purge: bool) -> None:
     home = lake.parent / "home"
     home.mkdir()
     (lake / "warehouse/shop.db/.dropped").symlink_to(home)
-    node.session(user="ann").execute(drop("orders"))
+    node.session(user="ann").execute(replace(drop("orders"), purge=purge))
     assert (lake / "warehouse/shop.db/orders/f").exists()
     assert tree(home) == set()
 
 
+@pytest.mark.parametrize("purge", [False, True])
 def test_two_tables_that_older_releases_put_into_one_place_are_not_moved(
-    node: Node, lake: Path
+    node: Node, lake: Path, purge: bool
 ) -> None:
     session = node.session(user="ann")
     session.execute(create("other"))
     place = f"file://{lake}/warehouse/shop.db/orders"
     other = session.table("shop.other").descriptor.id
     with put_by_an_older_release(node, other, place) as opened:
-        opened.session(user="ann").execute(drop("other"))
+        opened.session(user="ann").execute(replace(drop("other"), purge=purge))
     assert (lake / "warehouse/shop.db/orders/f").exists()
 
 

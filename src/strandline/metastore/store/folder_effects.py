@@ -358,15 +358,19 @@ class FolderEffects:
         )
         with self._or_refused("stayed", task, source, outcome):
             self._folders.verify(source, target, free_of_links=task.turn.free_of_links)
-            for place in (source,) if own else (source, target):
-                if places.taken(place, by_other_than=table_id):
-                    raise FolderRefused(
-                        f"{self._folders.location(place)} is also the folder of another table"
-                    )
+            self._refuse_shared(task, table_id, (source,) if own else (source, target))
             moved = self._folders.move(source, target, unsynced=task.turn.unsynced)
             if moved is Moved.MISSING:
                 self._make(task, target)
             places.put(table_id, target)
+
+    def _refuse_shared(self, task: _Task, table_id: int, places: Iterable[Place]) -> None:
+        """Raise `FolderRefused` if another table has one of ``places``, as in older releases."""
+        for place in places:
+            if task.turn.places.taken(place, by_other_than=table_id):
+                raise FolderRefused(
+                    f"{self._folders.location(place)} is also the folder of another table"
+                )
 
     def _purge(self, task: _Task, table_id: int, place: Place, aside: Place) -> None:
         """Move the folder of a table to a name that no table has, and forget its place.
@@ -374,10 +378,11 @@ class FolderEffects:
         `delete_purged` deletes its files later, when no lock is held.
         """
         outcome = (
-            ", but the folder {} that it purges stays: {}. No table names it any more; delete it"
+            ", but the folder {} that it purges stays: {}. Delete it if no other table is there"
         )
         with self._or_refused("stayed", task, place, outcome):
             self._folders.verify(place, aside)
+            self._refuse_shared(task, table_id, (place,))
             purged = _purged(aside)
             self._folders.move(place, purged, unsynced=task.turn.unsynced)
             self._purged += [purged, Place(f"{aside.text}{PARTITIONS_SUFFIX}")]
