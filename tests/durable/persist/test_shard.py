@@ -350,6 +350,7 @@ def test_a_large_append_is_uploaded_as_parts_and_survives_maintenance(place: Pla
     assert [s.version for s in again.scan("audit_event", 1, 9)] == [2, 3, 4]
     assert [s.time for s in again.scan("audit_event", 2, 4)] == [appended[0].time] * 2
     log.maintenance.tidy()
+    assert log.updates(2, 4) == appended
     assert [s.version for s in log.scan("audit_event", 1, 9)] == [2, 3, 4]
     assert log.compact(3, TOKEN)
     assert versions(place.log()) == [4]
