@@ -443,7 +443,7 @@ SCENARIOS = [
         cases=[38],
         setup=[SCHEMA, TABLE, INDEX, replace(INDEX, index="j", columns=("b", "a"))],
         run=drop("a"),
-        expect=Refused(IllegalChange, "used by index(es) i, j;"),
+        expect=Refused(IllegalChange, "these indexes use it: i, j;"),
     ),
     Scenario(
         "an index on a column of that name in another table",

@@ -419,7 +419,7 @@ SCENARIOS = [
         cases=[38],
         setup=[SCHEMA, PLAIN, INDEX],
         run=redefine("b string"),
-        expect=Refused(IllegalChange, "used by index(es) i"),
+        expect=Refused(IllegalChange, "these indexes use it: i;"),
     ),
     Scenario(
         "an index is in the way of its column alone",

@@ -296,6 +296,6 @@ def refuse_indexed_column(
     ]
     if using:
         raise IllegalChange(
-            f"column {column.name!r} of {table.name} cannot be dropped, because it is used by "
-            f"index(es) {', '.join(using)}; drop these first"
+            f"column {column.name!r} of {table.name} cannot be dropped, because these indexes use "
+            f"it: {', '.join(using)}; drop them first"
         )
