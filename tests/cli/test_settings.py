@@ -48,6 +48,7 @@ def test_every_setting_is_documented_and_can_be_set_in_each_place(
 ) -> None:
     setting = REGISTRY[name]
     assert setting.meaning, f"the docstring of Settings has no paragraph ``{name}``: …"
+    assert "``" not in setting.meaning  # `strandline config --output json` shows it
     text = another_value(name)
     value = setting.read(text)
     assert value != setting.default

@@ -74,7 +74,7 @@ def _help(setting: Setting) -> str:
         other = REGISTRY.get(quoted[1])
         return f'"{quoted[1]}"' if other is None else other.option
 
-    meaning = re.sub("``(.+?)``", shown, setting.meaning)
+    meaning = re.sub("`(.+?)`", shown, setting.meaning)
     return f"{meaning[:1].upper()}{meaning[1:]}  [default: {_shown_default(setting)}]"
 
 

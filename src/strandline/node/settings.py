@@ -157,7 +157,7 @@ class Setting:
 def registry_of(declared: type[Any]) -> dict[str, Setting]:  # Any: a dataclass such as `Settings`
     """Return the settings that a dataclass declares, by name; its docstring describes them."""
     described = _PARAGRAPH.findall(declared.__doc__ or "")
-    meanings = {name: " ".join(text.split()) for name, text in described}
+    meanings = {name: " ".join(text.split()).replace("``", "`") for name, text in described}
     kinds = get_type_hints(declared)
     registry = {}
     for field in fields(declared):
