@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection
 
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
@@ -32,6 +32,7 @@ from strandline.model.places import Place
 from strandline.sql import open_database
 from strandline.transactions import Transactions, ValidWriteIdList
 from tests.servers.sqlite import sqlite_url
+from tests.sql.statements import contents_of
 from tests.transactions.catalogs import Catalogs, new_table
 
 START_MS = 1_700_000_000_000
@@ -159,11 +160,7 @@ class Dml:
 
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
         """Return every row of every table of the database."""
-        with self.database.read() as connection:
-            return {
-                name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
-                for name in inspect(connection).get_table_names()
-            }
+        return contents_of(self.database)
 
 
 def data_file(name: str, *, rows: int = 1, bucket: int = -1) -> NewRow:

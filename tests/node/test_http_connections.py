@@ -20,6 +20,7 @@ from strandline.metastore.session.http_messages import (
 from strandline.node.http_connections import HttpConnections
 from tests.end_to_end.mutations import smuggling
 from tests.metastore.session.served import serving
+from tests.servers.loopback import read_to_end
 
 WAIT = 60.0
 FOR_LONG = httpx.Limits(keepalive_expiry=None)
@@ -63,16 +64,6 @@ def watched(clock: Clock, **limits: float) -> Iterator[tuple[str, HttpConnection
 def connect(url: str) -> socket.socket:
     host, _, port = url.removeprefix("http://").partition(":")
     return socket.create_connection((host, int(port)), timeout=WAIT)
-
-
-def read_to_end(stream: socket.socket) -> bytes:
-    parts = []
-    try:
-        while data := stream.recv(65536):
-            parts.append(data)
-    except ConnectionResetError:
-        pass
-    return b"".join(parts)
 
 
 def get(path: str) -> bytes:

@@ -186,3 +186,14 @@ class Proxy:
 def _end(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
+
+
+def read_to_end(stream: socket.socket) -> bytes:
+    """All that comes until the other side closes or resets the connection."""
+    parts = []
+    try:
+        while data := stream.recv(65536):
+            parts.append(data)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)

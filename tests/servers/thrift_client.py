@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import sys
-from types import TracebackType
 from typing import Any, Self
 
 from strandline.errors import DeadlineExceeded, ProtocolError, Unavailable, UnknownOutcome
@@ -137,10 +136,5 @@ class ThriftClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

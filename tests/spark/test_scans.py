@@ -23,26 +23,17 @@ from strandline.catalog.commands import (
     DropColumns,
     RenameColumn,
 )
-from strandline.errors import CorruptData, IllegalChange, InvalidInput, Unavailable
+from strandline.errors import CorruptData, InvalidInput, Unavailable
 from strandline.metastore.interface import ColumnBounds, TableFiles
-from strandline.model.type_changes import check_change
-from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, STRING, StructField, StructType
 from strandline.spark import Counts, Tables, scans
 from strandline.spark.folder import spark_path
 from strandline.spark.scans import bounds_of
+from tests.catalog.test_type_changes_page import allowed
 from tests.metastore.hive import dml
 from tests.spark.data import changed, files, folder, ids, numbers, rows
 
 pytestmark = pytest.mark.spark
-
-
-def may_become(before: str, after: str) -> bool:
-    try:
-        check_change(parse_type(before), parse_type(after))
-    except IllegalChange:
-        return False
-    return True
 
 
 def plan(tables: Tables, name: str) -> str:
@@ -160,7 +151,7 @@ ENDS = {
     "date": ("date'0001-01-01'", "date'9999-12-31'"),
     "timestamp_ntz": ("timestamp_ntz'1969-12-31 23:59:59.9'", "timestamp_ntz'2026-01-01'"),
 }
-WIDENED = [pair for pair in permutations(ENDS, 2) if may_become(*pair)]
+WIDENED = [pair for pair in permutations(ENDS, 2) if allowed(*pair)]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The SQL statements of a call: their number and texts, with parameters."""
+"""The SQL statements of a call, with their parameters, and the contents of a database."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, inspect
 
-from strandline.sql import statements
+from strandline.sql import Database, statements
 
 
 @contextmanager
@@ -41,3 +41,12 @@ def recorded(*, of_this_thread: bool = False) -> Iterator[list[tuple[str, Any]]]
             yield noted
     finally:
         event.remove(Engine, "before_cursor_execute", note)
+
+
+def contents_of(database: Database) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table of a database."""
+    with database.read() as connection:
+        return {
+            name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
+            for name in inspect(connection).get_table_names()
+        }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp
@@ -17,6 +17,7 @@ from strandline.transactions.transaction import TransactionListener
 from strandline.transactions.transaction_ends import DEFAULT_HISTORY_RETENTION_MS
 from strandline.transactions.write_ids import ValidTxnList
 from tests.servers.sqlite import sqlite_url
+from tests.sql.statements import contents_of
 from tests.transactions.catalogs import Catalogs, new_table
 
 START_MS = 1_700_000_000_000
@@ -94,11 +95,7 @@ class Store:
 
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
         """Return every row of every table of the database."""
-        with self.database.read() as connection:
-            return {
-                name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
-                for name in inspect(connection).get_table_names()
-            }
+        return contents_of(self.database)
 
 
 @dataclass

@@ -31,7 +31,8 @@ from strandline.metastore.thrift.messages import CALL, decode_head, encode_messa
 from strandline.metastore.thrift.serving import Outgoing
 from strandline.work.contents import Content
 from tests.metastore.thrift.conftest import dispatcher_of
-from tests.metastore.thrift.test_server import connect, read_messages, read_to_end, request, toy
+from tests.metastore.thrift.test_server import connect, read_messages, request, toy
+from tests.servers.loopback import read_to_end
 from tests.servers.thrift_client import decode_application_exception, decode_result
 
 Serve = Callable[..., Any]

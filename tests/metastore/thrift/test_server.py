@@ -47,6 +47,7 @@ from strandline.metastore.thrift.messages import (
 )
 from strandline.metastore.thrift.scanner import Scanner
 from tests.metastore.thrift.conftest import dispatcher_of
+from tests.servers.loopback import read_to_end
 from tests.servers.thrift_client import ThriftClient, decode_application_exception
 
 # The `serve` fixture is in conftest.py: a function that takes a handler and starts a server.
@@ -89,16 +90,6 @@ def read_messages(stream: socket.socket, count: int) -> list[bytes]:
         assert data, f"the server closed after {len(messages)} answers"
         scanner.feed(data)
     return messages
-
-
-def read_to_end(stream: socket.socket) -> bytes:
-    parts = []
-    try:
-        while data := stream.recv(65536):
-            parts.append(data)
-    except ConnectionResetError:
-        pass
-    return b"".join(parts)
 
 
 def test_our_client_gets_values_and_declared_exceptions(serve: Serve) -> None:
