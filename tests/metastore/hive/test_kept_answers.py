@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from strandline.metastore.hive.service import KeptAnswers
+from strandline.metastore.hive.kept_answers import KeptAnswers
 
 
 def test_an_answer_is_found_only_for_its_own_request_and_mark() -> None:
