@@ -199,8 +199,10 @@ def _fitted(name: str, first: str, handler: Handler) -> Handler:
     fields, request = method.args.fields, ""
     if len(fields) == 1 and fields[0].type.name.endswith("Request"):
         fields, request = HIVE_METASTORE.structs[fields[0].type.name].fields, fields[0].name
-    has_other_names = any(field.name in ONE_NAME for field in fields)
-    if not (request or has_other_names):
+    names = [ONE_NAME.get(field.name, field.name) for field in fields]
+    if len(set(names)) < len(names):
+        raise RuntimeError(f"two arguments of the method {name} have one name")
+    if not request and names == [field.name for field in fields]:
         return handler
 
     def named(call: Call) -> Call:
