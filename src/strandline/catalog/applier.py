@@ -88,6 +88,17 @@ def patience(timeout: float) -> float:
     return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
+def activated(applied: AppliedUpdate, *, delay_ms: int) -> Catalog:
+    """The catalog of a version, which becomes active ``delay_ms`` after its time in the log.
+
+    Version 0, the empty catalog, is active from the beginning.
+    """
+    active = applied.time
+    if applied.version and delay_ms:
+        active = add_milliseconds(active, delay_ms)
+    return Catalog(applied.version, active, applied.contents)
+
+
 class LogTime:
     """Moves the clock past the times of the log, and warns if this machine's clock is wrong.
 
@@ -180,10 +191,7 @@ class CatalogApplier:
         return history
 
     def _activated(self, applied: AppliedUpdate) -> Catalog:
-        active = applied.time
-        if applied.version and self.delay:
-            active = add_milliseconds(active, self.delay)
-        return Catalog(applied.version, active, applied.contents)
+        return activated(applied, delay_ms=self.delay)
 
     def _time_in_log(self, catalog: Catalog) -> Timestamp:
         """The time that the log assigned to a version, which becomes active `delay` later."""

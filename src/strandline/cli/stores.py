@@ -12,18 +12,11 @@ from pathlib import Path
 from sqlalchemy import inspect
 
 from strandline.catalog import Catalog
-from strandline.catalog.applier import DELAY
+from strandline.catalog.applier import DELAY, activated
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.history import History
 from strandline.cli.options import Store
-from strandline.clock import (
-    HybridClock,
-    Timestamp,
-    add_milliseconds,
-    format_timestamp,
-    milliseconds,
-    parse_timestamp,
-)
+from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds, parse_timestamp
 from strandline.durable import UpdateLog, durable_state
 from strandline.durable.state import ReadOnlyState, config_in
 from strandline.errors import InvalidInput, NotFound, ObjectNotFound, VersionNotFound
@@ -125,16 +118,8 @@ def delay_of(state: ReadOnlyState) -> int:
 
 def catalogs_of(state: ReadOnlyState) -> History:
     """Return the versions that ``state`` has read."""
-    delay = delay_of(state)
-    catalogs = [
-        Catalog(
-            applied.version,
-            add_milliseconds(applied.time, delay) if applied.version else applied.time,
-            applied.contents,
-        )
-        for applied in state.recovered
-    ]
-    return History(*catalogs)
+    delay_ms = delay_of(state)
+    return History(*(activated(applied, delay_ms=delay_ms) for applied in state.recovered))
 
 
 def history_of(store: Store) -> History:
