@@ -13,8 +13,8 @@ from strandline.durable.persist.blob import FileBlob
 from strandline.errors import InvalidInput, StrandlineError
 from strandline.node import Node
 from strandline.node.catalog_move import move_catalog
+from tests.node.moved_catalogs import log_of, place_of
 from tests.node.test_catalog_log import fill, tables
-from tests.node.test_catalog_move import log_of, place_of
 
 
 def move_to_blobs(folder: Path, blobs: Path, *, to: str = "persist") -> None:
