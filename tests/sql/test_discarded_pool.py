@@ -38,24 +38,22 @@ def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_returns() -
         assert database.rows("SELECT 1") == [(1,)]
 
 
-def test_a_connection_that_is_made_while_the_pool_is_discarded_is_closed_when_it_returns(
+def test_a_connection_that_is_taken_while_the_pool_is_discarded_is_closed_when_it_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = postgresql.running().new_schema()
     with closing(open_url(url)) as database:
-        pool, dispose = database._engine.pool, database._engine.dispose
-        made = []
+        dispose, taken = database._engine.dispose, []
 
-        def connect_first() -> None:
-            made.append(pool.connect())
+        def take_one_first() -> None:
+            taken.append(database._first(lambda raw: raw))
             dispose()
 
         with monkeypatch.context() as patch:
-            patch.setattr(database._engine, "dispose", connect_first)
+            patch.setattr(database._engine, "dispose", take_one_first)
             lose_a_connection(url, database)
-        raw = made[0].driver_connection
-        assert raw is not None
-        made[0].close()
+        ((pooled, raw),) = taken
+        pooled.close()
         assert raw.closed
 
 

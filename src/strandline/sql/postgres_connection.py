@@ -125,7 +125,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """
 
     pool_number: int = 0
-    """The number of the pool for which it was made; see `PostgresDatabase`."""
+    """The number of the pool from which it was taken; see `PostgresDatabase`."""
     deadline: float | None = None
     is_given_up: Callable[[], bool] | None = None
     kept_cursor: psycopg.Cursor[tuple[Any, ...]]

@@ -263,9 +263,7 @@ class PostgresDatabase(Database):
         self._listener.wake()
 
     def _connect(self) -> driver.Connection:
-        pool_number = self._pool_number  # read first: the pool may be discarded meanwhile
         connection = driver.connect(self._address, patience=self._patience)
-        connection.pool_number = pool_number
         with self._state:
             self._connections.add(connection)
         return connection
@@ -397,8 +395,10 @@ class PostgresDatabase(Database):
         """
         tries = 2
         while True:
+            pool_number = self._pool_number  # read first: the pool may be discarded meanwhile
             pooled = self._engine.raw_connection()
             raw = _raw(pooled)
+            raw.pool_number = pool_number
             prepared = raw.prepared
             try:
                 _allow(raw, self._patience if seconds is None else seconds, is_given_up)
@@ -436,7 +436,7 @@ class PostgresDatabase(Database):
             if connection.pool_number == self._pool_number:
                 self._pool_number += 1
                 self._engine.dispose()
-                self._pool_number += 1  # for what was connected meanwhile, still in the old pool
+                self._pool_number += 1  # for what was taken from the old pool meanwhile
 
     def _locked(
         self,
