@@ -28,7 +28,9 @@ from strandline.config import Settings
 from strandline.errors import Unavailable
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
+from strandline.metastore.store import partition_moves
 from strandline.metastore.store.notifications import INSERT
+from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import (
     DataFile,
     DeleteFile,
@@ -40,6 +42,7 @@ from strandline.metastore.store.rows import (
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node, verification
+from strandline.sql import open_sqlite
 from tests.strandline_command import strandline
 
 ROWS = 1000
@@ -286,6 +289,24 @@ def test_a_folder_that_a_node_is_moving_is_not_a_finding(
     monkeypatch.setattr(verification, "time", settle)
     assert findings(store) == []
     assert store.table.is_dir()
+
+
+def test_the_folder_of_an_interrupted_rename_of_a_partition_is_not_missing(store: Store) -> None:
+    """The process has died; a node that starts moves the folder back."""
+    partition = store.folder / "warehouse/shop.db/p/k=1"
+    moved = partition.rename(partition.with_name("k=2"))
+    with Node.open(store.folder) as node:
+        table_id = node.session(user="ann").table("shop.p").descriptor.id
+        (row,) = node.store.rows(table_id, RowKind.PARTITION, write_ids=None)
+    back = PartitionMove("k=2", row.row_id, "k=1")
+    with (
+        closing(open_sqlite(store.folder / "strandline.db")) as database,
+        database.write() as connection,
+    ):
+        partition_moves.begin(connection, table_id, [back])
+    assert findings(store) == []
+    moved.rmdir()
+    assert [finding["finding"] for finding in findings(store)] == ["folder"]
 
 
 def clean_removed_file(store: Store, node: Node) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -50,6 +50,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents, table_contents
 from strandline.metastore.store.table_places import all_places, place_of
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
+from strandline.metastore.store.warehouse import resolve_location
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED
 from strandline.sql import Database
@@ -250,6 +251,7 @@ class Verification:
             except CorruptData:
                 return  # `_rows` has reported it
             moves = partition_moves.of_table(connection, descriptor.id)
+            unfinished = partition_moves.unfinished(connection, descriptor.id)
         assert contents is not None
         managed = descriptor.kind is TableKind.MANAGED
         if managed and (table.present or contents.rows) and not root.is_dir():
@@ -258,7 +260,12 @@ class Verification:
             yield from self._files(table, root, contents, listed)
             return
         places = PastPlaces(descriptor, location=location, folders=folders, moves=moves)
-        yield from self._partitions(table, contents, places, folders)
+        renamed = {
+            move.up_to_row: resolve_location(location, move.location)
+            for move in unfinished
+            if move.undoes_rename
+        }
+        yield from self._partitions(table, contents, places, renamed)
 
     def _files(
         self, table: _Table, root: Path, contents: TableContents, listed: list[str]
@@ -279,8 +286,13 @@ class Verification:
         table: _Table,
         contents: TableContents,
         places: PastPlaces,
-        folders: StoreFolders,
+        renamed: Mapping[int, str],
     ) -> Iterator[Finding]:
+        """``renamed`` are the places to which renames that are not committed moved folders.
+
+        A node that runs or starts moves them back, if their processes have died.
+        """
+        folders = self.folders
         committed = contents.committed.valid
         removed = {row_id for row_id, write_id in contents.removals if committed(write_id)}
         for row in contents.rows:
@@ -290,6 +302,8 @@ class Verification:
                 continue
             place = places.place(row)
             if row.row_id in removed and not (places.went_aside(row) and places.is_own(row)):
+                continue
+            if row.row_id in renamed and folders.exists(renamed[row.row_id]):
                 continue
             if place.startswith(GONE) or (folders.reaches(place) and not folders.exists(place)):
                 yield Finding(
