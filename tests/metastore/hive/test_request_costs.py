@@ -80,3 +80,14 @@ def test_an_object_with_many_parameters_is_answered_in_a_thread_even_from_memory
     before = hive.service.statistics()
     call(stub)
     assert hive.service.statistics().waited == before.waited + 1
+
+
+def test_a_view_with_very_many_parameters_exceeds_the_budget_of_a_thread(
+    hive: HiveNode, stub: Any
+) -> None:
+    many = {f"k{number}": "v" for number in range(100_000)}
+    stub.create_table(table("v", tableType="VIRTUAL_VIEW", viewExpandedText="x", parameters=many))
+    with is_too_long():
+        ask(hive, "get_table", dbname="d1", tbl_name="v")
+    with is_too_long():
+        ask(hive, "get_table_objects_by_name", dbname="d1", tbl_names=["v"])

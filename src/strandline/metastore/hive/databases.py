@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands import (
     DEFAULT_SCHEMA,
@@ -74,7 +75,9 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
 @reads("get_database", "get_database_req")
 async def get_database(call: Call) -> Struct:
     scope = await call.reader.scope(call.text("name"))
-    await off_loop_for(len(scope.schema.properties))
+    units = work.units_of_values(len(scope.schema.properties))
+    await off_loop_for(units)
+    work.spend(units)
     location = call.metastore.location_of_schema(scope.schema)
     if scope.is_past:
         location = f"{NO_PLACE}{scope.schema.name}"

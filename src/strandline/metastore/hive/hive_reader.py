@@ -137,7 +137,9 @@ class HiveReader(Reader):
         scope = await self.find_scope(schema)
         if scope is None:
             raise ObjectNotFound(f"{schema}.{name} table not found")
-        await off_loop_for(units_of_record(scope, name))
+        units = units_of_record(scope, name)
+        await off_loop_for(units)
+        work.spend(units)
         scope_and_relation = self.find_relation(scope, name)
         if scope_and_relation is None:
             _note_absent(scope.point, f"table {scope.schema.name}.{name}")

@@ -168,9 +168,9 @@ async def get_table_objects_by_name_req(call: Call) -> Struct:
 
 async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     distinct_names = dict.fromkeys(name.lower() for name in names)
-    await off_loop_for(
-        sum(_UNITS_PER_TABLE + units_of_record(scope, name) for name in distinct_names)
-    )
+    units_of_records = sum(units_of_record(scope, name) for name in distinct_names)
+    await off_loop_for(len(distinct_names) * _UNITS_PER_TABLE + units_of_records)
+    work.spend(units_of_records)
     relations = [call.reader.find_relation(scope, name) for name in work.spending(distinct_names)]
     pairs = [pair for pair in relations if pair is not None and call.reader.may_read(*pair)]
     work.spend(len(pairs) * _UNITS_PER_TABLE)
