@@ -60,6 +60,7 @@ _TYPES = (
 )
 """The type of a column, and the type that an alter gives it."""
 
+
 SCENARIOS = (
     Scenario(
         "columns and parameters of a table",
@@ -453,6 +454,28 @@ SCENARIOS = (
                 for sd in (_without("serdeInfo", "so.db/p/p=2"), _without("cols", "so.db/p/p=2"))
             ),
             ("get_partition", "so", "p", ["2"]),
+        ),
+    ),
+    Scenario(
+        "locations with dots",
+        (
+            ("create_database", {"name": "pdot"}),
+            ("create_table", table("pdot", "t", keys="p int")),
+            *(
+                (
+                    "add_partition",
+                    partition("pdot", "t", f"{number}", sd=_placed(f"pdot.db/{place}")),
+                )
+                for number, place in enumerate(("t/../x", "t/./y", "t/sub/../z", "t/...", "t/.w"))
+            ),
+            (
+                "alter_table",
+                "pdot",
+                "t",
+                table("pdot", "t2", sd=_placed("pdot.db/t/../t"), keys="p int"),
+            ),
+            ("get_table", "pdot", "t2"),
+            ("get_partitions", "pdot", "t2", -1),
         ),
     ),
 )
