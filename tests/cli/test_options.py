@@ -39,3 +39,14 @@ def test_only_a_short_table_is_wrapped_to_the_terminal(
     assert max(map(len, lines)) == 80
     print_table(("n", "name", "what"), [*ROWS, ("21", "", "")])
     assert ROWS[2][2] in capsys.readouterr().out
+
+
+def test_a_word_that_is_wider_than_the_terminal_is_broken_and_not_cut_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/lake/warehouse/shop.db/orders/" + "x" * 100
+    print_table((), [(path, "missing")])
+    out = capsys.readouterr().out
+    assert "".join(line.removesuffix("missing").strip() for line in out.splitlines()) == path

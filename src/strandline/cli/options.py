@@ -127,7 +127,7 @@ def wrapped(columns: Row, rows: Iterable[Row]) -> Table:
     """Return a table that a console wraps to its width; see `print_table`."""
     table = Table(*columns, box=None, pad_edge=False, show_header=bool(columns))
     for row in rows:
-        table.add_row(*map(Text, row))  # no text in it is markup
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))  # no text in it is markup
     return table
 
 
