@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -135,6 +137,7 @@ def test_a_command_creates_no_tables_in_a_database_without_a_store(command: str)
         "diff STORE 1",
         "log STORE",
         "relocate STORE",
+        "repair-clock STORE --yes",
         "role list STORE",
         "status STORE",
         "trim STORE 1",
@@ -147,9 +150,15 @@ def test_a_folder_without_a_store_is_refused_and_left_as_it_is(
 ) -> None:
     words = command.replace("STORE", str(tmp_path)).split()
     database = tmp_path / DATABASE_FILE
-    for files in ([], [database]):
-        for file in files:
-            file.touch()
+
+    def write_header() -> None:
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+
+    steps: list[Callable[[], object]] = [lambda: None, database.touch, write_header]
+    for step in steps:
+        step()
+        files = list(tmp_path.iterdir())
         refused = strandline(*words)
         assert refused.exit_code == 66
         assert "there is no store" in refused.stderr

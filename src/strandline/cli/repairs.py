@@ -49,6 +49,8 @@ def relocate(store: Store, *, copy: bool) -> None:
     if address.folder is None:
         _relocate_servers(address, copy=copy)
         return
+    with database_at(address):  # there is a store
+        pass
     environment = relocation.relocate(address.folder, copy=copy)
     path = address.folder.resolve()
     if copy:

@@ -57,13 +57,13 @@ def address_of(store: Store) -> StoreAddress:
 @contextmanager
 def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Database]:
     """Open the SQL database of an existing store, without upgrading it. Raises `NotFound`."""
+    if not read_only:
+        with database_at(address):  # opening it for writing would create tables in any database
+            pass
     if address.folder is not None:
         folder = ensure_store(address.folder).parent
         opened: Database = open_store_database(folder, read_only=read_only)
     else:
-        if not read_only:
-            with database_at(address):  # opening it for writing would create tables in any database
-                pass
         opened = open_database(address.objects, read_only=read_only)
     with closing(opened) as database:
         with database.read() as connection:

@@ -111,7 +111,7 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
 
 def refuse_lost_database(folder: Path) -> None:
     """Raise `CorruptData` if ``folder`` has other files of a store, so there was a database."""
-    remains = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if has_content(folder / name)]
+    remains = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
     if remains:
         raise CorruptData(
             f"{folder} has {' and '.join(remains)}, but no database: {DATABASE_FILE} is missing "
@@ -120,8 +120,7 @@ def refuse_lost_database(folder: Path) -> None:
         )
 
 
-def has_content(path: Path) -> bool:
-    """Whether there is a file or folder that is not empty."""
+def _has_content(path: Path) -> bool:
     if path.is_dir():
         return next(path.iterdir(), None) is not None
     return path.is_file() and path.stat().st_size > 0

@@ -26,7 +26,6 @@ from strandline.node.membership import new_member_id
 from strandline.node.place import (
     RecordedPlace,
     current_place,
-    has_content,
     made_at,
     put,
     recorded_place,
@@ -53,7 +52,7 @@ def relocate(folder: str | Path, *, copy: bool) -> str:
     that the head file names.
     """
     path = Path(folder).absolute()
-    if not has_content(path / DATABASE_FILE):
+    if not (path / DATABASE_FILE).is_file():
         refuse_lost_database(path)
         raise NotFound(f"there is no store in {path}; name the folder that holds {DATABASE_FILE}")
     with closing(open_store_database(path)) as database:
