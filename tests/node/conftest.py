@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -54,6 +55,20 @@ def new_process(tmp_path: Path) -> Iterator[Callable[..., MemberProcess]]:
     yield start
     for process in started:
         process.close()
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that this program syncs from now on, in order, without those that SQLite syncs."""
+    paths: list[str] = []
+    fsync = os.fsync
+
+    def recording(descriptor: int) -> None:
+        fsync(descriptor)
+        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", recording)
+    return paths
 
 
 @pytest.fixture

@@ -196,6 +196,12 @@ def test_a_node_can_be_closed_twice(folder: Path) -> None:
 # -- joining while others are at work ----------------------------------------------------------
 
 
+def test_the_folder_of_a_new_store_is_on_disk(tmp_path: Path, synced: list[str]) -> None:
+    """Otherwise a power cut could remove it, with all that was acknowledged."""
+    Node.open(tmp_path / "a" / "s").close()
+    assert {str(tmp_path), f"{tmp_path}/a"} <= {*synced}
+
+
 def test_nodes_that_create_a_store_concurrently_all_work(folder: Path) -> None:
     start = threading.Barrier(4)
     nodes: list[Node] = []

@@ -140,16 +140,18 @@ def test_a_token_whose_line_does_not_fit_on_the_disk_leaves_the_file_as_it_was(
 def test_a_token_is_on_disk_when_it_is_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fsync, synced = os.fsync, []
+    fsync = os.fsync
+    synced: dict[str, str] = {}
 
     def recording(descriptor: int) -> None:
-        synced.append(path.read_text())
+        synced[os.readlink(f"/proc/self/fd/{descriptor}")] = path.read_text()
         fsync(descriptor)
 
     path = tmp_path / "users"
     monkeypatch.setattr(os, "fsync", recording)
     new_token(path, "ann")
-    assert synced[-1] == path.read_text() != ""
+    assert synced == dict.fromkeys((str(path), str(tmp_path)), path.read_text())
+    assert path.read_text()
 
 
 def test_a_large_file_is_read_and_a_huge_one_refused(tmp_path: Path) -> None:

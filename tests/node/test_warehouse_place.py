@@ -37,6 +37,14 @@ def test_two_claims_of_one_process_can_mark_a_folder_concurrently(
     assert [path.name for path in place.folder.iterdir()] == [MARKER]
 
 
+def test_a_new_warehouse_is_on_disk_before_its_marker(
+    tmp_path: Path, database: Database, synced: list[str]
+) -> None:
+    WarehousePlace(tmp_path / "a" / "tables", database).claim(ENVIRONMENT, mode=MODE)
+    assert {str(tmp_path), f"{tmp_path}/a"} == {*synced[:2]}
+    assert synced[-1] == f"{tmp_path}/a/tables"
+
+
 def test_only_one_of_two_concurrent_claims_of_different_folders_succeeds(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from strandline.config import Settings
 from strandline.errors import InvalidInput
 from strandline.metastorage import open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
-from strandline.metastore.store.warehouse import make_folders
+from strandline.metastore.store.warehouse import make_synced_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log, refuse_unknown
 from strandline.node.database_mark import DatabaseMark
@@ -132,7 +132,7 @@ def _open_folder(
     if not (folder / DATABASE_FILE).exists():
         refuse_nested(folder)
     try:
-        make_folders(folder, mode=settings.folder_mode)
+        make_synced_folders(folder, mode=settings.folder_mode)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be created: {error.strerror}") from error
     database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)

@@ -26,6 +26,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from strandline.errors import InvalidInput, StrandlineError
+from strandline.files import sync_folder
 from strandline.logs import kept
 from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.renewed_files import states_of
@@ -64,6 +65,7 @@ def new_token(path: Path, user: str) -> str:
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)
+            sync_folder(path.parent)  # the file may be new
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
 from strandline.files import give_to_owner, sync_folder
-from strandline.metastore.store.warehouse import make_folders
+from strandline.metastore.store.warehouse import make_synced_folders
 from strandline.node import place
 from strandline.node.address import DATABASE_FILE
 from strandline.node.place import RecordedPlace, recorded_place
@@ -75,7 +75,7 @@ class WarehousePlace:
     def make(self, *, mode: int) -> None:
         """Make the folder if it does not exist. Raises `InvalidInput` if that fails."""
         try:
-            make_folders(self.folder, mode=mode)
+            make_synced_folders(self.folder, mode=mode)
         except OSError as error:
             raise InvalidInput(
                 f"the warehouse {self.folder} cannot be created: {error.strerror}"

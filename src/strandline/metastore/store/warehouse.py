@@ -382,6 +382,15 @@ def make_folders(folder: str | Path, *, mode: int) -> list[str]:
     return missing
 
 
+def make_synced_folders(folder: str | Path, *, mode: int) -> None:
+    """`make_folders`, and sync the new ones, so that what is synced in them outlasts a power cut.
+
+    Raises `OSError`.
+    """
+    for new in make_folders(folder, mode=mode):
+        sync_folder(Path(new).parent)
+
+
 def _folders_above(path: str) -> Iterator[str]:
     """The folders above ``path``, the innermost first."""
     while (above := os.path.dirname(path)) not in ("", path):
