@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 from zlib import crc32
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.config import Settings
 from strandline.errors import (
+    InvalidInput,
     ObjectNotFound,
     ProtocolError,
     StrandlineError,
@@ -347,6 +348,46 @@ def test_a_refused_stage_leaves_the_transaction_usable(
             transaction.stage(table_id + 1_000_000, add=[data("a")])
         transaction.stage(table_id, add=[data("b")])
     assert paths_of(session, table.name) == ["b"]
+
+
+@pytest.fixture
+def sizes(session: Watched, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of files of each call of `Session.stage`: one at most; a third call is refused."""
+    monkeypatch.setattr("strandline.metastore.session.file_lists.STAGED_BYTES", 90)
+    numbers: list[int] = []
+    stage = session.stage
+
+    def counted(txn_id: int, table: int, *, add: Sequence[DataFile], **named: Any) -> int:
+        if len(numbers) == 2:
+            raise InvalidInput("the third call is refused")
+        numbers.append(len(add))
+        return stage(txn_id, table, add=add, **named)
+
+    monkeypatch.setattr(session, "stage", counted)
+    return numbers
+
+
+def test_files_that_are_too_much_for_one_call_are_staged_in_several(
+    session: Watched, table: ResolvedTable, table_id: int, sizes: list[int]
+) -> None:
+    with transaction_scope(session) as transaction:
+        transaction.stage(table_id, add=[data("a"), data("b")])
+    assert sizes == [1, 1]
+    assert paths_of(session, table.name) == ["a", "b"]
+
+
+def test_a_transaction_that_has_only_a_part_of_the_files_of_a_stage_can_only_be_aborted(
+    session: Watched, table: ResolvedTable, table_id: int, sizes: list[int]
+) -> None:
+    with (
+        pytest.raises(Unavailable, match="can only be aborted"),
+        transaction_scope(session) as transaction,
+    ):
+        with pytest.raises(InvalidInput, match="the third call is refused"):
+            transaction.stage(table_id, add=[data("a"), data("b"), data("c")])
+        transaction.commit()
+    assert sizes == [1, 1]
+    assert paths_of(session, table.name) == []
 
 
 def refuse(_: threading.Thread) -> NoReturn:

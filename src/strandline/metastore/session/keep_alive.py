@@ -35,6 +35,7 @@ from strandline.errors import (
     UnknownOutcome,
 )
 from strandline.metastore.interface import Session, Snapshot
+from strandline.metastore.session.file_lists import staged_parts
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.transactions import Transaction, TransactionState
 
@@ -181,9 +182,9 @@ class OpenTransaction:
     Each use first raises the error of its heartbeats, if there is one. ``transaction`` is its last
     known state; ``commit_is_unknown`` says that a commit ended in `UnknownOutcome`.
 
-    ``stage_is_unknown`` says that a stage failed, or was interrupted, and may have happened. Then
-    the transaction can only be aborted, because a caller that stages the same rows again would have
-    them twice.
+    ``stage_is_unknown`` says that a stage failed, or was interrupted, and may have happened, wholly
+    or in part. Then the transaction can only be aborted, because a caller that stages the same rows
+    again would have them twice.
     """
 
     def __init__(self, session: Session, keep_alive: KeepAlive, begun: Transaction) -> None:
@@ -215,16 +216,22 @@ class OpenTransaction:
         remove: Sequence[str] = (),
         touch: Sequence[str] = (),
     ) -> int:
-        """See `Session.stage`."""
+        """See `Session.stage`. Files that are too much for one call are staged in several.
+
+        If one of these calls fails after the first, the transaction can only be aborted.
+        """
         self.check()
-        self.stage_is_unknown = True  # also if the call is interrupted
-        try:
-            write_id = self._session.stage(
-                self.txn_id, table_id, add=add, remove=remove, touch=touch
-            )
-        except StrandlineError as error:
-            self.stage_is_unknown = _may_have_happened(error)
-            raise
+        write_id = 0
+        for number, part in enumerate(staged_parts(add)):
+            self.stage_is_unknown = True  # also if the call is interrupted
+            try:
+                write_id = self._session.stage(
+                    self.txn_id, table_id, add=part, remove=remove, touch=touch
+                )
+            except StrandlineError as error:
+                self.stage_is_unknown = number > 0 or _may_have_happened(error)
+                raise
+            remove = touch = ()
         self.stage_is_unknown = False
         return write_id
 
