@@ -91,3 +91,18 @@ def test_a_view_with_very_many_parameters_exceeds_the_budget_of_a_thread(
         ask(hive, "get_table", dbname="d1", tbl_name="v")
     with is_too_long():
         ask(hive, "get_table_objects_by_name", dbname="d1", tbl_names=["v"])
+
+
+def test_long_comments_and_parameters_of_partitions_cost_their_bytes(
+    hive: HiveNode, stub: Any
+) -> None:
+    """A list of a hundred tables or partitions may take gigabytes."""
+    long = {"comment": "x" * 5_000_000}
+    stub.create_table(table("t", partitionKeys=KEYS, parameters=long))
+    stub.add_partition(Partition(["1"], "d1", "t", sd=storage(), parameters=long))
+    for method, args in (
+        ("get_table_meta", {"db_patterns": "d1", "tbl_patterns": "t"}),
+        ("get_partitions", {"db_name": "d1", "tbl_name": "t"}),
+    ):
+        with is_too_long():
+            ask(hive, method, **args)

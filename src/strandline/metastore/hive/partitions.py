@@ -40,6 +40,9 @@ _KEPT_DESCRIPTORS = 16
 """Partitions of one answer seldom have more formats and columns than that."""
 _SHORT_FILTER = 1_000
 """The longest filter, in characters, that is parsed on the event loop, in under a millisecond."""
+_BYTES_PER_UNIT = 2_000
+"""The bytes of partitions that are shown for one unit of `strandline.work`, besides a unit for each
+partition: far more than usual ones have."""
 _USUAL_NAME = 20
 """The characters of a partition's name that a condition takes about as long for as for none."""
 _FILTERED_AT_ONCE = 300_000
@@ -84,6 +87,7 @@ class Partitions:
         """Return the ``Partition`` structs. If they are long, they are already encoded."""
         if self.common is None:
             return []
+        work.spend(sum(len(row.body) for row in rows) // _BYTES_PER_UNIT)
         # Each partition repeats the columns of the table.
         if len(rows) * len(self.common.table.columns) <= work.AT_ONCE:
             return list(self.plain_structs(rows))

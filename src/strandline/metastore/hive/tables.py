@@ -137,6 +137,7 @@ async def get_table_meta(call: Call) -> list[Struct]:
                 "catName": DEFAULT_DATABASE,
             }
             if relation.comment is not None and call.reader.may_read(scope, relation):
+                work.spend(work.units_of_bytes(len(relation.comment)))
                 row["comments"] = relation.comment
             if row["tableType"] in types:
                 rows.append(row)
