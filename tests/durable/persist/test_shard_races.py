@@ -12,6 +12,7 @@ import pytest
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY
 from strandline.durable.log import Frontier
+from strandline.durable.persist.persist_log import open_persist_log
 from strandline.errors import OutOfSync, Stopping, Unavailable, UnknownOutcome
 from tests.durable.persist.conftest import LARGE, Place, contents_of, meddled, versions
 from tests.durable.updates import TOKEN, begin, update
@@ -122,6 +123,30 @@ def test_listen_misses_no_append_made_while_it_looks(place: Place, call: int) ->
     listener = place.log(consensus=meddled(place.consensus, "revision", revision))
     is_new = listener.listen(Frontier(0, 2), timeout=0)
     assert is_new == (log.frontier().upper == 3)
+
+
+def test_processes_that_open_a_new_log_at_once_have_the_same_shard(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(environment: str) -> str:
+        log = open_persist_log(
+            place.store,
+            folder=place.folder,
+            blobs="",
+            default_blobs="",
+            folder_mode=0o700,
+            environment=environment,
+        )
+        return log.shard.name
+
+    first: list[str] = []
+
+    def overtaken(key: str) -> None:
+        monkeypatch.undo()
+        first.append(opened("first"))
+
+    monkeypatch.setattr(place.store, "get", overtaken)
+    assert [opened("second")] == first
 
 
 def test_an_overtaken_tidy_brings_no_older_rollup_back(place: Place) -> None:
