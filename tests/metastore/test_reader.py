@@ -19,7 +19,7 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
-from strandline.clock import Timestamp, format_timestamp
+from strandline.clock import Timestamp, add_milliseconds, format_timestamp
 from strandline.errors import ObjectNotFound, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.off_loop import finish
@@ -158,6 +158,13 @@ def test_rows_are_read_as_of_the_time_of_the_point(node: Node) -> None:
     _, moment = finish(reader(node).dated(PRESENT))
     add_partition(node, table, "3")
     assert names(node, table, AsOf(time=moment)) == ["p=1", "p=2"]
+
+
+def test_a_point_in_the_future_is_refused(node: Node) -> None:
+    """Commits would still get earlier times: the next read as of it would have other rows."""
+    future = add_milliseconds(node.catalogs.complete_now(), 3_600_000)
+    with pytest.raises(VersionNotFound, match="is in the future"):
+        finish(reader(node).point(AsOf(time=future)))
 
 
 def test_rows_are_as_recent_as_the_request_even_if_memory_lags(node: Node) -> None:
