@@ -268,6 +268,15 @@ def test_a_network_port_without_authentication_is_logged_as_a_warning(
     assert [line["message"].partition(",")[0] for line in lines.of("node")] == warnings
 
 
+def test_a_delay_other_than_that_of_the_catalog_is_logged_as_a_warning(tmp_path: Path) -> None:
+    Node.open(tmp_path, settings=Settings(delay_ms=5)).close()
+    given = Settings(delay_ms=7, clock_skew_ms=0)
+    with Node.open(tmp_path, settings=given) as node, log_lines() as lines:
+        node_server._warn_of_settings_at_creation(node)
+    (line,) = lines.of("node")
+    assert line["message"].startswith("delay_ms is 7, but the catalog was created with 5;")
+
+
 def test_a_node_has_the_hosts_and_the_users_of_its_settings(tmp_path: Path) -> None:
     token = new_token(tmp_path / "users", "ann")
     settings: dict[str, Any] = {

@@ -187,6 +187,7 @@ async def _serve(
     addresses = f"thrift://{_shown(thrift.address)} {scheme}://{http_address}"
     ready(f"ready {addresses}")
     _warn_of_open_ports(settings)
+    _warn_of_settings_at_creation(node)
     _log_start(node, addresses)
     failure = await _end_of(node, serving, stop)
     children.stop_waiting()
@@ -327,6 +328,22 @@ def _warn_of_open_ports(settings: Settings) -> None:
                 port,
                 address,
                 remedy,
+            )
+
+
+def _warn_of_settings_at_creation(node: Node) -> None:
+    """Log a warning for each setting of a new catalog that differs from that of this catalog."""
+    settings, catalogs = node.settings, node.catalogs
+    for name, given, present in (
+        ("delay_ms", settings.delay_ms, catalogs.delay),
+        ("clock_skew_ms", settings.clock_skew_ms, catalogs.skew),
+    ):
+        if given is not None and given != present:
+            logger.warning(
+                "%s is %d, but the catalog was created with %d; leave it out: it cannot be changed",
+                name,
+                given,
+                present,
             )
 
 
