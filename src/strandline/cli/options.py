@@ -91,7 +91,7 @@ USER = click.option(
     default=operating_user,
     callback=_user_name,
     show_default="the user of the system",
-    help="The user who does this; the history shows the name.",
+    help="The user in whose name this is done.",
 )
 
 
