@@ -22,6 +22,7 @@ from strandline.errors import (
     CorruptData,
     DeadlineExceeded,
     InvalidInput,
+    UnknownOutcome,
     WrongEnvironment,
 )
 from strandline.metastore.session import LocalSession
@@ -35,6 +36,7 @@ from tests.metastore.snapshots import paths_of
 from tests.node.backups import append, place
 from tests.node.test_catalog_log import fill, tables
 from tests.servers import postgresql, stores
+from tests.servers.loopback import Cut, Proxy
 from tests.servers.stores import EmptyStore
 from tests.strandline_command import strandline
 
@@ -186,6 +188,27 @@ def test_a_failed_restore_leaves_a_database_that_the_next_one_can_use(
     restored = restored_to(tmp_path / "b", tmp_path / "new", address=address)
     with Node.open(restored.address, settings=restored.settings) as node:
         assert tables(node) == ["t"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("backed_up")
+def test_a_restore_whose_server_is_away_after_the_commit_leaves_the_whole_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, is_away = postgresql.running(), threading.Event()
+    address = server.new_database()
+
+    def then_go_away(*databases: Database) -> None:
+        copy_rows(*databases)
+        is_away.set()
+
+    monkeypatch.setattr(restoring, "copy_rows", then_go_away)
+    with Proxy(server.port, lambda data: Cut.REQUEST if is_away.is_set() else None) as line:
+        through = address.replace(f":{server.port}/", f":{line.port}/")
+        with pytest.raises(UnknownOutcome, match="start a node on it"):
+            restored_to(tmp_path / "b", tmp_path / "new", address=through)
+    with Node.open(address, settings=Settings(warehouse=str(tmp_path / "new"))) as node:
+        assert present_files(node.session(user="ann"), "default.t") == ["data.parquet"]
 
 
 @pytest.mark.slow

@@ -22,7 +22,14 @@ from tempfile import TemporaryDirectory
 from strandline.clock import HybridClock
 from strandline.durable import ReadOnlyState
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
-from strandline.errors import AlreadyExists, Conflict, CorruptData, InvalidInput, UnknownOutcome
+from strandline.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptData,
+    InvalidInput,
+    Unavailable,
+    UnknownOutcome,
+)
 from strandline.files import give_folder_to_owner, give_to_owner
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.metastore.store.warehouse import make_folders
@@ -169,9 +176,15 @@ def _load(
             os.sync()
             try:
                 copy_rows(restored, database)
-                with reading_catalog_log(LogPlace(database, address, clock)) as log:
-                    state = ReadOnlyState(log, latest_only=True)
-                    _verify(state, environment, name=address.name)
+                try:
+                    with reading_catalog_log(LogPlace(database, address, clock)) as log:
+                        state = ReadOnlyState(log, latest_only=True)
+                        _verify(state, environment, name=address.name)
+                except Unavailable as error:  # the rows may stay, so their files must too
+                    raise UnknownOutcome(
+                        f"the store was written to {address.name} and {warehouse}, but could not be"
+                        f" read there ({error.message}); start a node on it, which reads it again"
+                    ) from error
             except (AlreadyExists, UnknownOutcome):
                 raise
             except BaseException:  # a signal may have come just after the commit
