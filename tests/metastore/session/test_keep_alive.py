@@ -353,7 +353,7 @@ def test_a_refused_stage_leaves_the_transaction_usable(
 @pytest.fixture
 def sizes(session: Watched, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of files of each call of `Session.stage`: one at most; a third call is refused."""
-    monkeypatch.setattr("strandline.metastore.session.file_lists.STAGED_BYTES", 90)
+    monkeypatch.setattr("strandline.metastore.session.file_lists.STAGED_BYTES", 200)
     numbers: list[int] = []
     stage = session.stage
 
