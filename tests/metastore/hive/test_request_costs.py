@@ -10,6 +10,7 @@ import pytest
 from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline import work
+from strandline.catalog.commands import CreateFunction
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
 from strandline.metastore.hive.registry import METHODS, Call
@@ -106,3 +107,16 @@ def test_long_comments_and_parameters_of_partitions_cost_their_bytes(
     ):
         with is_too_long():
             ask(hive, method, **args)
+
+
+def test_functions_with_many_files_cost_their_bytes(hive: HiveNode, stub: Any) -> None:
+    assert ask(hive, "get_all_functions") == {"functions": []}
+    files = [("JAR", f"s3://bucket/{number:040}.jar") for number in range(1_000)]
+    hive.node.session(user="ann").execute(
+        [
+            CreateFunction(schema="d1", name=f"f{n}", class_name="C", resources=tuple(files))
+            for n in range(10)
+        ]
+    )
+    with is_too_long():
+        ask(hive, "get_all_functions")

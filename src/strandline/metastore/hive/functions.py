@@ -6,6 +6,7 @@ version, like everything in a schema.
 
 from __future__ import annotations
 
+from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands import AlterFunction, CreateFunction, DropFunction, RenameFunction
 from strandline.catalog.planning import Command
@@ -65,6 +66,10 @@ async def get_functions(call: Call) -> list[str]:
 async def get_all_functions(call: Call) -> Struct:
     catalog, access = call.reader.catalog, call.reader.access
     await off_loop_for(catalog.contents.count("function"))
+    # A function may have a thousand files, with long names.
+    stored_bytes = sum(len(stored.data) for stored in catalog.contents.objects("function"))
+    await off_loop_for(work.units_of_bytes(stored_bytes))
+    work.spend(work.units_of_bytes(stored_bytes))
     return {
         "functions": [
             function_struct(function, schema=schema.name.lower())
