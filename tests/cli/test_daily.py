@@ -136,6 +136,12 @@ def test_log_with_data_shows_rows_files_and_times_of_commits(
     assert "changed a table store.never" in missing.stderr
 
 
+def test_log_with_data_shows_commits_of_trimmed_versions(store: Path) -> None:
+    assert strandline("trim", store, 7).exit_code == 0
+    commits = [line for line in lines("log", store, "--data") if "transaction" in line]
+    assert [commit["changes"][0]["table"] for commit in commits] == ["store.second"] * 2
+
+
 def test_a_read_as_of_a_time_shown_by_log_sees_that_commit(made: Path) -> None:
     commits = [line for line in lines("log", made, "--data") if "transaction" in line]
     with Node.open(made) as node:
