@@ -113,6 +113,15 @@ def test_log_of_a_table_includes_its_former_names(made: Path) -> None:
     assert "no version has changed a table default.other" in missing.stderr
 
 
+def test_log_of_a_table_includes_grants_on_it(store: Path) -> None:
+    with Node.open(store) as node:
+        table = TableDefinition(name="plain", columns=COLUMNS)
+        node.session(user="ann").execute(CreateTable(schema="store", definition=table))
+    strandline("role", "create", store, "eve")
+    strandline("grant", store, "select", "table", "store.plain", "--to", "eve")
+    assert versions(store, "--table", "store.plain") == [9, 11]
+
+
 def test_log_with_data_shows_rows_files_and_times_of_commits(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
