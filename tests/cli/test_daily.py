@@ -137,6 +137,8 @@ def test_log_with_data_shows_rows_files_and_times_of_commits(
     assert order == [2, 3, 4, 5, 6, "data", "data", 7, 8]
     assert len(lines("log", made, "--data", "--user", "bob")) == 2
     assert len(lines("log", made, "--data", "--table", "store.second")) == 6
+    since = lines("log", made, "--data", "--since", second["time"])
+    assert [line.get("transaction") for line in since] == [second["transaction"], None, None]
     until = strandline("log", made, "--data", "--until", first["time"], "--last", 1).stdout
     assert "commit 1 " in until
     assert "store.second: 300 rows appended, 2 data files added" in until
@@ -171,8 +173,9 @@ def test_log_with_data_shows_partitions_of_plain_tables(store: Path) -> None:
         row = NewRow.of(PartitionRow(values=("1",), location="k=1"), name="k=1")
         with node.store.change(table_id, author="ann") as change:
             change.stage(add=[row])
-    (commit,) = lines("log", store, "--data", "--table", "store.plain", "--last", 1)
-    assert commit["changes"][0]["partitions_added"] == 1
+    created, commit = lines("log", store, "--data", "--table", "store.plain")
+    assert (created["version"], commit["changes"][0]["partitions_added"]) == (9, 1)
+    assert lines("log", store, "--data", "--table", "store.plain", "--last", 1) == [commit]
 
 
 @pytest.mark.parametrize("point", ["x", "-1", "1.5"])
