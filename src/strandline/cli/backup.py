@@ -92,7 +92,7 @@ def _report(manifest: Manifest, what: str, *, output: str, where: dict[str, str]
             click.echo(f"strandline: missing: {in_one_line(name)}", err=True)
         click.echo(
             f"strandline: missing when it was backed up: {counted(missing, 'file')} that the store "
-            "names; everything else is complete",
+            "names; the backup has all others",
             err=True,
         )
         sys.exit(surface_of(CorruptData("")).exit)
