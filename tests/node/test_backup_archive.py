@@ -159,7 +159,7 @@ def test_a_member_of_the_wrong_size_is_refused_before_it_is_written(
     with open_backup(archive) as backup:
         _, digest = backup.manifest.files["a"]
         backup.manifest.files["a"] = 7, digest
-        with pytest.raises(CorruptData, match="40 bytes of 7"):
+        with pytest.raises(CorruptData, match="40 bytes instead of 7"):
             backup.copy_file("a", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -132,6 +132,10 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
     result = strandline("restore", folder, tmp_path / "new", "--copy")
     assert result.exit_code == 65
     assert name in result.stderr
+    reason = {"remove": "lacks the file", "flip": "has other content"}.get(
+        damage, "bytes instead of"
+    )
+    assert reason in result.stderr
     assert list((tmp_path / "new").iterdir()) == []
 
 

@@ -216,9 +216,11 @@ class Backup(ABC):
         os.utime(target, (member.mtime, member.mtime))
 
     def _differs(self, name: str, size: int) -> CorruptData:
+        expected = self.manifest.files[name][0]
+        found = "other content" if size == expected else f"{size} bytes instead of {expected}"
         return CorruptData(
-            f"the file {name} of the backup {self.path} is not as it was written ({size} bytes of"
-            f" {self.manifest.files[name][0]}, or other content); use another backup"
+            f"the file {name} of the backup {self.path} is not as it was written: it has {found}; "
+            "use another backup"
         )
 
 
