@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from pathlib import Path
 
 import pytest
 
+from strandline.cli.main import IO_ERROR
 from strandline.errors import InvalidInput
 from strandline.node.users import MAX_FILE_BYTES, Users, new_token
 from tests.log_lines import log_lines
@@ -129,10 +131,11 @@ def test_a_token_whose_line_does_not_fit_on_the_disk_leaves_the_file_as_it_was(
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(text) + 30, before[1]))
     try:
-        with pytest.raises(InvalidInput, match=r"no token was added to .*users: No space left"):
-            new_token(path, "bob")
+        refused = strandline("token", path, "bob")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert refused.exit_code == IO_ERROR
+    assert re.search("no token was added to .*users: No space left", refused.stderr)
     assert path.read_text() == text
     assert Users(path).accepts("ann", token)
 

@@ -45,8 +45,8 @@ _NO_FILE = (errno.EISDIR, errno.ENXIO)
 def new_token(path: Path, user: str) -> str:
     """Make a new token for ``user``, add its hash to the users file, and return the token.
 
-    The file is created if need be. Raises `InvalidInput` if HTTP cannot carry the name, and if the
-    file is not a users file.
+    The file is created if need be. Raises `InvalidInput` if HTTP cannot carry the name, if the file
+    is not a users file, and if its folder does not exist; OSError if it cannot be written.
     """
     _require_name(user)
     text = _text(path) if os.path.exists(path) else ""
@@ -69,7 +69,8 @@ def new_token(path: Path, user: str) -> str:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise InvalidInput(f"no token was added to {path}: {error.strerror}") from error
+        kind = InvalidInput if isinstance(error, FileNotFoundError) else OSError
+        raise kind(f"no token was added to {path}: {error.strerror}") from error
     return token
 
 
