@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from strandline.cli.status import age
-from strandline.clock import Timestamp, format_timestamp, timestamp
+from strandline.clock import (
+    Timestamp,
+    format_timestamp,
+    milliseconds,
+    parse_timestamp,
+    system_wall_clock,
+    timestamp,
+)
 from strandline.node import Node
 from strandline.transactions import Component, LockMode
 from tests.servers import stores
@@ -68,6 +75,29 @@ def test_a_store_without_holders_prints_zero_counts(tmp_path: Path) -> None:
     assert shown(tmp_path / "s").startswith("open transactions: 0, holds: 0, locks: 0\n")
     (summary,) = records(tmp_path / "s")
     assert summary["min_open_txn"] is None
+
+
+def test_a_store_whose_first_start_did_not_end_has_no_holders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("power")
+
+    monkeypatch.setattr("strandline.node.node.Transactions", fail)
+    with pytest.raises(OSError, match="power"):
+        Node.open(tmp_path / "s")
+    assert shown(tmp_path / "s").startswith("open transactions: 0, holds: 0, locks: 0\n")
+
+
+@pytest.mark.parametrize("days", [1, 7])
+def test_history_is_needed_as_long_as_the_parameter_says(tmp_path: Path, days: int) -> None:
+    Node.open(tmp_path / "s").close()
+    if days != 7:  # the default
+        strandline("parameter", "set", tmp_path / "s", "history_retention", f"{days}d")
+    before = system_wall_clock()
+    (summary,) = records(tmp_path / "s")
+    needed = milliseconds(parse_timestamp(summary["low_watermark"])) + days * 86_400_000
+    assert before - 60_000 <= needed <= system_wall_clock()
 
 
 def test_holders_of_a_missing_store_is_an_error(tmp_path: Path) -> None:
