@@ -66,10 +66,10 @@ def test_nothing_is_made_or_listed_through_a_link_into_the_store(lake: Path, lin
 def test_a_folder_that_is_not_below_an_own_place_of_a_table_is_not_changed(
     lake: Path, location: str, table: str
 ) -> None:
-    folders = StoreFolders(lake)
-    folders.verify_below("s.db/t/p=1", table="s.db/t")
+    folders, warehouse = StoreFolders(lake), lake / "warehouse"
+    folders.verify_below(f"{warehouse}/s.db/t/p=1", table=f"{warehouse}/s.db/t")
     with pytest.raises(FolderRefused):
-        folders.verify_below(location, table=table)
+        folders.verify_below(f"{warehouse}/{location}", table=f"{warehouse}/{table}")
 
 
 def test_a_warehouse_whose_link_leads_nowhere_is_not_in_its_place(lake: Path) -> None:
