@@ -82,9 +82,17 @@ class Catalog:
         Creating or changing a table does not update its schema, because the schema's record does
         not contain the table.
         """
-        kind = collection_of(value)
-        stored = self.contents.get(kind.kind, _key(getattr(value, "id" if kind.has_id else "name")))
+        stored = self._stored(value)
         return None if stored is None else stored.updated
+
+    def bytes_of(self, value: object) -> int:
+        """The size of the record of this object; 0 if it does not exist."""
+        stored = self._stored(value)
+        return 0 if stored is None else len(stored.data)
+
+    def _stored(self, value: object) -> AnyStored | None:
+        kind = collection_of(value)
+        return self.contents.get(kind.kind, _key(getattr(value, "id" if kind.has_id else "name")))
 
     def _named(self, scope: str, parent: int, name: str) -> Any | None:
         reference = self.contents.find(Namespace(scope, parent), name)

@@ -44,6 +44,12 @@ async def off_loop_for(units: int) -> None:
         await off_loop()
 
 
+async def charge(units: int) -> None:
+    """`off_loop_for` the units, and charge them to the budget of the place. Raises `TooLong`."""
+    await off_loop_for(units)
+    work.spend(units)
+
+
 @coroutine
 def result_of(waits: Waits[T]) -> Generator[Waits[T], T, T]:
     """The result of ``waits``; stays on the loop or in the thread. For `Workers.drive`."""

@@ -120,3 +120,18 @@ def test_functions_with_many_files_cost_their_bytes(hive: HiveNode, stub: Any) -
     )
     with is_too_long():
         ask(hive, "get_all_functions")
+
+
+def test_a_schema_and_a_function_cost_their_bytes(hive: HiveNode, stub: Any) -> None:
+    """A description is a single value, and a function has few values but its files."""
+    stub.create_database(Database("d2", "x" * 5_000_000))
+    files = [("JAR", f"s3://bucket/{number:0500}.jar") for number in range(1_000)]
+    hive.node.session(user="ann").execute(
+        [CreateFunction(schema="d1", name="f", class_name="C", resources=tuple(files))]
+    )
+    for method, args in (
+        ("get_database", {"name": "d2"}),
+        ("get_function", {"dbName": "d1", "funcName": "f"}),
+    ):
+        with is_too_long():
+            ask(hive, method, **args)

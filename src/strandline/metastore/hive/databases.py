@@ -42,7 +42,7 @@ from strandline.metastore.hive.registry import (
 )
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_cascade
-from strandline.metastore.off_loop import off_loop_for
+from strandline.metastore.off_loop import charge, off_loop_for
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
 from strandline.model.places import SCHEMA_SUFFIX
 from strandline.model.privileges import Privilege
@@ -75,9 +75,7 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
 @reads("get_database", "get_database_req")
 async def get_database(call: Call) -> Struct:
     scope = await call.reader.scope(call.text("name"))
-    units = work.units_of_values(len(scope.schema.properties))
-    await off_loop_for(units)
-    work.spend(units)
+    await charge(work.units_of_bytes(scope.catalog.bytes_of(scope.schema)))
     location = call.metastore.location_of_schema(scope.schema)
     if scope.is_past:
         location = f"{NO_PLACE}{scope.schema.name}"

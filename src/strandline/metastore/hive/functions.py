@@ -14,7 +14,7 @@ from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.names import is_hive_name, is_shown, present_schema, principal_type
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct, int32
-from strandline.metastore.off_loop import off_loop_for
+from strandline.metastore.off_loop import charge, off_loop_for
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.privileges import Privilege
 
@@ -48,6 +48,7 @@ async def get_function(call: Call) -> Struct:
     if scope is None or function is None:
         raise ObjectNotFound(f"Function {schema}.{name} does not exist")
     call.reader.access.at(scope.catalog).require(Privilege.EXECUTE, function)
+    await charge(work.units_of_bytes(scope.catalog.bytes_of(function)))
     return function_struct(function, schema=scope.name)
 
 
@@ -68,8 +69,7 @@ async def get_all_functions(call: Call) -> Struct:
     await off_loop_for(catalog.contents.count("function"))
     # A function may have a thousand files, with long names.
     stored_bytes = sum(len(stored.data) for stored in catalog.contents.objects("function"))
-    await off_loop_for(work.units_of_bytes(stored_bytes))
-    work.spend(work.units_of_bytes(stored_bytes))
+    await charge(work.units_of_bytes(stored_bytes))
     return {
         "functions": [
             function_struct(function, schema=schema.name.lower())

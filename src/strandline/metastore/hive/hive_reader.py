@@ -35,7 +35,7 @@ from strandline.metastore.hive.snapshot_views import snapshot_view_struct
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct, view_struct
 from strandline.metastore.interface import PRESENT, TableFiles
-from strandline.metastore.off_loop import off_loop, off_loop_for
+from strandline.metastore.off_loop import charge, off_loop, off_loop_for
 from strandline.metastore.reader import Point, Reader
 from strandline.metastore.store.file_columns import without_statistics
 from strandline.metastore.store.file_schemas import with_schema_versions
@@ -137,9 +137,7 @@ class HiveReader(Reader):
         scope = await self.find_scope(schema)
         if scope is None:
             raise ObjectNotFound(f"{schema}.{name} table not found")
-        units = units_of_record(scope, name)
-        await off_loop_for(units)
-        work.spend(units)
+        await charge(units_of_record(scope, name))
         scope_and_relation = self.find_relation(scope, name)
         if scope_and_relation is None:
             _note_absent(scope.point, f"table {scope.schema.name}.{name}")

@@ -25,7 +25,7 @@ from strandline.metastore.hive.partition_values import (
 )
 from strandline.metastore.hive.registry import Call, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import HiveColumn, Struct
-from strandline.metastore.off_loop import off_loop, off_loop_for
+from strandline.metastore.off_loop import charge, off_loop, off_loop_for
 from strandline.metastore.partition_places import PastPlaces
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
@@ -339,9 +339,7 @@ async def get_partition_values(call: Call) -> Struct:
         positions, order = list(range(len(partitions.key_names))), []
     rows = await partitions.filtered(text)
     # A request may repeat a key, and each of its positions is in the answer for every partition.
-    units = work.units_of_values(len(rows) * (len(positions) + len(order)))
-    await off_loop_for(units)
-    work.spend(units)
+    await charge(work.units_of_values(len(rows) * (len(positions) + len(order))))
     values = [_values(row) for row in rows]
     if order:
         descending = call.args.get("ascending") is False
