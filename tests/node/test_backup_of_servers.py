@@ -192,8 +192,9 @@ def test_a_failed_restore_leaves_a_database_that_the_next_one_can_use(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("backed_up")
+@pytest.mark.parametrize("is_interrupted", [False, True])
 def test_a_restore_whose_server_is_away_after_the_commit_leaves_the_whole_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
     server, is_away = postgresql.running(), threading.Event()
     address = server.new_database()
@@ -201,6 +202,8 @@ def test_a_restore_whose_server_is_away_after_the_commit_leaves_the_whole_store(
     def then_go_away(*databases: Database) -> None:
         copy_rows(*databases)
         is_away.set()
+        if is_interrupted:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(restoring, "copy_rows", then_go_away)
     with Proxy(server.port, lambda data: Cut.REQUEST if is_away.is_set() else None) as line:

@@ -428,7 +428,7 @@ class PostgresDatabase(Database):
                     raise
 
     def _discard_pool_of(self, connection: driver.Connection) -> None:
-        """Discard the pool for which the connection was made, unless that has been done already.
+        """Discard the pool from which the connection was taken, unless that has been done already.
 
         If two threads did so at once, connections in the next pool would stay open without use.
         """

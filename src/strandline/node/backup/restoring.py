@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -176,20 +177,28 @@ def _load(
             os.sync()
             try:
                 copy_rows(restored, database)
-                try:
-                    with reading_catalog_log(LogPlace(database, address, clock)) as log:
-                        state = ReadOnlyState(log, latest_only=True)
-                        _verify(state, environment, name=address.name)
-                except Unavailable as error:  # the rows may stay, so their files must too
-                    raise UnknownOutcome(
-                        f"the store was written to {address.name} and {warehouse}, but could not be"
-                        f" read there ({error.message}); start a node on it, which reads it again"
-                    ) from error
-            except (AlreadyExists, UnknownOutcome):
+                written = LogPlace(database, address, clock)
+                with _or_unknown(address, warehouse), reading_catalog_log(written) as log:
+                    state = ReadOnlyState(log, latest_only=True)
+                    _verify(state, environment, name=address.name)
+            except (AlreadyExists, Unavailable):  # it was not written, or that is unknown
                 raise
             except BaseException:  # a signal may have come just after the commit
-                clear(database, environment)
+                with _or_unknown(address, warehouse):
+                    clear(database, environment)
                 raise
+
+
+@contextmanager
+def _or_unknown(address: StoreAddress, warehouse: Path) -> Iterator[None]:
+    """Raise `UnknownOutcome` if the server is away: its rows may stay, so the files must too."""
+    try:
+        yield
+    except Unavailable as error:
+        raise UnknownOutcome(
+            f"the store was written to {address.name} and {warehouse}, but could not be read there "
+            f"({error.message}); start a node on it, which reads it again"
+        ) from error
 
 
 def _make_folder(folder: Path, *, mode: int) -> None:
