@@ -209,6 +209,11 @@ def other_rows(path: Path) -> None:
     path.write_bytes(data[:4] + b"\0" * (size - len(data)) + data[4:])
 
 
+def other_names(path: Path) -> None:
+    """Make the names of the columns in the footer no text."""
+    path.write_bytes(path.read_bytes().replace(b"id", b"\xff\xff"))
+
+
 def pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
@@ -218,10 +223,12 @@ FILES: dict[str, tuple[Callable[[Store], Path], Callable[[Path], None], str]] = 
     "missing": (lambda s: s.data, Path.unlink, "No such file"),
     "empty": (lambda s: s.data, empty, "0 bytes"),
     "cut": (lambda s: s.data, cut, "were written"),
+    "names": (lambda s: s.data, other_names, "damaged"),
     "fewer rows": (lambda s: s.data, other_rows, "10 rows, but 1000"),
     "deletes missing": (lambda s: s.deletes, Path.unlink, "No such file"),
     "deletes cut": (lambda s: s.deletes, cut, "damaged"),
     "deletes are a pipe": (lambda s: s.deletes, pipe, "not a file"),
+    "names of deletes": (lambda s: s.deletes, other_names, "damaged"),
     "no deletes": (lambda s: s.deletes, other_rows, "no column file_id"),
 }
 
@@ -248,6 +255,11 @@ def test_a_delete_file_whose_bitmaps_are_texts_is_found(store: Store) -> None:
     (finding,) = findings(store)
     assert finding["place"] == str(path)
     assert "of type string, not lists of numbers" in str(finding["message"])
+
+
+def test_what_is_checked_again_is_counted_once(store: Store) -> None:
+    cut(store.deletes)
+    assert "and 3 files of" in verify(store).stdout
 
 
 def test_a_flipped_bit_in_a_page_is_found_on_request(store: Store) -> None:

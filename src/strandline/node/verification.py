@@ -25,7 +25,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -99,7 +99,7 @@ class Verification:
     verified: Verified = field(default_factory=Verified)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield each finding as soon as it is found."""
+        """Yield each finding as soon as it is certain."""
         for finding in self._all():
             if finding.is_error:
                 self.verified.errors += 1
@@ -218,8 +218,9 @@ class Verification:
                 yield from findings
         if suspects:
             time.sleep(SETTLING_SECONDS)
+        again = replace(self, verified=Verified())  # what is checked twice is counted once
         for table, findings in suspects:
-            found_again = set(self._table(table))
+            found_again = set(again._table(table))
             yield from (finding for finding in findings if finding in found_again)
 
     def _table(self, table: _Table) -> list[Finding]:
@@ -330,7 +331,7 @@ class Verification:
             message = f"it cannot be read: {error.strerror or error}"
         except pa.ArrowNotImplementedError:
             return  # pyarrow lacks this type; the footer was compared
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeDecodeError) as error:  # a name may be no text
             message = f"it is damaged: {error}"
         if message is not None:
             yield Finding(Kind.FILE, str(path), message, table.name)
