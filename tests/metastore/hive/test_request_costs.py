@@ -99,11 +99,16 @@ def test_long_comments_and_parameters_of_partitions_cost_their_bytes(
 ) -> None:
     """A list of a hundred tables or partitions may take gigabytes."""
     long = {"comment": "x" * 5_000_000}
-    stub.create_table(table("t", partitionKeys=KEYS, parameters=long))
-    stub.add_partition(Partition(["1"], "d1", "t", sd=storage(), parameters=long))
+    stub.create_table(table("t", parameters=long))
+    stub.create_table(table("p", partitionKeys=KEYS))
+    stub.add_partition(Partition(["1"], "d1", "p", sd=storage(), parameters=long))
+    projection = {"fieldList": ["parameters"]}
+    some_fields = {"dbName": "d1", "tblName": "p", "projectionSpec": projection}
     for method, args in (
         ("get_table_meta", {"db_patterns": "d1", "tbl_patterns": "t"}),
-        ("get_partitions", {"db_name": "d1", "tbl_name": "t"}),
+        ("get_partitions", {"db_name": "d1", "tbl_name": "p"}),
+        ("get_partition", {"db_name": "d1", "tbl_name": "p", "part_vals": ["1"]}),
+        ("get_partitions_with_specs", {"request": some_fields}),
     ):
         with is_too_long():
             ask(hive, method, **args)

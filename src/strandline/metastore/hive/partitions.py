@@ -87,7 +87,6 @@ class Partitions:
         """Return the ``Partition`` structs. If they are long, they are already encoded."""
         if self.common is None:
             return []
-        work.spend(sum(len(row.body) for row in rows) // _BYTES_PER_UNIT)
         # Each partition repeats the columns of the table.
         if len(rows) * len(self.common.table.columns) <= work.AT_ONCE:
             return list(self.plain_structs(rows))
@@ -95,13 +94,13 @@ class Partitions:
         await off_loop()
         # Encoded one by one: all structs together take many times the memory of the answer.
         encode = _encoder(self.common)
-        return [encode(row.as_(PartitionRow), place(row)) for row in work.spending(rows)]
+        return [encode(row.as_(PartitionRow), place(row)) for row in _charged(rows)]
 
     def plain_structs(self, rows: Sequence[Row]) -> Iterator[Struct]:
         if self.common is None or not rows:
             return
         place = self._places(self.common, rows)
-        for row in work.spending(rows):
+        for row in _charged(rows):
             yield self.common.struct(row.as_(PartitionRow), place=place(row))
 
     def _places(self, common: Partitioned, rows: Sequence[Row]) -> Callable[[Row], str]:
@@ -166,6 +165,12 @@ class Partitions:
             await off_loop()
         work.spend(size // _FILTERED_PER_UNIT)
         return [row for row in rows if chooses(_values(row))]
+
+
+def _charged(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows of partitions to show, charged by their number and their bytes."""
+    work.spend(sum(len(row.body) for row in rows) // _BYTES_PER_UNIT)
+    return work.spending(rows)
 
 
 def _values(row: Row) -> Sequence[str]:
