@@ -68,6 +68,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.config import Settings
+from strandline.metastore.hive.event_texts import relation_struct
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ConstraintKind, StorageFormat
 from strandline.model.privileges import ObjectKind, Privilege
@@ -246,6 +247,31 @@ def test_a_change_of_table_statistics_is_reported_as_an_alter(stub: Any, since: 
         for key in ("tableObjBeforeJson", "tableObjAfterJson")
     )
     assert ("numRows" in before, after["numRows"]) == (False, "5")
+
+
+def test_a_table_is_rendered_once_for_all_events_that_change_its_counted_parameters(
+    stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark makes such an event at each INSERT; to build the struct takes longest."""
+    stub.create_table(table("t1"))
+    since: int = stub.get_current_notificationEventId().eventId
+    for rows in "123":
+        new = stub.get_table("d1", "t1")
+        new.parameters["numRows"] = rows
+        stub.alter_table("d1", "t1", new)
+    rendered = []
+
+    def noted(*of: Any, **options: Any) -> dict[str, Any]:
+        rendered.append(of)
+        return relation_struct(*of, **options)
+
+    monkeypatch.setattr("strandline.metastore.hive.events.relation_struct", noted)
+    shown = [
+        record(json.loads(message(event)["tableObjAfterJson"]))[PARAMETERS][3]["numRows"]
+        for event in events(stub, since)
+        if event.eventType == "ALTER_TABLE"
+    ]
+    assert (shown, len(rendered)) == (["1", "2", "3"], 1)
 
 
 def test_changes_of_rows_of_a_table_that_was_trimmed_are_reported_without_a_table(

@@ -29,7 +29,7 @@ from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct, view_struct
 from strandline.metastore.hive.transactional_tables import transactional_struct
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.model.descriptors import Properties, TableDescriptor, ViewDescriptor
+from strandline.model.descriptors import TableDescriptor, ViewDescriptor
 from strandline.wire import decode
 from strandline.wire.codecs import TEXT
 from strandline.wire.registry import open_record
@@ -171,14 +171,10 @@ def relation_struct(
     *,
     schema: str,
     place: str,
-    counted: Properties = (),
 ) -> Struct:
-    """Return the ``Table`` in an event. ``place`` is the location of a table.
-
-    ``counted`` are the counted parameters of a plain table.
-    """
+    """Return the ``Table`` in an event. ``place`` is the location of a table."""
     if isinstance(relation, ViewDescriptor):
         return view_struct(relation, schema=schema)
     if relation.transactional:
         return transactional_struct(relation, schema=schema, location=place)
-    return table_struct(relation, schema=schema, location=place, counted=counted)
+    return table_struct(relation, schema=schema, location=place, counted=())

@@ -58,6 +58,7 @@ from strandline.metastore.hive.names import hadoop_location, is_shown
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.statistics_events import statistics_event
 from strandline.metastore.hive.storage_descriptors import Struct, int32
+from strandline.metastore.hive.table_structs import with_counted
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import (
     ABORT,
@@ -115,7 +116,8 @@ class _Written:
 
     schema: str
     partitioned: Partitioned
-    table_type: str
+    struct: Struct
+    """The ``Table`` without counted parameters, its storage descriptor as a text."""
     text: Quoted
     storage: Form
     """The text of the storage descriptor of a partition that uses its table's descriptor."""
@@ -130,8 +132,11 @@ class _Written:
         """Return the text of the table with these counted parameters."""
         if not counted:
             return self.text
-        table, place = self.partitioned.table, self.partitioned.location
-        return _quoted(relation_struct(table, schema=self.schema, place=place, counted=counted))
+        return _quoted(with_counted(self.struct, counted))
+
+    @property
+    def table_type(self) -> str:
+        return str(self.struct["tableType"])
 
 
 def _quoted(table: Struct) -> Quoted:
@@ -422,8 +427,9 @@ class HiveEvents:
             storage = HIVE_CODEC.to_json_form(
                 "StorageDescriptor", partitioned.storage_struct(PLACE)
             )
-            table_type, text = struct["tableType"], _quoted(struct)
-            latest = _Written(schema, partitioned, table_type, text, Form(storage))
+            sd = JsonText(HIVE_CODEC.to_json_text("StorageDescriptor", struct["sd"]))
+            struct = struct | {"sd": sd}
+            latest = _Written(schema, partitioned, struct, _quoted(struct), Form(storage))
             self._latest = latest
         return latest
 

@@ -270,7 +270,7 @@ def table_struct(
 ) -> Struct:
     """Return the ``Table`` of a plain table, as a client sees it in the schema named ``schema``."""
     location, table = hadoop_location(location), completed(table)
-    parameters = _shown_parameters(table, counted)
+    parameters = _shown_parameters(table)
     if table.provider != HIVE_PROVIDER:
         parameters[PROVIDER] = table.provider
     external = table.kind is TableKind.EXTERNAL
@@ -280,9 +280,8 @@ def table_struct(
         names = [column.name for column in partition_columns_of(table)]
         del parameters[SCHEMA]
         parameters.update(schema_parameters(table.columns, names))
-    return {
+    struct: Struct = {
         **_relation_struct(table, schema=schema, parameters=parameters),
-        "lastAccessTime": _stored_number(counted, LAST_ACCESS),
         "sd": storage_struct(
             table.storage,
             columns=shown_columns(table.storage, plain_columns_of(table)),
@@ -292,12 +291,21 @@ def table_struct(
         "partitionKeys": partition_key_structs(table),
         "tableType": EXTERNAL_TABLE if external else MANAGED_TABLE,
     }
+    return with_counted(struct, counted)
+
+
+def with_counted(struct: Struct, counted: Properties) -> Struct:
+    """Return the ``Table`` of a plain table with these counted parameters; ``struct`` has none."""
+    parameters = struct["parameters"] | dict(counted)
+    parameters.pop(LAST_ACCESS, None)
+    last_access = _stored_number(counted, LAST_ACCESS)
+    return struct | {"parameters": parameters, "lastAccessTime": last_access}
 
 
 def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
     """Return the ``Table`` of a view, as a client sees it in the schema named ``schema``."""
     view = completed_view(view, schema=schema)
-    parameters = _shown_parameters(view, ())
+    parameters = _shown_parameters(view)
     if parameters.get(SCHEMA) == DERIVED:
         del parameters[SCHEMA]
         parameters.update(schema_parameters(view.columns, ()))
@@ -317,12 +325,9 @@ def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
     }
 
 
-def _shown_parameters(
-    relation: TableDescriptor | ViewDescriptor, counted: Properties
-) -> dict[str, str]:
+def _shown_parameters(relation: TableDescriptor | ViewDescriptor) -> dict[str, str]:
     parameters = {LAST_DDL_TIME: str(relation.created)}
     parameters.update(relation.properties)
-    parameters.update(counted)
     parameters.pop(RETENTION, None)
     parameters.pop(LAST_ACCESS, None)
     if relation.comment is not None:
