@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from strandline import work
 from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
@@ -230,3 +231,18 @@ def test_a_snapshot_of_the_present_is_not_earlier_than_its_catalog(node: Node) -
     present = replace(finish(present_catalog(node.metastore)), time=Timestamp(last + 1))
     _, moment = finish(Reader(node.metastore, present, user=None).dated(PRESENT))
     assert moment > last
+
+
+def test_a_table_costs_the_bytes_of_its_record(node: Node) -> None:
+    """It may have few columns and a million parameters."""
+    many = tuple((f"k{number}", "v") for number in range(100_000))
+    definition = TableDefinition(name="t", columns=(ColumnDefinition("a", INT),), properties=many)
+    session = node.session(user="ann")
+    session.execute(CreateTable(schema="sales", definition=definition))
+    reads: list[Callable[[], object]] = [
+        lambda: session.table("sales.t"),
+        lambda: session.open(["sales.t"]),
+    ]
+    for read in reads:
+        with work.budget(work.IN_THREAD), pytest.raises(work.TooLong):
+            read()

@@ -210,6 +210,9 @@ class Reader:
         """The table ``schema.table``, and its schema. Raises what `table` raises."""
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         schema = self.schema(point, qualified.schema)
+        if schema is not None:
+            record_bytes = point.catalog.relation_bytes(schema.id, qualified.name)
+            work.spend(work.units_of_bytes(record_bytes))
         table = point.catalog.table(qualified.schema, qualified.name)
         if schema is None or table is None:
             if point.catalog.relation(qualified.schema, qualified.name) is not None:
