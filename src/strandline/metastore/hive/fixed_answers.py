@@ -114,8 +114,8 @@ constantly("partition_name_has_valid_characters", True)
 constantly("flushCache", None)  # no cache here has outdated answers
 constantly("show_compact", {"compacts": []})
 constantly("get_latest_committed_compaction_info", {"compactions": []})
-# Impala starts with the one, and asks the other for each end of a transaction that it reads of.
-# To a client of this protocol, transactional tables are views.
+# Impala asks for the first when it starts, and for the second at each COMMIT_TXN event. To a client
+# of this protocol, transactional tables are views.
 constantly("get_dataconnectors", [])
 constantly("get_all_write_event_info", [])
 constantly("compact2", {"id": 0, "state": "refused", "accepted": False, "errormessage": _NO_DELTAS})

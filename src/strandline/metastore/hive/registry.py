@@ -13,8 +13,8 @@ A handler returns what its method returns. Its kind determines where it runs:
 Hive has two forms of many methods. The later form has one argument, a request (a struct whose name
 ends in ``Request``), and often another answer. Except in ``answers``, a handler gets the fields of
 a request as its arguments, and each argument by one name (`ONE_NAME`). A handler that serves both
-forms returns what the form returns that it names first. If the other returns a struct instead, that
-has the value as its first field.
+forms returns the answer of the form that is registered first. If the other form answers with a
+struct instead, its first field gets the value.
 
 Handlers are coroutines that await only their `HiveReader` and each other; in a thread they may
 block. The handlers of ``shares`` also await operations that share a write with other requests
