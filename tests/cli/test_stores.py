@@ -134,6 +134,7 @@ def test_a_command_creates_no_tables_in_a_database_without_a_store(command: str)
 @pytest.mark.parametrize(
     "command",
     [
+        "accept-loss STORE --yes",
         "diff STORE 1",
         "log STORE",
         "relocate STORE",

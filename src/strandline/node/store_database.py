@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from strandline.durable import stash_tables
-from strandline.errors import IncompatibleFormat, StrandlineError
+from strandline.errors import IncompatibleFormat, NotFound, StrandlineError
 from strandline.metastorage import sql_tables
 from strandline.metastore.store import upgrades
 from strandline.node import catalog_log, place
@@ -167,12 +167,16 @@ def accept_loss(folder: Path, *, confirm: Callable[[dict[str, int], dict[str, in
 
     Use it if `open_store_database` refuses a database because it is older than the head file.
     ``confirm`` gets the marks of the head file and those of the database. It raises to stop this.
+    Raises `NotFound` if there is no store, and `CorruptData` if only its other files are there.
     """
+
+    def refuse() -> None:
+        refuse_lost_database(folder)
+        raise NotFound(f"there is no store in {folder}; name the folder of a store")
+
     head = head_of(folder)
     before = head.recorded_marks() or {}
-    database = open_sqlite(
-        folder / DATABASE_FILE, before_creation=lambda: refuse_lost_database(folder)
-    )
+    database = open_sqlite(folder / DATABASE_FILE, before_creation=refuse)
     try:
         with database.read() as connection:
             marks = head.read_marks(sqlite_file.driver_of(connection))
