@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from strandline.durable.log_copy import LogCopy
 from strandline.durable.persist import shard
 from strandline.durable.persist.blob import FileBlob
-from strandline.errors import InvalidInput, StrandlineError
+from strandline.errors import Conflict, InvalidInput, StrandlineError
 from strandline.node import Node
+from strandline.node.catalog_log import open_log
 from strandline.node.catalog_move import move_catalog
-from tests.node.moved_catalogs import log_of, place_of
+from tests.node.moved_catalogs import commit, joined, log_of, place_of
 from tests.node.test_catalog_log import fill, tables
 
 
@@ -57,3 +60,19 @@ def test_a_catalog_with_its_blobs_at_one_place_is_not_moved_to_another(tmp_path:
             move_to_blobs(folder, tmp_path / "other", to=log)
     with Node.open(folder) as node:
         assert tables(node) == ["t"]
+
+
+def test_a_shard_of_another_catalog_with_its_blobs_elsewhere_stays(tmp_path: Path) -> None:
+    folder, other_folder = tmp_path / "s", tmp_path / "other"
+    other_folder.mkdir()
+    with Node.open(folder) as node:
+        fill(node, "t", rows=0)
+    with ExitStack() as stack, place_of(folder) as place, joined(other_folder) as other:
+        commit(other, "theirs")
+        shard_of_other = replace(place, blobs=str(tmp_path / "theirs"), environment="other")
+        log = open_log("persist", shard_of_other, stack).log
+        LogCopy(other.log, log, names=("theirs", "copy")).level()
+        before = log.snapshot()
+        with pytest.raises(Conflict, match="has a different history"):
+            move_to_blobs(folder, tmp_path / "mine")
+        assert open_log("persist", shard_of_other, stack).log.snapshot() == before

@@ -53,11 +53,12 @@ def test_health_is_checked_at_each_request_and_gives_reasons(
             raise Unavailable("the store is away")
 
         with monkeypatch.context() as broken:
-            broken.setattr(node.health, "_checks", {**node.health._checks, "store": gone})
+            broken.setattr(node.health, "_checks", dict(node.health._checks))
+            node.health.add("store", gone)
             status, body = health(url)
             assert (status, body["status"]) == (503, "failing")
             assert body["problems"] == [{"check": "store", "reason": "the store is away"}]
-            broken.setitem(node.health._checks, "store", lambda: 1 / 0)
+            node.health.add("store", lambda: 1 / 0)
             status, body = health(url)
             assert status == 503
             reason = "the check failed with an internal error: ZeroDivisionError"
@@ -334,6 +335,19 @@ def test_a_node_whose_etcd_is_full_is_ready_for_reads_and_says_that_it_is_full(
                 change(connection, "UPDATE strandline_fence SET epoch = epoch + 5")
             status, body = health(url)
             assert (status, body["status"]) == (503, "failing")
+
+
+def test_a_node_that_may_not_read_its_store_is_not_ready(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise PermissionError("the store may not be read")
+
+    monkeypatch.setattr(node.health, "_checks", dict(node.health._checks))
+    node.health.add("clock", refused)
+    with serving(monitored(node)) as url:
+        status, body = health(url)
+    assert (status, body["status"]) == (503, "failing")
 
 
 def test_a_node_whose_warehouse_is_read_only_is_ready_for_reads_and_says_so(

@@ -251,19 +251,21 @@ def keep_blobs_at(place: LogPlace, blobs: str) -> None:
             store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
 
 
-def forget_other_blobs(part: str, place: LogPlace) -> None:
-    """Forget the shard of the log ``part`` if ``place`` names another place for its blobs.
-
-    For a catalog that moves to that log, and starts a new shard. The forgotten one is the remains
-    of a move that failed, perhaps because its place is full, or is from before the catalog left.
-    """
+def has_other_blobs(part: str, place: LogPlace) -> bool:
+    """Whether the log ``part`` has a shard whose blobs are not where ``place`` says."""
     if part != PERSIST or not place.blobs:
-        return
+        return False
     with ExitStack() as stack:
         store, _ = _metastorage_of(place, stack, persist_log.VERSION)
         recorded = store.get(persist_log.BLOBS)
-        if recorded is not None and recorded.value.decode() != place.blobs:
-            store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
+        return recorded is not None and recorded.value.decode() != place.blobs
+
+
+def forget_shard(place: LogPlace) -> None:
+    """Delete the keys of the shard, so that the log `persist` starts a new one. Its blobs stay."""
+    with ExitStack() as stack:
+        store, _ = _metastorage_of(place, stack, persist_log.VERSION)
+        store.invoke([], [DeleteRange(_SHARD, prefix_end(_SHARD))])
 
 
 def part_from_blobs(place: LogPlace) -> None:

@@ -56,7 +56,8 @@ from strandline.node.catalog_log import (
     RememberedLog,
     deciding_part,
     finish_move,
-    forget_other_blobs,
+    forget_shard,
+    has_other_blobs,
     open_log,
     parts_of,
     put_remembered,
@@ -158,17 +159,21 @@ class _Move:
         self._copies = []
         for number, part in enumerate(parts_of(new.name)):
             is_new = _place_of(part, target) not in original_parts
-            if is_new:
-                forget_other_blobs(part, target)
-            copy = open_log(part, target, stack).log  # refuses settings that do not fit the log
-            if _place_of(part, target) == _place_of(deciding_part(present.name), source):
-                continue
             names = (
                 str(replace(present, name=deciding_part(present.name))),
                 str(replace(new, name=part)),
             )
             if names[0] == names[1]:
                 names = names[0], f"the new {names[1]}"
+            if is_new and has_other_blobs(part, target):
+                # The remains of a move that failed, perhaps because its place is full.
+                with ExitStack() as opened:
+                    remains = open_log(part, replace(target, blobs=""), opened).log
+                    self._refuse_other_catalog(remains, names[1], environment)
+                forget_shard(target)
+            copy = open_log(part, target, stack).log  # refuses settings that do not fit the log
+            if _place_of(part, target) == _place_of(deciding_part(present.name), source):
+                continue
             self._refuse_other_catalog(copy, names[1], environment)
             token = FILLING if number == 0 and is_new else None
             self._copies.append(LogCopy(log, copy, names=names, token=token))

@@ -33,21 +33,24 @@ class NodeHealth:
     """The checks of a node. `report` waits for the store: call it from a thread."""
 
     def __init__(self) -> None:
-        self._checks: dict[str, Check] = {}
+        self._checks: dict[str, tuple[Check, bool]] = {}
 
-    def add(self, name: str, check: Check) -> None:
-        """Add ``check`` to the report under ``name``."""
-        self._checks[name] = check
+    def add(self, name: str, check: Check, *, stops_reads: bool = True) -> None:
+        """Add ``check`` to the report under ``name``.
+
+        ``stops_reads``: reads fail too while it fails, unless it only says that the store is full.
+        """
+        self._checks[name] = check, stops_reads
 
     def report(self) -> list[Problem]:
         """Return the problems of this moment; an empty list if the node can do its work."""
         problems = []
-        for name, check in self._checks.items():
+        for name, (check, stops_reads) in self._checks.items():
             try:
                 check()
             except (StrandlineError, OSError) as error:
-                stops_reads = not isinstance(error, StoreFull | PermissionError)
-                problems.append(Problem(name, in_one_line(str(error)), stops_reads=stops_reads))
+                may_read = not stops_reads or isinstance(error, StoreFull)
+                problems.append(Problem(name, in_one_line(str(error)), stops_reads=not may_read))
             except Exception as error:
                 logger.exception("the check of %s failed with an internal error", name)
                 reason = f"the check failed with an internal error: {type(error).__name__}"

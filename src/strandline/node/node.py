@@ -234,7 +234,7 @@ class Node:
         )
         health.add("fence", self._check_fence)
         health.add("clock", self._check_clock)
-        health.add("warehouse writable", self._check_warehouse)
+        health.add("warehouse writable", self._check_warehouse, stops_reads=False)
         return health
 
     @property
