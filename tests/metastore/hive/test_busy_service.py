@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,13 +60,15 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
     handler.go_on.set()
 
 
+def service_of(node: Node, **parts: Any) -> HiveMetastoreService:
+    return HiveMetastoreService(node.metastore, notifications=node.notifications, **parts)
+
+
 async def test_ddl_that_waits_does_not_block_reads_that_need_a_thread(
     hive: HiveNode, blocked: Blocked
 ) -> None:
     workers = Workers(threads=4)
-    service = HiveMetastoreService(
-        hive.node.metastore, notifications=hive.node.notifications, workers=workers
-    )
+    service = service_of(hive.node, workers=workers)
     ddl = [
         asyncio.ensure_future(service.handle(ConnectionInfo(n, "test"), "drop_function", {}))
         for n in range(20)
@@ -83,9 +86,7 @@ async def test_a_full_node_refuses_a_call_and_says_that_nothing_was_done(
     hive: HiveNode, blocked: Blocked
 ) -> None:
     workers = Workers(threads=1, max_calls=2)
-    service = HiveMetastoreService(
-        hive.node.metastore, notifications=hive.node.notifications, workers=workers
-    )
+    service = service_of(hive.node, workers=workers)
     first = asyncio.ensure_future(service.handle(ConnectionInfo(1, "test"), "drop_function", {}))
     with pytest.raises(Overloaded) as refused:
         service.handle(ConnectionInfo(2, "test"), "drop_function", {})
@@ -102,9 +103,7 @@ async def test_large_requests_are_decoded_within_the_share_of_large_calls(
     hive: HiveNode, blocked: Blocked
 ) -> None:
     workers = Workers(threads=1, max_calls=4)
-    service = HiveMetastoreService(
-        hive.node.metastore, notifications=hive.node.notifications, workers=workers
-    )
+    service = service_of(hive.node, workers=workers)
     in_thread = service.dispatcher.in_thread
     assert in_thread is not None
     first = asyncio.ensure_future(service.handle(ConnectionInfo(1, "test"), "drop_function", {}))
@@ -123,9 +122,7 @@ async def test_a_call_is_never_started_if_its_client_disconnects_before_it_has_a
     hive: HiveNode, blocked: Blocked
 ) -> None:
     workers = Workers(threads=1)
-    service = HiveMetastoreService(
-        hive.node.metastore, notifications=hive.node.notifications, workers=workers
-    )
+    service = service_of(hive.node, workers=workers)
     first = asyncio.ensure_future(service.handle(ConnectionInfo(1, "test"), "drop_function", {}))
     leaving = ConnectionInfo(2, "test")
     second = asyncio.ensure_future(service.handle(leaving, "drop_function", {}))
@@ -214,7 +211,7 @@ class ReadingClient:
 async def test_the_same_request_of_a_user_is_read_once_at_a_time_until_the_next_commit(
     node: Node, reading: Reading
 ) -> None:
-    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    service = service_of(node)
     same = [ReadingClient(service) for _ in range(10)]
     other_user = ReadingClient(service, user="bob")
     await asyncio.to_thread(node.session(user="ann").execute, CreateSchema(name="d2"))
@@ -234,7 +231,7 @@ async def test_without_proof_a_client_shares_only_a_read_that_begins_after_its_r
 
     monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
     monkeypatch.setattr(node.metastore, "mark", lambda: mark)
-    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    service = service_of(node)
     first = ReadingClient(service)
     same = [ReadingClient(service) for _ in range(10)]
     gone, other_user = ReadingClient(service), ReadingClient(service, user="bob")
@@ -260,7 +257,7 @@ async def test_clients_that_waited_for_a_read_without_a_mark_share_what_is_kept_
     marks: list[int] = []
 
     monkeypatch.setattr(node.metastore, "mark", lambda: marks[-1] if marks else None)
-    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    service = service_of(node)
     clients = [ReadingClient(service) for _ in range(3)]
     marks.append(7)
     reading.go_on.release(2)
@@ -282,7 +279,7 @@ async def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_even_if_s
     monkeypatch.setattr(NotificationLog, "mark_is_proof", False)
     monkeypatch.setattr(node.metastore, "mark", moved)
     reading.on_begin = lambda: begun.append(marks[-1])
-    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    service = service_of(node)
     clients = [ReadingClient(service) for _ in range(3)]
     reading.go_on.release(2)
     assert [await client.answer() for client in clients] == [["1"], ["2"], ["2"]]
@@ -297,9 +294,7 @@ async def test_without_proof_an_answer_is_kept_at_the_mark_of_its_read_even_if_s
 async def test_a_client_that_leaves_does_not_take_the_answer_from_those_that_wait_for_the_same(
     node: Node, reading: Reading, blocked: Blocked
 ) -> None:
-    service = HiveMetastoreService(
-        node.metastore, notifications=node.notifications, workers=Workers(threads=1)
-    )
+    service = service_of(node, workers=Workers(threads=1))
     before = asyncio.ensure_future(service.handle(ConnectionInfo(2, "test"), "drop_function", {}))
     gone = [ReadingClient(service) for _ in range(2)]
     for client in gone:
@@ -342,11 +337,7 @@ async def test_no_child_computes_a_long_read_whose_client_left_while_a_thread_ga
     monkeypatch.setitem(METHODS, "get_tables", replace(METHODS["get_tables"], handler=handler))
 
     children = NoChildren()
-    service = HiveMetastoreService(
-        node.metastore,
-        notifications=node.notifications,
-        children=children,  # type: ignore[arg-type]  # a stand-in
-    )
+    service = service_of(node, children=children)
     first, second = ReadingClient(service), ReadingClient(service)
     await asyncio.to_thread(begun.wait, WAIT)
     first.connection.on_leave()
@@ -375,9 +366,7 @@ async def test_a_read_begins_again_after_what_it_gave_way_to(
     monkeypatch.setitem(METHODS, "get_tables", replace(METHODS["get_tables"], handler=handler))
 
     workers = Workers()
-    service = HiveMetastoreService(
-        node.metastore, notifications=node.notifications, workers=workers
-    )
+    service = service_of(node, workers=workers)
     clients = [ReadingClient(service, is_large=is_large) for _ in range(2)]
     while not (runs and workers.statistics().running == 0):
         await asyncio.sleep(0)

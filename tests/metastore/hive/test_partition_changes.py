@@ -378,86 +378,81 @@ def _partitioned(call: Caller, *, location: str | None = None) -> Any:
     return call("get_table", dbname="default", tbl_name="t")
 
 
-def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def callers(tmp_path: Path) -> Iterator[tuple[Caller, Caller]]:
+    """Callers of two nodes; what the first one remembers of the other's changes is old."""
     settings = Settings(metadata_staleness_ms=60_000)
     with (
         Node.open(tmp_path / "store", settings=settings) as node,
         Node.open(tmp_path / "store", settings=settings) as other,
     ):
-        call, call_other = Caller(node), Caller(other)
         node.store.follower.stop()  # else it follows the other node
-        table = _partitioned(call)
-        first, second = table["sd"]["location"], f"file:{tmp_path}/second"
+        yield Caller(node), Caller(other)
 
-        def add(number: int, **sd: Any) -> Path:
-            assert len(shown(call, "t")) == number - 1  # from now on, its memory is fresh enough
-            new = partition("t", number, location="")
-            call_other("add_partition", new_part={**new, "sd": {**SD, **sd}})
-            return Path(f"{first}/p={number}".removeprefix("file:"))
 
-        file = add(1) / "a"
-        file.write_bytes(b"x")
-        call("truncate_table", dbName="default", tableName="t")
-        assert not file.exists()
+def test_changes_of_all_partitions_reach_those_that_another_node_has_just_added(
+    callers: tuple[Caller, Caller], tmp_path: Path
+) -> None:
+    call, call_other = callers
+    table = _partitioned(call)
+    first, second = table["sd"]["location"], f"file:{tmp_path}/second"
 
-        add(2, cols=[{"name": "b", "type": "string"}])
-        names = {"dbname": "default", "tbl_name": "t"}
-        call("alter_table_with_cascade", **names, new_tbl=table, cascade=True)
-        assert shown(call, "t")["2"]["sd"]["cols"] == SD["cols"]
+    def add(number: int, **sd: Any) -> Path:
+        assert len(shown(call, "t")) == number - 1  # from now on, its memory is fresh enough
+        new = partition("t", number, location="")
+        call_other("add_partition", new_part={**new, "sd": {**SD, **sd}})
+        return Path(f"{first}/p={number}".removeprefix("file:"))
 
-        add(3)
-        call("alter_table", **names, new_tbl={**table, "sd": {**table["sd"], "location": second}})
-        assert shown(call, "t")["3"]["sd"]["location"] == f"{first}/p=3"
+    file = add(1) / "a"
+    file.write_bytes(b"x")
+    call("truncate_table", dbName="default", tableName="t")
+    assert not file.exists()
+
+    add(2, cols=[{"name": "b", "type": "string"}])
+    names = {"dbname": "default", "tbl_name": "t"}
+    call("alter_table_with_cascade", **names, new_tbl=table, cascade=True)
+    assert shown(call, "t")["2"]["sd"]["cols"] == SD["cols"]
+
+    add(3)
+    call("alter_table", **names, new_tbl={**table, "sd": {**table["sd"], "location": second}})
+    assert shown(call, "t")["3"]["sd"]["location"] == f"{first}/p=3"
 
 
 def test_an_alter_counts_the_files_where_another_node_has_just_moved_the_partition(
-    tmp_path: Path,
+    callers: tuple[Caller, Caller],
 ) -> None:
-    settings = Settings(metadata_staleness_ms=60_000)
-    with (
-        Node.open(tmp_path / "store", settings=settings) as node,
-        Node.open(tmp_path / "store", settings=settings) as other,
-    ):
-        call, call_other = Caller(node), Caller(other)
-        node.store.follower.stop()  # else it follows the other node
-        moved = f"{_partitioned(call)['sd']['location']}/moved"
-        call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
-        assert len(shown(call, "t")) == 1  # from now on, its memory is fresh enough
-        folder = Path(moved.removeprefix("file:"))
-        folder.mkdir()
-        (folder / "a").write_bytes(b"xyz")
-        alter(call_other, "t", partition("t", 1, location=moved))
-        unplaced = partition("t", 1, k="v")
-        del unplaced["sd"]
-        alter(call, "t", unplaced)
-        part = shown(call, "t")["1"]
-        assert part["sd"]["location"] == moved
-        assert (part["parameters"]["numFiles"], part["parameters"]["totalSize"]) == ("1", "3")
+    call, call_other = callers
+    moved = f"{_partitioned(call)['sd']['location']}/moved"
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    assert len(shown(call, "t")) == 1  # from now on, its memory is fresh enough
+    folder = Path(moved.removeprefix("file:"))
+    folder.mkdir()
+    (folder / "a").write_bytes(b"xyz")
+    alter(call_other, "t", partition("t", 1, location=moved))
+    unplaced = partition("t", 1, k="v")
+    del unplaced["sd"]
+    alter(call, "t", unplaced)
+    part = shown(call, "t")["1"]
+    assert part["sd"]["location"] == moved
+    assert (part["parameters"]["numFiles"], part["parameters"]["totalSize"]) == ("1", "3")
 
 
 def test_a_partition_that_another_node_adds_while_a_table_gets_another_location_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    callers: tuple[Caller, Caller], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(metadata_staleness_ms=60_000)
-    with (
-        Node.open(tmp_path / "store", settings=settings) as node,
-        Node.open(tmp_path / "store", settings=settings) as other,
-    ):
-        node.store.follower.stop()  # else it follows the other node
-        call, table = Caller(node), _partitioned(Caller(node))
-        execute = Metastore.execute
+    call, call_other = callers
+    table = _partitioned(call)
+    execute = Metastore.execute
 
-        def append_first(metastore: Metastore, *arguments: Any, **options: Any) -> Applied:
-            monkeypatch.undo()
-            Caller(other)("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
-            return execute(metastore, *arguments, **options)
+    def append_first(metastore: Metastore, *arguments: Any, **options: Any) -> Applied:
+        monkeypatch.undo()
+        call_other("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+        return execute(metastore, *arguments, **options)
 
-        monkeypatch.setattr(Metastore, "execute", append_first)
-        moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
-        call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
-        assert shown(call, "t")["1"]["sd"]["location"] == f"{table['sd']['location']}/p=1"
+    monkeypatch.setattr(Metastore, "execute", append_first)
+    moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+    assert shown(call, "t")["1"]["sd"]["location"] == f"{table['sd']['location']}/p=1"
 
 
 def test_a_cascading_alter_changes_all_partitions(

@@ -167,10 +167,7 @@ def _value_text(value: object) -> str:
 
 
 def relation_struct(
-    relation: TableDescriptor | ViewDescriptor,
-    *,
-    schema: str,
-    place: str,
+    relation: TableDescriptor | ViewDescriptor, *, schema: str, place: str
 ) -> Struct:
     """Return the ``Table`` in an event. ``place`` is the location of a table."""
     if isinstance(relation, ViewDescriptor):
