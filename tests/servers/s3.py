@@ -21,6 +21,8 @@ from xml.sax.saxutils import escape, unescape
 PAGE = 3
 """Keys in one page of a listing: few, so that tests see several pages."""
 BUCKET = "bucket"
+NO_BUCKET = 404
+"""As the status of a failure, it says that the bucket does not exist."""
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -67,7 +69,8 @@ def _handler(server: S3Server) -> type[BaseHTTPRequestHandler]:
             server.requests.append((self.command, key))
             status = server.fail(self.command, key)
             if status is not None:
-                self.answer(status, b"<Error><Code>Planted</Code></Error>")
+                code = "NoSuchBucket" if status == NO_BUCKET else "Planted"
+                self.answer(status, f"<Error><Code>{code}</Code></Error>".encode())
             elif self.command == "PUT":
                 server.objects[key] = body
                 self.answer(200)

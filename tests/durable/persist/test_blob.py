@@ -236,6 +236,20 @@ def test_an_error_answer_of_the_s3_server_raises_unavailable(
     assert blob.get("k0") == b"old"
 
 
+def test_a_bucket_that_does_not_exist_is_not_taken_for_a_missing_blob(
+    s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = open_bucket(s3_server.url("deleted"))
+    blob.set("k0", b"value")
+    with monkeypatch.context() as patch:
+        patch.setattr(s3_server, "fail", lambda method, key: s3.NO_BUCKET)
+        with pytest.raises(Unavailable, match=r"bucket of s3://bucket/deleted.* does not exist"):
+            blob.get("k0")
+        with pytest.raises(Unavailable, match="does not exist"):
+            blob.set("k0", b"new")
+    assert blob.get("k0") == b"value"
+
+
 @pytest.mark.parametrize("url", ["s3:///catalog", "http://host/bucket", "s3://b?user=me", "b"])
 def test_an_invalid_bucket_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="address of a bucket"):

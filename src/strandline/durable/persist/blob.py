@@ -39,6 +39,8 @@ UNFINISHED = ".unfinished"
 TIMEOUT_SECONDS = 30
 """How long one call to S3, and all retries of it, may take."""
 RETRIES = 3
+_NO_BUCKET = "NoSuchBucket"
+"""The code in an answer of S3. Its status is that of a missing object, too."""
 
 
 class Blob(ABC):
@@ -251,7 +253,9 @@ class ObjectBlob(Blob):
         with self._errors(f"read of {key}"):
             try:
                 return bytes(self._calls.get(self._store, check_blob_key(key)).bytes())
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if _NO_BUCKET in str(error):
+                    raise  # the blob may still exist
                 return None
 
     def set(self, key: str, data: bytes) -> None:
@@ -277,6 +281,10 @@ class ObjectBlob(Blob):
         try:
             yield
         except (self._error, OSError) as error:
+            if _NO_BUCKET in str(error):
+                raise Unavailable(
+                    f"the bucket of {self._name} does not exist ({what}); make it available again"
+                ) from error
             first_line = str(error).strip().splitlines()[0]
             raise Unavailable(
                 f"{self._name} did not answer a {what}: {first_line}; try again when it works"
