@@ -45,6 +45,16 @@ def test_a_new_warehouse_is_on_disk_before_its_marker(
     assert synced[-1] == f"{tmp_path}/a/tables"
 
 
+def test_a_claim_syncs_the_marker_of_a_node_that_ended_before_it_did(
+    tmp_path: Path, database: Database, synced: list[str]
+) -> None:
+    place = WarehousePlace(tmp_path, database)
+    place.mark(ENVIRONMENT, mode=MODE)
+    synced.clear()
+    place.claim(ENVIRONMENT, mode=MODE)
+    assert str(tmp_path) in synced
+
+
 def test_only_one_of_two_concurrent_claims_of_different_folders_succeeds(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,7 @@ class WarehousePlace:
         """
         path = self.folder / MARKER
         if path.exists():
+            sync_folder(self.folder)  # the node that wrote it may have ended before it did that
             return
         written = self.folder / f"{MARKER}.{secrets.token_hex(8)}"
         file = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
