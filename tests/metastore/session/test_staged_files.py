@@ -13,8 +13,9 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefi
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError, WriteConflict
 from strandline.metastore.session import HttpSession, LocalSession
 from strandline.metastore.session.staged_files import check_path, check_staging
+from strandline.metastore.store.file_columns import FEW
 from strandline.metastore.store.rows import FILE_NUMBER_BITS as BITS
-from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, Row
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 from strandline.model.types import BIGINT
@@ -135,6 +136,20 @@ def test_the_id_of_another_file_is_refused(session: LocalSession, numbered: str,
     message = "another data file of the table already has the id|belongs to transaction"
     with pytest.raises(InvalidInput, match=message):
         session.stage(txn, target, add=[data(f"second{first}", file_id=first)])
+    session.abort(txn)
+
+
+def test_a_later_stage_of_a_transaction_does_not_decode_the_files_of_the_earlier(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn, id_ = session.begin().txn_id, table_id(session)
+    files = [data(f"f{number}", file_id=(txn << BITS) + number) for number in range(FEW + 2)]
+    session.stage(txn, id_, add=files[:-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(Row, "content", None)
+        session.stage(txn, id_, add=files[-1:])
+    with pytest.raises(InvalidInput, match="another data file of the table already has the id"):
+        session.stage(txn, id_, add=[data("other", file_id=files[0].file_id)])
     session.abort(txn)
 
 

@@ -18,6 +18,7 @@ from strandline.metastore.store.file_columns import (
     FileColumns,
     StoredDataFiles,
     by_partition,
+    paths_by_id,
     without_statistics,
 )
 from strandline.metastore.store.rows import (
@@ -123,6 +124,14 @@ def test_files_are_grouped_by_partition_as_if_they_were_decoded(count: int) -> N
         assert of_partition == [row for row in rows if row.as_(DataFile).partition == partition]
 
 
+@pytest.mark.parametrize("count", [0, FEW, FEW + 1, KEYED + FEW + 2])
+def test_paths_by_id_are_those_of_the_decoded_files(count: int) -> None:
+    files = [replace(USUAL, file_id=number << 30, path=f"f{number}") for number in range(count)]
+    rows = [row_of(file, row_id=number) for number, file in enumerate(files, start=1)]
+    assert paths_by_id(rows) == {file.file_id: file.path for file in files}
+    assert all(row._content is None for row in rows) or count <= FEW
+
+
 @pytest.mark.parametrize("count", [0, FEW, FEW + 1])
 def test_files_without_statistics_are_the_decoded_ones_without_them(count: int) -> None:
     rows = partitioned(count)
@@ -131,7 +140,7 @@ def test_files_without_statistics_are_the_decoded_ones_without_them(count: int) 
     assert read == [replace(row.as_(DataFile), statistics=()) for row in rows]
 
 
-@pytest.mark.parametrize("read", [by_partition, without_statistics])
+@pytest.mark.parametrize("read", [by_partition, paths_by_id, without_statistics])
 def test_a_damaged_row_among_many_raises_an_error(read: Callable[[list[Row]], object]) -> None:
     rows = partitioned(FEW + 1)
     rows[3] = rows[3]._replace(body=rows[3].body[:-1] + b"?")

@@ -20,6 +20,7 @@ import struct
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain, repeat
@@ -38,7 +39,7 @@ from strandline.wire.registry import PROTOCOL, newest_header
 PART, KEYED = 10_000, 1_000
 """The number of files read at once: their bytes and numbers fit in the processor's cache.
 
-`KEYED` of them if only partition values are read: a thread of a node does that, and a step of it
+`KEYED` of them if only ids or partition values are read: a thread of a node does that, and a step of it
 must be short.
 """
 FEW, FEW_DECODED = 32, 400
@@ -141,6 +142,18 @@ def by_partition(rows: Sequence[Row]) -> dict[Partition, list[Row]]:
         for key, row in zip(_partition_keys(some), some, strict=True):
             grouped[key].append(row)
     return {decode_partition(key): of_key for key, of_key in grouped.items()}
+
+
+def paths_by_id(rows: Sequence[Row]) -> dict[int, str]:
+    """The paths of the data files in ``rows``, by file id. Raises what `Row.as_` raises.
+
+    Nothing else in a file is decoded, as in `by_partition`.
+    """
+    paths: dict[int, str] = {}
+    for first in range(0, len(rows), KEYED):
+        some = rows[first : first + KEYED]
+        paths |= zip(_file_ids(some), (row.name for row in some), strict=True)
+    return paths
 
 
 def without_statistics(rows: Sequence[Row]) -> list[DataFile]:
@@ -246,14 +259,28 @@ def _compared(rows: Sequence[Row]) -> tuple[bytes, ...]:
 
 def _partition_keys(rows: Sequence[Row]) -> list[bytes]:
     """The encoded partition values of each of the data files in ``rows``."""
+    files = _files(rows)
+    if files is None:
+        return [encode_partition(row.as_(DataFile).partition) for row in rows]
+    keys: list[bytes] = files.partitions.to_pylist()
+    return keys
+
+
+def _file_ids(rows: Sequence[Row]) -> list[int]:
+    """The file id of each of the data files in ``rows``."""
+    files = _files(rows)
+    if files is None:
+        return [row.as_(DataFile).file_id for row in rows]
+    file_ids: list[int] = files.file_ids.to_pylist()
+    return file_ids
+
+
+def _files(rows: Sequence[Row]) -> _Files | None:
+    """None if the rows are too few to be faster so, or must be decoded to learn what is wrong."""
     if len(rows) > FEW:
-        try:
-            keys: list[bytes] = _Files(rows).partitions.to_pylist()
-        except _UNKNOWN_BYTES:
-            pass
-        else:
-            return keys
-    return [encode_partition(row.as_(DataFile).partition) for row in rows]
+        with suppress(*_UNKNOWN_BYTES):
+            return _Files(rows)
+    return None
 
 
 class _Files:

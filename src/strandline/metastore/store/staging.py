@@ -16,6 +16,7 @@ from strandline.clock import add_milliseconds
 from strandline.errors import AlreadyExists, WriteConflict
 from strandline.metastore.store import partition_moves, table_places
 from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store.file_columns import paths_by_id
 from strandline.metastore.store.notifications import (
     NUMBERS,
     WRITE,
@@ -24,7 +25,7 @@ from strandline.metastore.store.notifications import (
     WriteEvent,
 )
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
-from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
+from strandline.metastore.store.rows import NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
 from strandline.model.places import Place
 from strandline.sql import Counter
@@ -88,7 +89,7 @@ class Staging:
             RowKind.DATA_FILE,
             write_id=self.write_id if own else None,
         )
-        return {row.as_(DataFile).file_id: row.name for row in rows}
+        return paths_by_id(rows)
 
     def find_files(self, paths: Collection[str]) -> dict[str, Row]:
         """The data files and delete files of these paths that the transaction sees, by path."""
