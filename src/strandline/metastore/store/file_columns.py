@@ -39,8 +39,8 @@ from strandline.wire.registry import PROTOCOL, newest_header
 PART, KEYED = 10_000, 1_000
 """The number of files read at once: their bytes and numbers fit in the processor's cache.
 
-`KEYED` of them if only ids or partition values are read: a thread of a node does that, and a step of it
-must be short.
+`KEYED` of them if only ids or partition values are read: a thread of a node does that, and a step
+of it must be short.
 """
 FEW, FEW_DECODED = 32, 400
 """Up to this many files are faster one by one: `FEW_DECODED` if they are decoded already."""
