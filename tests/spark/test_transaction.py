@@ -175,6 +175,25 @@ def test_a_transaction_that_was_aborted_from_outside_writes_nothing(tables: Tabl
     assert ids(tables.read("shop.t")) == []
 
 
+def test_a_write_whose_files_were_cleaned_after_the_timeout_raises_why_its_transaction_ended(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+
+    def cleaned(*_: object, **__: object) -> None:
+        tables.session.abort(transaction.txn_id)
+        keep_alive = transaction._open._keep_alive
+        keep_alive._beat(keep_alive._watched[transaction.txn_id])
+        raise FileNotFoundError("_staging/…/_temporary")
+
+    monkeypatch.setattr(transaction_module, "write_data_files", cleaned)
+    with (
+        pytest.raises(TransactionFinished, match="is aborted: .* it timed out; begin again"),
+        tables.transaction() as transaction,
+    ):
+        transaction.append("shop.t", numbers(tables, 1))
+
+
 def test_a_transaction_sees_the_columns_as_of_its_begin(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     with tables.transaction() as transaction:

@@ -241,15 +241,19 @@ class TablesTransaction:
     def _discarding(self, opened: _OpenedTable) -> Iterator[None]:
         """Remove the statement's files if it fails.
 
-        If they may have been staged, they stay until the end of the transaction.
+        If they may have been staged, they stay until the end of the transaction. Raises the error
+        of a lost transaction instead: cleaning removes its files, and then Spark does not find
+        them.
         """
         before = len(opened.placed)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if not self._open.stage_is_unknown:
                 for relative in opened.placed[before:]:
                     opened.folder.discard(relative)
+                if isinstance(error, Exception):
+                    self._open.check()
             raise
 
     def _end(self) -> None:
