@@ -188,7 +188,7 @@ def test_a_write_whose_files_were_cleaned_after_the_timeout_raises_why_its_trans
 
     monkeypatch.setattr(transaction_module, "write_data_files", cleaned)
     with (
-        pytest.raises(TransactionFinished, match="is aborted: .* it timed out; begin again"),
+        pytest.raises(TransactionFinished, match=r"is aborted: .* it timed out; begin again"),
         tables.transaction() as transaction,
     ):
         transaction.append("shop.t", numbers(tables, 1))
