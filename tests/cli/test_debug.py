@@ -123,6 +123,15 @@ def test_a_dump_replaces_a_file_and_writes_into_links_and_pipes(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "lake", "link", "pipe"]
 
 
+def test_a_dump_leaves_the_part_of_a_process_with_the_same_id_in_another_container(
+    store: Any, tmp_path: Path
+) -> None:
+    part = tmp_path / f".dump.json.{os.getpid()}"
+    part.write_text("half")
+    run("dump", store, tmp_path / "dump.json", "--stats-only")
+    assert part.read_text() == "half"
+
+
 def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     """Edits and deletes that break a rule, and a part of the error message for each."""
     schemas = objects(dump, "schema")

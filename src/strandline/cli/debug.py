@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import stat
 import sys
 from collections.abc import Iterator
@@ -79,7 +80,8 @@ def _written(target: Path | None) -> Iterator[TextIO]:
 @contextmanager
 def _replaced(target: Path) -> Iterator[TextIO]:
     """Write a new file that replaces ``target`` at the end, with the permissions of ``target``."""
-    part = target.with_name(f".{target.name}.{os.getpid()}")
+    # Not the process id: processes in two containers may have the same.
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         with part.open("x", encoding="utf-8") as file:
             if target.exists():
