@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from strandline.catalog.commands import (
     AddColumns,
+    AlterDefaultPrivileges,
     ColumnDefinition,
     CreateSchema,
     CreateTable,
@@ -23,6 +24,8 @@ from strandline.cli import main
 from strandline.clock import parse_timestamp
 from strandline.metastore.interface import AsOf
 from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow
+from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.type_text import quote_name
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.metastore.snapshots import paths_of
@@ -120,6 +123,25 @@ def test_log_of_a_table_includes_grants_on_it(store: Path) -> None:
     strandline("role", "create", store, "eve")
     strandline("grant", store, "select", "table", "store.plain", "--to", "eve")
     assert versions(store, "--table", "store.plain") == [9, 11]
+    strandline("grant", store, "insert", "table", "Store.`Plain`", "--to", "eve")
+    with Node.open(store) as node:
+        node.session(user="ann").execute(
+            AlterDefaultPrivileges(
+                kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="eve"
+            )
+        )
+    assert versions(store, "--table", "store.plain") == [9, 11, 12]
+
+
+@pytest.mark.parametrize("name", ["two words", "with.dot", "with`mark"])
+def test_log_finds_a_table_whose_name_needs_quotes(store: Path, name: str) -> None:
+    with Node.open(store) as node:
+        table = TableDefinition(name=name, columns=COLUMNS)
+        node.session(user="ann").execute(CreateTable(schema="store", definition=table))
+    quoted = f"store.{quote_name(name)}"
+    strandline("role", "create", store, "eve")
+    strandline("grant", store, "select", "table", quoted, "--to", "eve")
+    assert versions(store, "--table", quoted) == [9, 11]
 
 
 def test_log_with_data_shows_rows_files_and_times_of_commits(

@@ -157,7 +157,7 @@ def about_table(infos: Iterable[VersionInfo], name: str) -> Iterator[VersionInfo
     none.
     """
     table = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-    name_then, exists = str(table).lower(), False
+    name_then, exists = _unquoted(table), False
     for info in infos:
         if any(_mentions(arguments, name_then) for _, arguments in info.actions):
             exists = True
@@ -170,12 +170,22 @@ def about_table(infos: Iterable[VersionInfo], name: str) -> Iterator[VersionInfo
         )
 
 
+def _unquoted(name: QualifiedName) -> str:
+    """Return the name of a table as the history has it, in lower case."""
+    return f"{name.schema}.{name.name}".lower()
+
+
 def _mentions(arguments: Arguments, name: str) -> bool:
-    return any(
-        isinstance(text, str) and text.lower() in (name, f"table {name}")
+    if any(
+        isinstance(text, str) and text.lower() == name
         for value in arguments.values()
         for text in (value if isinstance(value, list) else [value])
-    )
+    ):
+        return True
+    kind, _, granted_on = str(arguments.get("on", "")).partition(" ")
+    if kind != "table" or not granted_on:  # default privileges name no object
+        return False
+    return _unquoted(QualifiedName.parse(granted_on)) == name  # as the client wrote it
 
 
 def _before(verb: str, arguments: Arguments, name: str) -> str:
