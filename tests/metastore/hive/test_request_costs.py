@@ -16,6 +16,7 @@ from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
 from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.off_loop import finish
 from strandline.metastore.reader import present_catalog
+from tests.metastore.hive.differential.statistics import numbers, statistics
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
 KEYS = [FieldSchema("p", "string", None)]
@@ -92,6 +93,19 @@ def test_a_view_with_very_many_parameters_exceeds_the_budget_of_a_thread(
         ask(hive, "get_table", dbname="d1", tbl_name="v")
     with is_too_long():
         ask(hive, "get_table_objects_by_name", dbname="d1", tbl_names=["v"])
+
+
+def test_statistics_with_bit_vectors_cost_their_bytes(hive: HiveNode, stub: Any) -> None:
+    names = [f"c{number}" for number in range(100)]
+    columns = [FieldSchema(name, "int", None) for name in names]
+    stub.create_table(table("wide", sd=storage(columns=columns)))
+    vectors = [numbers(name, bitVectors=bytes(60_000)) for name in names]
+    with hive.client() as client:
+        sent = statistics("d1", "wide", *vectors, part=None)
+        client.call("update_table_column_statistics", stats_obj=sent)
+    request = {"dbName": "d1", "tblName": "wide", "colNames": ["c1"]}
+    with is_too_long():
+        ask(hive, "get_table_statistics_req", request=request)
 
 
 def test_long_comments_and_parameters_of_partitions_cost_their_bytes(

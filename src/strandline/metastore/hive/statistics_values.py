@@ -49,6 +49,8 @@ MAX_COLUMN_BYTES = 64 << 10
 """The maximum bytes of one column's statistics, with bit vectors, in the binary protocol."""
 
 COLUMNS_PER_UNIT = 20
+_BYTES_PER_UNIT = 2_000
+"""The bytes of stored statistics for one unit of `strandline.work`: bit vectors may be long."""
 UNKNOWN = -1
 LARGEST = (1 << 63) - 1
 """The largest number that the protocol can carry."""
@@ -209,6 +211,7 @@ class AnalyzableColumns:
         """Return the statistics in a row whose columns have not changed since they were stored."""
         if row is None:
             return []
+        work.spend(len(row.body) // _BYTES_PER_UNIT)
         columns = row.as_(StatisticsRow).columns
         work.spend(len(columns) // COLUMNS_PER_UNIT)
         return [known for known in columns if self._is_unchanged(known)]
