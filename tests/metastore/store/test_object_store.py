@@ -18,6 +18,7 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.store.notifications import COMMIT, WRITE
+from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import (
     DataFile,
     NewRow,
@@ -297,6 +298,11 @@ def test_a_fenced_store_writes_nothing(dml: Dml) -> None:
         dml.transactions.commit(txn)
     with pytest.raises(Fenced):
         dml.transactions.abort(txn)
+    move = PartitionMove("month=1", 1, "aside")
+    with pytest.raises(Fenced):
+        dml.store.begin_moves(FLIGHTS, [move])
+    with pytest.raises(Fenced):
+        dml.store.finish_moves(FLIGHTS, {move}, lambda moves, *_: moves)
     assert dml.contents() == before
     assert files(dml.store) == ["a"]
 
@@ -322,6 +328,13 @@ def test_a_plain_change_that_raises_leaves_nothing(dml: Dml) -> None:
     with pytest.raises(KeyError), dml.store.change(FLIGHTS, author="hive") as change:
         change.stage(add=[data_file("a")])
         raise KeyError("the caller's own")
+    assert dml.contents() == before
+
+
+def test_a_plain_change_that_stages_nothing_is_no_commit(dml: Dml) -> None:
+    before = dml.contents()
+    with dml.store.change(FLIGHTS, author="hive") as change:
+        assert not change.visible(RowKind.PARTITION)
     assert dml.contents() == before
 
 
@@ -382,6 +395,13 @@ def test_each_table_has_one_place(dml: Dml) -> None:
         assert dml.store.location(FLIGHTS) == location
     assert dml.store.places_by_id([FLIGHTS, WEATHER, -1, 1 << 70]) == {FLIGHTS: Place("s.db/b")}
     assert dml.store.tables_at([Place("s.db/a"), Place("s.db/b")]) == {Place("s.db/b"): {FLIGHTS}}
+
+
+def test_only_the_moves_that_a_caller_names_are_finished(dml: Dml) -> None:
+    own, of_another = (PartitionMove(f"month={n}", n, f"aside/{n}") for n in (1, 2))
+    dml.store.begin_moves(FLIGHTS, [own, of_another])
+    dml.store.finish_moves(FLIGHTS, {own}, lambda moves, *_: moves)
+    assert dml.store.unfinished_moves() == {(FLIGHTS, of_another)}
 
 
 def test_a_list_that_hides_everything_shows_nothing(dml: Dml) -> None:

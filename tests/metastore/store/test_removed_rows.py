@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.clock import Timestamp
+from strandline.errors import VersionNotFound
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.removed_rows import (
@@ -57,6 +58,24 @@ def test_a_row_is_cleaned_only_if_its_removal_is_committed_up_to_the_limit(dml: 
     commit_time = dml.transactions.get(txn_id).commit_time
     assert commit_time is not None
     assert (cleaned(before), cleaned(commit_time)) == ([], [row.row_id])
+
+
+def test_a_reader_that_lacks_only_the_last_cleaned_commit_is_refused(dml: Dml) -> None:
+    dml.append("a")
+    before = dml.transactions.write_ids(FLIGHTS)
+    (row,) = dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=before)
+    txn_id = dml.begin()
+    stage(dml.store, txn_id, FLIGHTS, remove=[row.row_id])
+    dml.transactions.commit(txn_id)
+    commit_time = dml.transactions.get(txn_id).commit_time
+    assert commit_time is not None
+    with dml.database.write() as connection:
+        removed = removed_rows(connection, FLIGHTS, commit_time, max_rows=None)
+        forget(connection, FLIGHTS, commit_time, removed)
+    with pytest.raises(VersionNotFound):
+        dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=before)
+    with pytest.raises(VersionNotFound):
+        dml.store.partition_moves(FLIGHTS, seen=before)
 
 
 def test_a_file_stays_named_although_a_write_of_that_number_was_aborted_in_another_table(
