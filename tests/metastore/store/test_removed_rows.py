@@ -62,20 +62,23 @@ def test_a_row_is_cleaned_only_if_its_removal_is_committed_up_to_the_limit(dml: 
 
 def test_a_reader_that_lacks_only_the_last_cleaned_commit_is_refused(dml: Dml) -> None:
     dml.append("a")
-    before = dml.transactions.write_ids(FLIGHTS)
-    (row,) = dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=before)
+    earlier = dml.transactions.write_ids(FLIGHTS)
+    (row,) = dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=earlier)
     txn_id = dml.begin()
     stage(dml.store, txn_id, FLIGHTS, remove=[row.row_id])
+    dml.append("b")
+    during = dml.transactions.write_ids(FLIGHTS)
     dml.transactions.commit(txn_id)
     commit_time = dml.transactions.get(txn_id).commit_time
     assert commit_time is not None
     with dml.database.write() as connection:
         removed = removed_rows(connection, FLIGHTS, commit_time, max_rows=None)
         forget(connection, FLIGHTS, commit_time, removed)
-    with pytest.raises(VersionNotFound):
-        dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=before)
-    with pytest.raises(VersionNotFound):
-        dml.store.partition_moves(FLIGHTS, seen=before)
+    for seen in (earlier, during):
+        with pytest.raises(VersionNotFound):
+            dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=seen)
+        with pytest.raises(VersionNotFound):
+            dml.store.partition_moves(FLIGHTS, seen=seen)
 
 
 def test_a_file_stays_named_although_a_write_of_that_number_was_aborted_in_another_table(
