@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from strandline.durable.persist.blob import UNFINISHED, Blob, FileBlob, ObjectBlob, open_bucket
 from strandline.errors import InvalidInput, Unavailable
+from strandline.files import try_lock
 from tests.servers import s3
 
 OpenBlob = Callable[[str], Blob]
@@ -210,6 +212,42 @@ def test_a_file_that_is_being_written_is_not_removed(
     blob.set("k0", b"value")
     assert removed == [0]
     assert blob.get("k0") == b"value"
+
+
+def test_a_file_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = FileBlob(tmp_path)
+    removed: list[int] = []
+
+    def cleaned_first(descriptor: int) -> bool:
+        if not removed:
+            removed.append(0)
+            removed[0] = FileBlob(tmp_path).remove_unfinished()
+        return try_lock(descriptor)
+
+    monkeypatch.setattr("strandline.durable.persist.blob.try_lock", cleaned_first)
+    before = psutil.Process().num_fds()
+    blob.set("k0", b"value")
+    assert removed == [1]
+    assert blob.get("k0") == b"value"
+    assert psutil.Process().num_fds() <= before
+
+
+def test_no_file_stays_open_also_if_it_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> bool:
+        raise OSError(37, "No locks available")
+
+    blob = FileBlob(tmp_path)
+    before = psutil.Process().num_fds()
+    blob.set("k0", b"value")
+    with monkeypatch.context() as patch, pytest.raises(Unavailable, match="No locks"):
+        patch.setattr("strandline.durable.persist.blob.try_lock", fail)
+        blob.set("k1", b"value")
+    assert blob.remove_unfinished() == 1
+    assert psutil.Process().num_fds() <= before
 
 
 # -- S3 --------------------------------------------------------------------------------------------

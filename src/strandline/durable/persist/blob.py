@@ -56,7 +56,7 @@ class Blob(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove ``key`` if it exists."""
+        """Remove ``key`` if it exists. After a crash of the machine, it may be there again."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[str]:
@@ -160,7 +160,6 @@ class FileBlob(Blob):
     def delete(self, key: str) -> None:
         with self._errors("removed"), suppress(FileNotFoundError):
             self._path(key).unlink()
-            sync_folder(self._folder)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         with self._errors("listed"), suppress(FileNotFoundError):

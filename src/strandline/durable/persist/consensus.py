@@ -135,7 +135,6 @@ class Consensus:
 
     def scan(self, key: str, start: int) -> list[VersionedData]:
         """The versions from ``start`` on, in order."""
-        self.head_key(key)
         begin = self.version_key(key, start)
         end = self.version_key(key, MAX_SEQNO) + " "  # the next possible key
         versions: list[VersionedData] = []

@@ -69,12 +69,12 @@ def at_time(row: Row, time: Timestamp) -> Row:
 
 
 def write_part(rows: Iterable[Row]) -> bytes:
-    """The bytes of the part with these rows, which may be in any order."""
+    """The bytes of the part with these rows: at least one, in any order."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     types = (pa.string(), pa.binary(), pa.binary(), pa.uint64(), pa.uint64(), pa.int64())
-    columns = list(zip(*sorted(rows, key=_ORDER), strict=True)) or [()] * len(COLUMNS)
+    columns = list(zip(*sorted(rows, key=_ORDER), strict=True))
     arrays = [
         pa.array(column, type=column_type)
         for column, column_type in zip(columns, types, strict=True)
