@@ -6,8 +6,9 @@ import resource
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from sqlalchemy import Connection, event
@@ -141,6 +142,30 @@ def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
         sqlite.if_undone(lambda: undone.append(True))
     assert ids(sqlite) == [1]
     assert not undone
+
+
+def test_a_statement_that_was_interrupted_changes_no_later_read_or_write(
+    sqlite: SqliteDatabase,
+) -> None:
+    """An interactive Python keeps the traceback of Ctrl-C, and so the cursors in its frames."""
+
+    def interrupted(use: AbstractContextManager[Connection], statement: str) -> NoReturn:
+        with use as connection:
+            cursor = sqlite_file.driver_of(connection).execute(statement)
+            assert cursor.fetchone()
+            raise KeyboardInterrupt
+
+    for number in range(3):
+        put(sqlite, number, number)
+    with pytest.raises(KeyboardInterrupt) as kept_read:
+        interrupted(sqlite.read(), "SELECT id FROM counter")
+    put(sqlite, 3, 3)
+    assert ids(sqlite) == [0, 1, 2, 3]
+    with pytest.raises(KeyboardInterrupt) as kept_write:
+        interrupted(sqlite.write(), "INSERT INTO counter (id) VALUES (4), (5) RETURNING id")
+    put(sqlite, 6, 6)
+    assert ids(sqlite) == [0, 1, 2, 3, 6]
+    assert kept_read.tb and kept_write.tb
 
 
 def test_a_write_to_a_full_disk_is_unavailable_and_undone(sqlite: SqliteDatabase) -> None:

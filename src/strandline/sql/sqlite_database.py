@@ -24,6 +24,9 @@ Several processes and many threads share one file. The model:
   makes one; while that fails, nothing is read.
 * A write is committed only while the file and its log are still where they were opened. If the
   folder was moved away or deleted, writes would silently go to the old files.
+* A connection is closed after Ctrl-C. It may have interrupted a statement between two rows, and an
+  interactive Python keeps the traceback, so also the statement: later reads on the connection would
+  see its old snapshot, and later commits would fail.
 * A forked process cannot open a file that its parent had open. SQLite counts the parent's locks as
   its own there, and takes none. The last other process to close the file would remove the log
   under it: the child would read old rows for ever, and its commits would be lost.
@@ -235,6 +238,10 @@ class SqliteDatabase(Database):
             try:
                 sqlite_file.driver_of(connection).execute("BEGIN")
                 yield connection
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    connection.invalidate()
+                raise
             finally:
                 connection.close()
 
@@ -369,8 +376,8 @@ class SqliteDatabase(Database):
                     self._commit(connection)
                 if has_changes:
                     self._failed_commit &= not synced
-            except BaseException:
-                self._undo(connection)
+            except BaseException as error:
+                self._undo(connection, error)
                 self._count("failed_writes")
                 raise
             if head is not None:
@@ -436,19 +443,23 @@ class SqliteDatabase(Database):
                 "can only be settled when the disk works again; check the disk"
             ) from error
 
-    def _undo(self, connection: Connection) -> None:
-        """Roll back. A connection that cannot roll back is closed."""
+    def _undo(self, connection: Connection, cause: BaseException) -> None:
+        """Roll back. A connection that was interrupted, or cannot roll back, is closed."""
+        is_usable = isinstance(cause, Exception)
         try:
             # If Ctrl-C interrupts a commit, SQLAlchemy's transaction may have ended, not SQLite's.
             sqlite_file.driver_of(connection).rollback()
             connection.rollback()
         except BaseException as error:
-            if self._writer is connection:
-                self._writer = None
-            connection.invalidate()
-            connection.close()
+            is_usable = False
             if not isinstance(error, Exception):  # Ctrl-C
                 raise
+        finally:
+            if not is_usable:
+                if self._writer is connection:
+                    self._writer = None
+                connection.invalidate()
+                connection.close()
 
     def _connected_writer(self, *, synced: bool) -> Connection:
         """The write connection. Its next commit waits for the disk if ``synced``."""
