@@ -64,6 +64,16 @@ def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: 
         assert [node.store.cached_tables() for node in nodes] == [[kept]] * 2
 
 
+def test_a_node_forgets_the_folder_of_a_dropped_table(in_folder: Lake) -> None:
+    table = in_folder.create()
+    in_folder.write(table)
+    in_folder.clean()
+    assert list(in_folder.node.cleaner._settled) == [table]
+    in_folder.session.execute(DropTable(schema="default", table="t"))
+    in_folder.clean()
+    assert not in_folder.node.cleaner._settled
+
+
 def test_nothing_stays_in_the_database_of_a_table_that_no_kept_version_has(
     in_folder: Lake,
 ) -> None:

@@ -377,7 +377,10 @@ class Cleaner:
         with self._database.read() as connection:
             places = all_places(connection)
         catalog = self._catalogs.latest_catalog()
-        for table_id in catalog.table_ids():
+        table_ids = set(catalog.table_ids())
+        for dropped_id in self._settled.keys() - table_ids:
+            self._settled.pop(dropped_id, None)  # another pass may have removed it
+        for table_id in table_ids:
             place = places.get(table_id)
             if place is None or not self._folders.reaches(place):
                 continue
