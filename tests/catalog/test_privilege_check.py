@@ -510,6 +510,25 @@ def test_a_role_created_with_the_name_of_a_user_does_not_give_what_that_user_dro
         assert access.at(past).allows(Privilege.SELECT, old) is expected
 
 
+@pytest.mark.parametrize(("user", "owner"), [("bob", ""), ("dora", "dora"), ("root", "dora")])
+def test_a_role_created_with_the_name_of_a_user_does_not_own_what_others_bring_back(
+    enforced: CatalogManager, user: str, owner: str
+) -> None:
+    may_create = Privilege.USAGE | Privilege.CREATE
+    steps = [
+        on_system(Privilege.CREATE_ROLE),
+        grant(ObjectKind.SCHEMA, "s", may_create, "public"),
+        DropTable(schema="s", table="d"),
+    ]
+    enforced.execute(steps, author="root", identity="root")
+    for command in (CreateRole(name="dora"), GrantRole(role="dora", member="bob")):
+        enforced.execute(command, author="bob", identity="bob")
+    enforced.execute(read_undrop(enforced, "table", "s.d"), author=user, identity=user)
+    restored = enforced.latest_catalog().table("s", "d")
+    assert restored is not None
+    assert restored.owner == owner
+
+
 # -- the checks themselves are tested --------------------------------------------------------------
 
 

@@ -51,6 +51,7 @@ from strandline.catalog.catalog import Catalog
 from strandline.catalog.declared_kinds import declared_kind
 from strandline.catalog.kinds import described, kind_named, kind_of, object_name, references, spoken
 from strandline.catalog.planning import Planning
+from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.net import (
     Net,
     Target,
@@ -434,12 +435,18 @@ class _Step:
     def _present_owner(self, owner: str) -> str:
         """The present name of ``owner``: the name of a role may be another's by now.
 
-        Empty if the role is gone and another one has its name.
+        Empty if the role is gone and another one has its name, or if the owner was a user without a
+        role and has one now, whose members may be others: only that user and superusers bring the
+        object back to it.
         """
         role_id = self.undo.owners.get(normalize(owner))
+        catalog, author = self.planning.catalog, self.planning.author
         if role_id is None:
-            return owner
-        catalog = self.planning.catalog
+            role = catalog.role(owner)
+            if role is None or Target("role", id_key(role.id)) in self.undo.net:
+                return owner
+            is_owner = normalize(author) == normalize(owner)
+            return owner if is_owner or Access(catalog, author).free else ""
         now, holder = catalog.role_by_id(role_id), catalog.role(owner)
         if now is None:
             return owner if holder is None else ""
