@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from strandline import work
 from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
     AddConstraints,
@@ -452,6 +453,31 @@ def test_a_revoked_grant_does_not_allow_reading_old_versions_of_a_dropped_table(
     root(revoke)  # in the first version after the one that is read
     root(DropTable(schema="s", table="t"))
     assert not may_read()
+
+
+def test_access_to_a_dropped_object_costs_the_versions_since_its_drop(
+    enforced: CatalogManager,
+) -> None:
+    past = enforced.latest_catalog()
+    old = past.table("s", "t")
+    assert old is not None
+
+    def reads_within(units: int) -> bool:
+        access = Access(enforced.latest_catalog(), "bob", history=enforced.catalog).at(past)
+        with work.budget(units):
+            return access.allows(Privilege.SELECT, old)
+
+    def thirty_versions(what: str) -> None:
+        for number in range(30):
+            change = AlterSchema(name="s", comment=f"{what} {number}")
+            enforced.execute(change, author="root", identity="root")
+
+    thirty_versions("before")
+    enforced.execute(DropTable(schema="s", table="t"), author="root", identity="root")
+    reads_within(1)
+    thirty_versions("after")
+    with pytest.raises(work.TooLong):
+        reads_within(1)
 
 
 def test_a_former_owner_of_a_dropped_schema_cannot_read_its_past(enforced: CatalogManager) -> None:

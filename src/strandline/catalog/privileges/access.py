@@ -35,6 +35,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from strandline import work
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.kinds import Kind, all_kinds, kind_of
@@ -73,6 +74,8 @@ _STANDING = {
 """The privileges of every user on the objects of these owners."""
 
 
+_VERSIONS_PER_UNIT = 5
+"""The versions that are searched for a dropped object for one unit of `strandline.work`."""
 _DECIDE_ROLES = ("role", "system_configuration")
 
 
@@ -271,12 +274,14 @@ class Access:
             return subject
         key = kind, subject.id
         if key not in self._dropped:
-            versions = range(self.catalog.version - 1, self._older.version, -1)
-            catalogs = (self._history(version) for version in versions)
-            catalogs_with_it = (
-                catalog for catalog in catalogs if catalog.get(kind, subject.id) is not None
-            )
-            last = next(catalogs_with_it, self._older)
+            last = self._older
+            for version in range(self.catalog.version - 1, self._older.version, -1):
+                if not version % _VERSIONS_PER_UNIT:
+                    work.spend(1)
+                catalog = self._history(version)
+                if catalog.get(kind, subject.id) is not None:
+                    last = catalog
+                    break
             self._dropped[key] = self._owned_now(last, last.get(kind, subject.id) or subject)
         return self._dropped[key]
 
