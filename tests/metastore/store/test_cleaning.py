@@ -351,6 +351,18 @@ def test_a_row_of_an_unknown_kind_keeps_its_file_and_its_own_table_from_being_cl
     assert lake.on_disk("u") == set()
 
 
+def test_the_file_of_a_row_whose_name_is_damaged_is_no_leftover(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = lake.create()
+    path = lake.write(table)
+    with lake.node.database.write() as connection:
+        change_each(connection, "UPDATE store_row SET name = 'x' WHERE table_id = ?", [(table,)])
+    assert lake.clean() == []
+    assert lake.on_disk() == {path}
+    assert "the leftovers of default.t stay: a record of" in caplog.text
+
+
 def test_a_table_with_a_damaged_row_is_not_cleaned_and_the_others_are(
     in_folder: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

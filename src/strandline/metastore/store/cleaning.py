@@ -65,6 +65,7 @@ from strandline.metastore.store.old_transactions import OUTCOME_KEPT_MS, OldTran
 from strandline.metastore.store.own_files import Times, own_files, times_of_folders
 from strandline.metastore.store.removed_rows import (
     RemovedRow,
+    compare_rows,
     delete_files_of_none,
     forget,
     is_recorded,
@@ -397,12 +398,18 @@ class Cleaner:
                 if root is None:
                     continue
                 listed = list(own_files(root))  # before the rows are read: see the module
-                with self._database.read() as connection:
-                    still_open = {txn_id for (txn_id,) in run(connection, _OPEN)}
-                    named_files = named_for_good(connection, table.id)
-                    if is_backed_up(connection, self._clock.current()):
-                        return
-                unnamed = [(name, owner) for name, owner in listed if name not in named_files]
+                try:
+                    with self._database.read() as connection:
+                        still_open = {txn_id for (txn_id,) in run(connection, _OPEN)}
+                        named = named_for_good(connection, table.id)
+                        if is_backed_up(connection, self._clock.current()):
+                            return
+                        unnamed = [(name, owner) for name, owner in listed if name not in named]
+                        # A row whose name is damaged may be that of a file.
+                        compare_rows(connection, table.id, {owner for _, owner in unnamed})
+                except CorruptData as error:
+                    logger.warning("the leftovers of %s stay: %s", cleaned.table, error)
+                    continue
                 for name, owner in unnamed:
                     if owner not in still_open:
                         self._files.take(cleaned, root, name, delete=not this_pass.dry_run)

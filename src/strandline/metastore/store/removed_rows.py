@@ -14,7 +14,14 @@ from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
 from strandline.metastore.store import partition_moves
-from strandline.metastore.store.row_queries import delete_rows, unknown_kind, visible_rows
+from strandline.metastore.store.row_queries import (
+    ROW_COLUMNS,
+    delete_rows,
+    fetched,
+    row_from,
+    unknown_kind,
+    visible_rows,
+)
 from strandline.metastore.store.rows import DeleteFile, RowKind
 from strandline.sql import change, in_lists, run
 from strandline.transactions import TransactionState
@@ -44,6 +51,11 @@ _NAMES = "SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ?"
 _NAMED = f"{_NAMES} AND stored.kind IN ({', '.join(str(kind.value) for kind in _FILES)})"
 # Rows of all kinds: if the kind of a row is damaged, its file must not be lost too.
 _NAMED_FOR_GOOD = f"{_NAMES} AND NOT {_ABORTED_ROW}"
+_STAGED_BY = (
+    f"SELECT {ROW_COLUMNS} FROM store_row JOIN txn_write_id AS writer"
+    " ON writer.table_id = store_row.table_id AND writer.write_id = store_row.write_id"
+    " WHERE writer.table_id = ? AND writer.txn_id IN "
+)
 
 
 def tables_with_removed_rows(connection: Connection, limit: Timestamp) -> list[int]:
@@ -116,6 +128,14 @@ def delete_files_of_none(connection: Connection, table_id: int) -> list[int]:
 def named_for_good(connection: Connection, table_id: int) -> set[str]:
     """The names in the rows of a table, of files and others, except in aborted rows."""
     return {name for (name,) in run(connection, _NAMED_FOR_GOOD, (table_id,))}
+
+
+def compare_rows(connection: Connection, table_id: int, txn_ids: Iterable[int]) -> None:
+    """Raise `CorruptData` if a row that one of these transactions added to a table is damaged."""
+    for in_list, some_ids in in_lists(txn_ids):
+        with fetched(connection, f"{_STAGED_BY}{in_list}", (table_id, *some_ids)) as rows:
+            for row in map(row_from, rows):
+                row.compare()
 
 
 def names_of_files(rows: Iterable[RemovedRow]) -> list[str]:
