@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert, update
 from strandline.errors import Fenced, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql.schema_versions import FENCE
-from strandline.sql.statements import Query, first_row
+from strandline.sql.statements import Query, Row, first_row
 
 FENCE_ROW = (
     "SELECT environment, deploy_generation, epoch, catalog_version"
@@ -41,8 +41,7 @@ class FenceRow:
     @staticmethod
     def read(connection: Connection) -> FenceState | None:
         """The row, or None before `initialize`."""
-        row = first_row(connection, FENCE_ROW)
-        return None if row is None else FenceState(row[0], FenceToken(row[1], row[2]), row[3])
+        return _state(first_row(connection, FENCE_ROW))
 
     @staticmethod
     def initialize(connection: Connection, environment: str, token: FenceToken) -> None:
@@ -81,7 +80,10 @@ class FenceRow:
     @staticmethod
     def check(connection: Connection, *, environment: str, token: FenceToken) -> None:
         """Return if a write with this token is allowed. Raises `Fenced` or `WrongEnvironment`."""
-        present = _present(FenceRow.read(connection))
+        row = first_row(connection, FENCE_ROW)
+        if row is not None and row[:3] == (environment, *token.rank):
+            return  # every write comes here: objects of the row would take longer than its query
+        present = _present(_state(row))
         _same_environment(present, environment)
         if token < present.token:
             raise Fenced(
@@ -99,6 +101,10 @@ class FenceRow:
         """The query that records that the catalog has reached ``version``, unless it is lower."""
         text = "UPDATE strandline_fence SET catalog_version = ? WHERE catalog_version < ?"
         return text, (version, version)
+
+
+def _state(row: Row | None) -> FenceState | None:
+    return None if row is None else FenceState(row[0], FenceToken(row[1], row[2]), row[3])
 
 
 def _present(state: FenceState | None) -> FenceState:
