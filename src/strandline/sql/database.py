@@ -101,6 +101,8 @@ class Database(ABC):
 
     Always False for a server: other machines have seen the write, and keep running.
     """
+    reads_ahead: ClassVar[bool]
+    """Whether a transaction runs its ``first`` queries ahead (see `write`), or ignores them."""
     after_fork: ClassVar[str] = "open it again in this process"
     """What to do in a forked process, as a part of a message."""
 

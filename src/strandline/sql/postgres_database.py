@@ -133,6 +133,7 @@ class PostgresDatabase(Database):
     dialect = "postgresql"
     mark_is_proof = False
     may_lose_provisional = False
+    reads_ahead = True
 
     def __init__(self, url: str, *, patience: float, read_only: bool = False) -> None:
         self._address, name = driver.address_of(url)

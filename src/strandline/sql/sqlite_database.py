@@ -145,6 +145,7 @@ class SqliteDatabase(Database):
     )
     mark_is_proof = True
     may_lose_provisional = True
+    reads_ahead = False
 
     def __init__(self, path: Path, *, patience: float, read_only: bool = False) -> None:
         super().__init__(str(path), patience=patience, read_only=read_only)

@@ -79,7 +79,8 @@ class GuardedWrites:
     ) -> T:
         """Return the result of ``body``, once it is durable.
 
-        ``first`` gives the queries that ``body`` runs first. For these and the other arguments see
+        ``first`` gives the queries that ``body`` runs first; called only if they are read ahead.
+        For these and the other arguments see
         `Database.write`.
 
         Raises what the guard or ``body`` raise, and then nothing has happened. After `Behind` it
@@ -113,7 +114,7 @@ class GuardedWrites:
                     connection = attempt.enter_context(
                         self._database.write(
                             deadline=deadline,
-                            first=first(),
+                            first=first() if self._database.reads_ahead else (),
                             notifies=notifies,
                             is_provisional=is_provisional,
                         )

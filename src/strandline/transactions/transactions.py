@@ -171,12 +171,12 @@ class Transactions(TransactionEnds):
         table_id: int,
         *,
         owner: str | None = None,
-        first: Sequence[Query] = (),
+        first: Callable[[], Sequence[Query]] = tuple,
     ) -> Iterator[Step]:
         """An open transaction with its write id for a table, inside one SQL transaction.
 
         What the block stages on the step's connection is durable when the block ends, and undone
-        if it raises. ``first`` are the queries that the block runs first, see `Database.write`.
+        if it raises. ``first`` gives the queries that it runs first, see `GuardedWrites.run`.
 
         The table must be a transactional table of the catalog under which the transaction began:
         rows under any other table id could never be committed.
@@ -190,7 +190,7 @@ class Transactions(TransactionEnds):
                 stack,
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
-                first=lambda: self._step_queries(txn_id, table_id, first),
+                first=lambda: self._step_queries(txn_id, table_id, first()),
                 notifies=False,
             )
 

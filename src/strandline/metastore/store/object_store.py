@@ -43,7 +43,7 @@ from strandline.metastore.store.table_contents import TableContents, table_conte
 from strandline.model.descriptors import Properties
 from strandline.model.partitioning import Partition
 from strandline.model.places import Place
-from strandline.sql import Database
+from strandline.sql import Database, Query
 from strandline.transactions import Step, Transactions, ValidWriteIdList
 from strandline.transactions.list_records import write_ids_at
 
@@ -282,10 +282,13 @@ class SqlObjectStore(ObjectStore):
         ``paths`` are those of the data files that it adds, if it does nothing else. Raises what
         `Transactions.writing` raises.
         """
-        first = [table_places.place_query(table_id)]
-        if 0 < len(paths) <= _PATHS_AHEAD:
-            first += queries.visible_queries(table_id, RowKind.DATA_FILE, paths)
-        first += [NUMBERS.query, queries.ROW_IDS.query]
+
+        def first() -> list[Query]:
+            ahead = [table_places.place_query(table_id)]
+            if 0 < len(paths) <= _PATHS_AHEAD:
+                ahead += queries.visible_queries(table_id, RowKind.DATA_FILE, paths)
+            return [*ahead, NUMBERS.query, queries.ROW_IDS.query]
+
         with self._transactions.writing(txn_id, table_id, owner=owner, first=first) as step:
             yield self._staging(step)
         faults.reached("rows-staged")
