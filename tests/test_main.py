@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -56,3 +58,15 @@ def test_other_processes_handle_signals_as_their_parent_decided(
     monkeypatch: pytest.MonkeyPatch, pid: int, former: signal.Handlers
 ) -> None:
     assert handlers_at_the_command(monkeypatch, pid=pid, former=former) == [former, former]
+
+
+def test_an_interrupt_of_the_first_imports_ends_the_program_as_one_of_its_command_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "strandline.cli", Interrupted("strandline.cli"))
+    with pytest.raises(SystemExit, match=r"^Aborted!$"):
+        __main__.run()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 
 def run() -> None:
@@ -14,7 +15,10 @@ def run() -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, lambda number, _: os._exit(128 + number))
-    from strandline.cli import main
+    try:
+        from strandline.cli import main
+    except KeyboardInterrupt:
+        sys.exit("Aborted!")  # as for one during the command
 
     main()
 
