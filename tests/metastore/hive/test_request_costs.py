@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -106,6 +107,16 @@ def test_statistics_with_bit_vectors_cost_their_bytes(hive: HiveNode, stub: Any)
     request = {"dbName": "d1", "tblName": "wide", "colNames": ["c1"]}
     with is_too_long():
         ask(hive, "get_table_statistics_req", request=request)
+
+
+def test_a_hidden_table_costs_the_record_of_its_table(hive: HiveNode, stub: Any) -> None:
+    many = {f"k{number}": "v" for number in range(100_000)}
+    stub.create_table(table("v", parameters=many))
+    schema = f"d1@{hive.node.catalogs.latest_catalog().version}"
+    hidden = re.search(r"v@files_[0-9a-f_]*", stub.get_table(schema, "v").viewExpandedText)
+    assert hidden is not None
+    with is_too_long():
+        ask(hive, "get_table", dbname=schema, tbl_name=hidden[0])
 
 
 def test_long_comments_and_parameters_of_partitions_cost_their_bytes(

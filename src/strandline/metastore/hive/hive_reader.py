@@ -261,7 +261,11 @@ class HiveReader(Reader):
 
 def units_of_record(scope: Scope, name: str) -> int:
     """The cost of a table or view by its size: it may have few columns and a million parameters."""
-    return work.units_of_bytes(scope.catalog.relation_bytes(scope.schema.id, name))
+    catalog, schema_id = scope.catalog, scope.schema.id
+    size = catalog.relation_bytes(schema_id, name)
+    if not size:  # perhaps a hidden name, which begins with that of its table
+        size = catalog.relation_bytes(schema_id, name.partition("@")[0])
+    return work.units_of_bytes(size)
 
 
 def _note_absent(point: Point, what: str) -> None:
