@@ -128,6 +128,7 @@ def test_a_projection_moves_only_from_its_current_position(dml: Dml) -> None:
         dml.log.move_projection(connection, start, version=4, entries=0)
     with dml.database.read() as connection:
         assert dml.log.position_on(connection) == LogPosition(0, 3, 1)
+    assert dml.log.read_next(0, limit=1) == (LogPosition(0, 3, 1), [])
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
