@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,27 @@ def test_a_node_whose_look_at_the_log_failed_compares_its_last_version(
     with monkeypatch.context() as patch, pytest.raises(Unavailable):
         patch.setattr(reader.manager.state.log, "frontier", away)
         reader.manager.sync()
+    with pytest.raises(SetBack, match="has another version"):
+        reader.manager.sync()
+
+
+def test_a_node_whose_wait_for_the_log_failed_compares_its_last_version(
+    new_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    with set_back(tmp_path):
+        created(reader.manager, "lost")
+    created(writer.manager, "other")
+    waits, has_failed = count(1), threading.Event()
+
+    def away(seen: Frontier, *, timeout: float) -> bool:
+        if next(waits) > 1:
+            has_failed.set()
+        raise Unavailable("the log is away")
+
+    monkeypatch.setattr(reader.manager.state.log, "listen", away)
+    reader.manager.start()
+    assert has_failed.wait(60)
     with pytest.raises(SetBack, match="has another version"):
         reader.manager.sync()
 
