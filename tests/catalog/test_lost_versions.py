@@ -104,6 +104,19 @@ def test_a_node_that_reads_a_shorter_log_does_not_go_on_once_others_have_appende
     assert [other.has(name) for name in ("lost", "other", "later")] == [False, True, False]
 
 
+def test_a_node_that_began_with_a_version_that_its_log_lost_does_not_go_on(
+    new_node: Nodes, tmp_path: Path
+) -> None:
+    writer = new_node(delay=0, skew=0)
+    with set_back(tmp_path):
+        created(writer.manager, "lost")
+        sleeper = new_node(delay=0, skew=0)
+    created(new_node(delay=0, skew=0).manager, "other")
+    sleeper.passes(60_000)
+    with pytest.raises(SetBack, match="has another version"):
+        sleeper.manager.sync()
+
+
 def test_a_node_whose_look_at_the_log_failed_compares_its_last_version(
     new_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +155,42 @@ def test_a_node_whose_wait_for_the_log_failed_compares_its_last_version(
     assert has_failed.wait(60)
     with pytest.raises(SetBack, match="has another version"):
         reader.manager.sync()
+
+
+def test_the_thread_of_a_node_that_slept_compares_its_last_version(
+    new_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log ends where it ended before the node slept."""
+    sleeper, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    is_asleep, is_awake = threading.Event(), threading.Event()
+
+    def listen(seen: Frontier, *, timeout: float) -> bool:
+        is_asleep.set()
+        assert is_awake.wait(60)
+        return False
+
+    monkeypatch.setattr(sleeper.manager.state.log, "listen", listen)
+    sleeper.manager.start()
+    assert is_asleep.wait(60)
+    with set_back(tmp_path):
+        created(sleeper.manager, "lost")
+    created(writer.manager, "other")
+    sleeper.passes(60_000)
+    is_awake.set()
+    assert "has another version" in sleeper.manager.set_back.result(timeout=60)
+
+
+def test_a_transaction_of_a_node_that_slept_goes_on_after_a_look_at_the_log(
+    new_node: Nodes,
+) -> None:
+    node = new_node(delay=0, skew=0)
+    manager = node.manager
+    latest = manager.latest_catalog()
+    node.passes(60_000)
+    with pytest.raises(Behind):
+        manager.catalog_at(manager.now(), upper=latest.version + 1)
+    manager.sync()
+    assert manager.catalog_at(manager.now(), upper=latest.version + 1) is latest
 
 
 def test_a_version_is_seen_although_the_log_has_lost_a_trim(
