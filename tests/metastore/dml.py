@@ -27,7 +27,6 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_order import TransactionEvents
 from strandline.model.descriptors import Properties
-from strandline.model.partitioning import Partition
 from strandline.model.places import Place
 from strandline.sql import open_database
 from strandline.transactions import Transactions, ValidWriteIdList
@@ -166,20 +165,6 @@ class Dml:
 def data_file(name: str, *, rows: int = 1, bucket: int = -1) -> NewRow:
     """Return a data file at the path ``name``."""
     return new_file(DataFile(file_id=1, path=name, rows=rows, bytes=10), bucket=bucket)
-
-
-class Partitions(frozenset[Partition]):
-    """A `PartitionFilter` that cannot list its partitions."""
-
-    def listed(self, *, limit: int) -> Sequence[Partition] | None:
-        return None
-
-
-class ListedPartitions(Partitions):
-    """A `PartitionFilter` that lists its partitions."""
-
-    def listed(self, *, limit: int) -> Sequence[Partition] | None:
-        return list(self) if len(self) <= limit else None
 
 
 def names(rows: Sequence[Row]) -> list[str]:

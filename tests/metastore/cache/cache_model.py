@@ -25,7 +25,7 @@ from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, NewRow, Row, RowKind, new_file
 from strandline.model.partitioning import PartitionValue
 from strandline.transactions import ValidWriteIdList
-from tests.metastore.dml import Dml, ListedPartitions, Partitions, names
+from tests.metastore.dml import Dml, names
 from tests.transactions.catalogs import new_table
 
 FILES = RowKind.DATA_FILE
@@ -330,11 +330,10 @@ class CacheMachine(RuleBasedStateMachine):
             asked = [*(row.name for row in expected[:3]), "none"]
             some = of(reader.table_id, FILES, write_ids=reader.write_ids, names=asked)
             assert some is None or some == expected[:3]
-        for kind in (Partitions, ListedPartitions):
-            of_parts = kind({(PartitionValue(1_000, 0),), (PartitionValue(1_000, 2),)})
-            assert self.cache.data_files(
-                reader.table_id, write_ids=reader.write_ids, partitions=of_parts
-            ) == [row for row in expected if row.as_(DataFile).partition in of_parts]
+        of_parts = {(PartitionValue(1_000, 0),), (PartitionValue(1_000, 2),)}
+        assert self.cache.data_files(
+            reader.table_id, write_ids=reader.write_ids, partitions=of_parts
+        ) == [row for row in expected if row.as_(DataFile).partition in of_parts]
 
     @rule(data=st.data())
     def read_the_present(self, data: st.DataObject) -> None:

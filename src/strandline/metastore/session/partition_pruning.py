@@ -16,21 +16,15 @@ values of the type is moved to the next value inside the range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from itertools import product
+from typing import Any
 
 from strandline.metastore.session.pruning import Value, WantedRange
 from strandline.model.descriptors import TableDescriptor
-from strandline.model.partitioning import (
-    Partition,
-    PartitionField,
-    PartitionValue,
-    TransformKind,
-    in_range,
-)
+from strandline.model.partitioning import Partition, PartitionField, TransformKind, in_range
 from strandline.model.types import DataType, DecimalType
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -65,47 +59,24 @@ class _WantedValues:
             and value not in self.without
         )
 
-    def listed(self) -> list[Value | None] | None:
-        """All values that pass, if they are known one by one, else None."""
-        if self.others and self.values is None:
-            return None
-        values: list[Value | None] = [value for value in self.values or () if self.has(value)]
-        return [*values, None] if self.nulls else values
 
+class WantedPartitions(Container[Partition]):
+    """The partitions that may have wanted rows.
 
-class WantedPartitions:
-    """The partitions that may have wanted rows; a `PartitionFilter`.
-
-    ``by_field`` has the wanted values of fields by id; other fields of ``partitioning`` may have
-    any value.
+    ``by_field`` has the wanted values of fields by id; other fields may have any value.
     """
 
-    def __init__(
-        self, partitioning: Sequence[PartitionField], by_field: Mapping[int, _WantedValues]
-    ) -> None:
-        self._partitioning = partitioning
+    def __init__(self, by_field: Mapping[int, _WantedValues]) -> None:
         self._by_field = by_field
 
-    def __contains__(self, partition: Partition) -> bool:
+    # Any: the base class allows any object; all of them are partitions.
+    def __contains__(self, partition: Any) -> bool:
         # Called for each of many thousand partitions: a generator would double the cost.
         for partition_value in partition:
             wanted = self._by_field.get(partition_value.field_id)
             if wanted is not None and not wanted.has(partition_value.value):
                 return False
         return True
-
-    def listed(self, *, limit: int) -> list[Partition] | None:
-        """See `PartitionFilter.listed`."""
-        choices: list[list[PartitionValue]] = []
-        count = 1
-        for field in self._partitioning:
-            wanted = self._by_field.get(field.id)
-            values = None if wanted is None else wanted.listed()
-            count *= 0 if values is None else len(values)
-            if values is None or count > limit:
-                return None
-            choices.append([PartitionValue(field.id, value) for value in values])
-        return list(product(*choices))
 
 
 def partition_filter(
@@ -118,7 +89,7 @@ def partition_filter(
         for field in table.partitioning
         if field.source_id in ranges
     }
-    return WantedPartitions(table.partitioning, wanted_values) if wanted_values else None
+    return WantedPartitions(wanted_values) if wanted_values else None
 
 
 def _projected(

@@ -54,15 +54,6 @@ _PATHS_AHEAD = 4
 CarriesOut = Callable[[list[PartitionMove], Place | None, Container[str]], Sequence[PartitionMove]]
 
 
-class PartitionFilter(Protocol):
-    """The partitions of a table that a reader wants."""
-
-    def __contains__(self, partition: Partition, /) -> bool: ...
-
-    def listed(self, *, limit: int) -> Sequence[Partition] | None:
-        """All partitions that it contains, or None if they are unknown or more than ``limit``."""
-
-
 class ProjectsDdl(Protocol):
     """Projects the catalog's versions into the notification log."""
 
@@ -100,7 +91,7 @@ class ObjectStore(ABC):
         table_id: int,
         *,
         write_ids: ValidWriteIdList,
-        partitions: PartitionFilter | None = None,
+        partitions: Container[Partition] | None = None,
     ) -> list[Row]:
         """The visible data files, ordered by path; with ``partitions``, only those in these."""
         rows = self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
