@@ -160,37 +160,7 @@ class _Refused(Exception):
     """Raised in a parser callback to stop reading what the client sends."""
 
 
-class _AnswerTransport:
-    """The transport of one answer. It sends the head together with the first part of the body.
-
-    Otherwise the client would be woken once for each of them.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head: bytes | None = None
-        self._has_head = False
-        self.is_closing = transport.is_closing
-
-    def write(self, data: bytes) -> None:
-        is_head = not self._has_head and data.startswith(_STATUS_LINE)
-        if is_head and not data.startswith(_CONTINUE):
-            self._head, self._has_head = data, True
-        else:
-            self._transport.write(data if self._head is None else self._head + data)
-            self._head = None
-
-    def flush(self) -> None:
-        if self._head is not None:
-            self.write(b"")
-
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()
-
-
 _TRANSFER_ENCODING = b"transfer-encoding"
-_STATUS_LINE, _CONTINUE = b"HTTP/1.1 ", b"HTTP/1.1 100"
 
 
 class _HttpConnection(HttpToolsProtocol):
@@ -282,8 +252,6 @@ class _HttpConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._pending_bytes = 0
         super().on_headers_complete()
-        self._answering = _AnswerTransport(self.transport)
-        self.cycle.transport = self._answering  # type: ignore[assignment]  # all an answer uses
 
     def on_body(self, body: bytes) -> None:
         self._pending_bytes = 0
@@ -296,7 +264,6 @@ class _HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._answering.flush()  # for an answer without a body
         self.waits_since = self._connections.now()
         super().on_response_complete()
         if self._is_ending:
