@@ -138,6 +138,20 @@ def test_a_full_store_is_read_and_refuses_writes(place: EtcdPlace) -> None:
     assert store.check().revision == 2
 
 
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_full_store_refuses_writes_of_a_node_that_missed_writes_of_others(
+    place: EtcdPlace, others: int
+) -> None:
+    store, other = place.node(), place.node()
+    put(store, "a", b"1")
+    for _ in range(others):
+        put(other, "a", b"2")
+    with place.server.full():
+        with pytest.raises(StoreFull, match="nothing was written"):
+            store.invoke([], [Put("b", b"1")])
+        assert store.get("b") is None
+
+
 @pytest.mark.parametrize("read_fails", [False, True])
 def test_the_write_that_fills_the_store_has_an_unknown_outcome_and_can_be_read(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch, read_fails: bool

@@ -320,7 +320,7 @@ class EtcdMetastorage(Metastorage):
                     plan.compares, plan.writes, plan.reads_on_failure, repeatable=False
                 )
             except FullOutcome as error:
-                self._refuse_if_not_written(view, error)
+                self._refuse_if_not_written(plan.view_after.head, error)
                 raise
             if answer.succeeded:
                 self._remembered = plan.view_after
@@ -329,13 +329,17 @@ class EtcdMetastorage(Metastorage):
             if time.monotonic() >= finish:
                 raise self._always_second()
 
-    def _refuse_if_not_written(self, view: View, error: FullOutcome) -> None:
-        """Raise `StoreFull` if the head is still that of the view: nothing was written."""
+    def _refuse_if_not_written(self, own: Head, error: FullOutcome) -> None:
+        """Raise `StoreFull` if the head proves that the write that leads to ``own`` is not there.
+
+        Other nodes may have written after the view was read. Revisions and times grow together.
+        """
         try:
             head = decode_head(self._gateway.range(self._keys.head).value)
         except StrandlineError:
             return  # the outcome stays unknown
-        if head == view.head:
+        is_later = head.revision > own.revision and head.time > own.time
+        if head != own and not is_later:
             raise StoreFull(
                 f"etcd ({', '.join(self._gateway.endpoints)}) is full; nothing was written. "
                 f"{MAKE_ROOM}"
