@@ -18,6 +18,7 @@ from strandline.catalog.commands import (
     RenameTable,
 )
 from strandline.catalog.undo.reading import read_undrop
+from strandline.durable.update import Update
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import create_table, create_view, table_of
@@ -45,6 +46,25 @@ def test_undrop_restores_the_last_dropped_table_of_that_name(manager: CatalogMan
     with pytest.raises(AlreadyExists):
         undrop(manager, "s.t")
     assert undrop(manager, "s.v", kind="view").catalog.view("s", "v") is not None
+
+
+def test_undrop_of_what_was_just_dropped_reads_only_the_last_versions(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(manager, create_table("s.t"))
+    for number in range(20):
+        run(manager, CreateSchema(name=f"other{number}"))
+    dropped = run(manager, DropTable(schema="s", table="t"))
+    read: list[int] = []
+    updates = CatalogManager.updates
+
+    def noted(catalogs: CatalogManager, start: int, end: int) -> tuple[Update, ...]:
+        read.extend(range(start, end))
+        return updates(catalogs, start, end)
+
+    monkeypatch.setattr(CatalogManager, "updates", noted)
+    read_undrop(manager, "table", "s.t")
+    assert read == [dropped]
 
 
 def test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version(

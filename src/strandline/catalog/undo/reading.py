@@ -307,8 +307,11 @@ def _owned_before(before: Catalog, undo: Undo) -> frozenset[Target]:
 
 
 def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
-    for end in range(last, first - 1, -READ_AT_ONCE):
-        yield from reversed(catalogs.updates(max(first, end - READ_AT_ONCE + 1), end + 1))
+    end, at_once = last + 1, 1
+    while end > first:  # what is undropped was mostly dropped just now
+        start = max(end - at_once, first)
+        yield from reversed(catalogs.updates(start, end))
+        end, at_once = start, min(2 * at_once, READ_AT_ONCE)
 
 
 # -- visibility for a user -------------------------------------------------------------------------
