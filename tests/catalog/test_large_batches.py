@@ -13,7 +13,9 @@ from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
     CreateTable,
+    DropSchema,
     TableDefinition,
+    schemas,
 )
 from strandline.catalog.manager import MAX_COMMANDS
 from strandline.catalog.planning import Planning
@@ -56,6 +58,23 @@ def test_planning_a_command_costs_the_same_however_many_commands_precede_it(
         spans.append(time.process_time() - began)
     # There are eight times as many objects: a proportional cost would be eight times as high.
     assert min(spans[-3:]) < 4 * min(spans[:3])
+
+
+def test_a_new_schema_costs_one_look_at_the_places_of_all_others_at_most(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.execute([CreateSchema(name=f"s{number}") for number in range(20)], author="ann")
+    manager.execute(DropSchema(name="s7"), author="ann")
+    looked: list[str] = []
+    ending = schemas._ending
+
+    def noted(location: str) -> str:
+        looked.append(location)
+        return ending(location)
+
+    monkeypatch.setattr(schemas, "_ending", noted)
+    created = manager.execute(CreateSchema(name="s20"), author="ann").catalog
+    assert len(looked) == len(created.all_schemas())
 
 
 def test_many_changes_of_one_table_in_a_batch_become_one_version(manager: CatalogManager) -> None:

@@ -341,6 +341,7 @@ class _Places:
         if schemas is not contents.all_of("schema"):
             stored_schemas = contents.objects("schema")
             places = Map((_ending(stored.value.location), True) for stored in stored_schemas)
+            self._latest = contents.all_of("schema"), places
         return places
 
 
