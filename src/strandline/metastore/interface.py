@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from strandline.catalog import Catalog, Command, VersionInfo
-from strandline.catalog.catalog import is_reserved
+from strandline.catalog.catalog import RESERVED_SCHEMAS
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES, ParameterValue
 from strandline.catalog.differences import Difference
@@ -187,6 +187,7 @@ def status_of(
     database_bytes: int,
 ) -> CatalogStatus:
     """The state of ``catalog``, which is the present version of ``state``."""
+    reserved = sum(catalog.schema(name) is not None for name in RESERVED_SCHEMAS)
     return CatalogStatus(
         environment=state.environment or "",
         catalog_log=catalog_log,
@@ -196,10 +197,10 @@ def status_of(
         version=catalog.version,
         version_time=catalog.time,
         earliest_version=earliest_version,
-        schemas=sum(not is_reserved(schema.name) for schema in catalog.all_schemas()),
+        schemas=catalog.contents.count("schema") - reserved,
         tables=catalog.table_count(),
         views=catalog.contents.count("view"),
-        roles=len(catalog.roles()),
+        roles=catalog.contents.count("role"),
         privileges_enforced=ENFORCE_PRIVILEGES.required(catalog),
         database_bytes=database_bytes,
     )
