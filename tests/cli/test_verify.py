@@ -458,6 +458,13 @@ def test_a_row_that_cannot_be_read_is_named_and_the_others_are_verified(store: S
     assert [place for place in places if place.startswith("row ")] == ["row 1", "row 2"]
 
 
+def test_the_file_of_a_row_whose_name_is_damaged_is_not_called_a_leftover(store: Store) -> None:
+    name = "(SELECT name FROM store_row WHERE kind = 2 LIMIT 1)"
+    store.sql(f"UPDATE store_row SET name = name || 'x' WHERE name = {name}")
+    kinds = {str(finding["finding"]) for finding in findings(store)}
+    assert kinds == {"record"}
+
+
 def test_a_page_of_events_that_cannot_be_read_is_found(store: Store) -> None:
     with closing(sqlite3.connect(store.folder / "strandline.db")) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

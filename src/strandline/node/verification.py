@@ -276,6 +276,8 @@ class Verification:
             row_names.add(row.name)
             if contents.committed.valid(row.write_id):
                 yield from self._file(table, root, row)
+        if not all(map(_decodes, contents.rows)):
+            return  # a file that no row names may be that of a row whose name is damaged
         for path in listed:
             if path not in row_names:
                 yield Finding(
