@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from strandline.clock import (
     system_wall_clock,
     timestamp,
 )
-from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
+from strandline.errors import Conflict, DeadlineExceeded, HoldExpired, InvalidInput, VersionNotFound
 from strandline.sql import accept_time
 from strandline.transactions import Hold
 from strandline.transactions.holds import BACKUP, Holds
@@ -55,6 +56,15 @@ def test_a_hold_is_acquired_renewed_listed_and_released(store: Store) -> None:
     assert holds.list() == (later,)
     with pytest.raises(HoldExpired, match="does not exist"):
         holds.renew(older.hold_id, ttl_ms=5000)
+
+
+def test_a_hold_waits_for_the_look_of_another_call_no_longer_than_its_timeout(
+    store: Store,
+) -> None:
+    holds = store.transactions.holds
+    with holds._looking, pytest.raises(DeadlineExceeded, match="nothing was changed"):
+        holds.acquire("reader", "ann", at=None, ttl_ms=1000, timeout=0.0)
+    assert holds.acquire("reader", "ann", at=None, ttl_ms=1000, timeout=math.inf).owner == "ann"
 
 
 def test_an_expired_hold_is_gone_at_once_and_deleted_by_the_next_acquire(store: Store) -> None:

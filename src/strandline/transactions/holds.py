@@ -47,7 +47,7 @@ from strandline.clock import (
     milliseconds,
     milliseconds_before,
 )
-from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
+from strandline.errors import Conflict, DeadlineExceeded, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.sql import (
     PATIENCE,
@@ -138,7 +138,7 @@ class Holds:
         possible. Deletes expired holds. Waits at most ``timeout`` seconds for other writers.
 
         Raises `VersionNotFound` if ``at`` is below the low watermark, `InvalidInput` for a
-        ``ttl_ms`` below 1 and for a number that is not a time.
+        ``ttl_ms`` below 1 and for a number that is not a time, and `DeadlineExceeded`.
         """
         _positive(ttl_ms)
         for what, text in (("kind", kind), ("owner", owner)):
@@ -220,12 +220,19 @@ class Holds:
     def outlast_leap(self, *, deadline: float | None = None) -> None:
         """Let holds last as if this machine's clock had not leapt, or slept, since the last call.
 
-        It waits for other writers until ``deadline``, an instant of `time.monotonic`.
+        It waits for other writers until ``deadline``, an instant of `time.monotonic`, and then
+        raises `DeadlineExceeded`.
 
         Nodes whose clocks did not leap get to know the time, and note heartbeats with it. At the
         first call, the clock may be ahead of theirs, so they get to know it too.
         """
-        with self._looking:
+        seconds_left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
+        if not self._looking.acquire(timeout=min(seconds_left, threading.TIMEOUT_MAX)):
+            raise DeadlineExceeded(
+                "another call extends the holds after a leap of the clock and waits for writers; "
+                "nothing was changed, try again"
+            )
+        try:
             with self._database.read() as connection:
                 stored = stored_time(connection)
             present = milliseconds(max(self._clock.current(), stored))
@@ -239,6 +246,8 @@ class Holds:
                     start, end = (add_milliseconds(now, ms) for ms in (-leap, leap))
                     change(connection, _OUTLAST, (end - now, start, end))
             self._ahead = ahead
+        finally:
+            self._looking.release()
 
     def time_before(self, ms: int) -> Timestamp:
         """The time ``ms`` before the present, not counting leaps of the store's time."""
