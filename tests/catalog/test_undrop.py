@@ -126,7 +126,8 @@ def test_a_schema_is_restored_with_everything_that_was_dropped_with_it(
 ) -> None:
     run(manager, create_table("s.t"), create_table("s.u"), create_view("s.v"))
     run(manager, CreateIndex(schema="s", index="i", table="t", columns=("a",)))
-    run(manager, CommentOn(kind=ObjectKind.TABLE, name="s.t", text="c"))
+    for kind, name in ((ObjectKind.TABLE, "s.t"), (ObjectKind.INDEX, "s.i")):
+        run(manager, CommentOn(kind=kind, name=name, text="c"))
     run(manager, CreateSchema(name="other"), create_table("other.t"))
     before = visible(manager.present())
     run(manager, DropTable(schema="other", table="t"))  # by the same author, in another schema
