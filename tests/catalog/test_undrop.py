@@ -38,6 +38,8 @@ def test_undrop_restores_the_last_dropped_table_of_that_name(manager: CatalogMan
         ids.append(table_of(manager.present(), "s.t").id)
         run(manager, DropTable(schema="s", table="t"), create_view("s.v"))
         run(manager, DropView(schema="s", view="v"))
+    run(manager, CreateSchema(name="other"), create_table("other.t"))
+    run(manager, DropTable(schema="other", table="t"))
     assert table_of(undrop(manager, "S.T").catalog, "s.t").id == ids[1]
     with pytest.raises(AlreadyExists, match="that name is taken"):
         undrop(manager, "s.t")
@@ -65,6 +67,15 @@ def test_undrop_of_what_was_just_dropped_reads_only_the_last_versions(
     monkeypatch.setattr(CatalogManager, "updates", noted)
     read_undrop(manager, "table", "s.t")
     assert read == [dropped]
+
+
+def test_undrop_finds_a_drop_in_the_first_version_that_was_not_trimmed(
+    manager: CatalogManager,
+) -> None:
+    created = run(manager, create_table("s.t"))
+    run(manager, DropTable(schema="s", table="t"))
+    assert manager.compact(created)
+    assert undrop(manager, "s.t").catalog.relation_names("s") == ["t"]
 
 
 def test_undrop_restores_its_object_and_does_not_undo_the_rest_of_the_version(
