@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import socket
 import ssl
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from resource import RLIM_INFINITY
 from sqlite3 import connect
 from typing import Any, cast
 
@@ -36,7 +38,13 @@ from strandline.node import Node
 from strandline.node import server as node_server
 from strandline.node.address import DATABASE_FILE
 from strandline.node.http_connections import HttpConnections
-from strandline.node.server import _HttpServer, open_child
+from strandline.node.server import (
+    LEAST_CONNECTIONS,
+    MAX_DESCRIPTORS,
+    OWN_DESCRIPTORS,
+    _HttpServer,
+    open_child,
+)
 from strandline.node.settings import REGISTRY
 from strandline.node.users import new_token
 from strandline.work.contents import Content
@@ -116,6 +124,12 @@ def test_a_child_process_shows_the_settings_of_its_node_and_where_they_come_from
                 answer = json.loads(content.read())
     shown = {setting["setting"]: (setting["value"], setting["origin"]) for setting in answer}
     assert shown == {value.setting: (value.value, value.origin) for value in expected}
+
+
+def test_a_child_process_leaves_the_background_work_to_its_node(tmp_path: Path) -> None:
+    with open_child(tmp_path, Settings(), lambda data: None):
+        working = {thread.name for thread in threading.enumerate()}
+    assert not working & {"reaper", "cleaner", "storage", "cache-applier"}
 
 
 @pytest.mark.parametrize("serve", [with_http, with_thrift])
@@ -303,6 +317,26 @@ def test_a_node_with_few_descriptors_refuses_connections_and_goes_on(tmp_path: P
                 assert session.execute(CreateSchema(name="a")).version
         with node.thrift() as client:
             assert "a" in client.call("get_all_databases")
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised_to", "for_each_port"),
+    [
+        (1024, RLIM_INFINITY, MAX_DESCRIPTORS, (MAX_DESCRIPTORS - OWN_DESCRIPTORS) // 2),
+        (1024, 4096, 4096, (4096 - OWN_DESCRIPTORS) // 2),
+        (100, 200, 200, LEAST_CONNECTIONS),
+        (100_000, 100_000, None, (100_000 - OWN_DESCRIPTORS) // 2),
+        (RLIM_INFINITY, RLIM_INFINITY, None, MAX_DESCRIPTORS),
+    ],
+)
+def test_a_node_raises_its_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised_to: int | None, for_each_port: int
+) -> None:
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[0])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, given: limits.append(given))
+    assert node_server._allow_connections() == for_each_port
+    assert limits[1:] == ([] if raised_to is None else [(raised_to, hard)])
 
 
 def test_a_node_ends_with_an_error_when_one_of_its_threads_has_ended(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ from sqlalchemy import MetaData
 from sqlalchemy.exc import IntegrityError
 
 from strandline.clock import HybridClock
-from strandline.errors import DeadlineExceeded, Stopping, StrandlineError, UnsupportedOperation
+from strandline.errors import (
+    DeadlineExceeded,
+    Stopping,
+    StrandlineError,
+    UnknownOutcome,
+    UnsupportedOperation,
+)
 from strandline.sql import Database, change, change_each, open_database, run, stored_time, take_time
 from strandline.sql.schema_versions import Part
 from tests.sql.processes import Process
@@ -34,6 +40,22 @@ def test_a_write_that_raises_is_undone(database: Database) -> None:
     put(database, 2, 2)
     assert ids(database) == [2]
     assert database.statistics().failed_writes == 1
+
+
+def test_a_write_that_fails_undoes_its_own_changes_outside_the_last_one_first(
+    database: Database,
+) -> None:
+    undone: list[str] = []
+    with database.write():
+        database.if_undone(lambda: undone.append("committed"))
+    with pytest.raises(UnknownOutcome), database.write():
+        database.if_undone(lambda: undone.append("unknown"))
+        raise UnknownOutcome("the connection was lost")
+    with pytest.raises(KeyError), database.write():
+        database.if_undone(lambda: undone.append("first"))
+        database.if_undone(lambda: undone.append("last"))
+        raise KeyError
+    assert undone == ["last", "first"]
 
 
 def test_a_constraint_violation_is_raised_to_the_caller(database: Database) -> None:

@@ -224,6 +224,17 @@ def test_a_network_file_system_is_refused(tmp_path: Path, path: str, kind: str |
     assert path in refused.value.message
 
 
+def test_no_database_is_created_on_a_network_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"server:/export {tmp_path} nfs4 rw 0 0\n")
+    monkeypatch.setattr(refuse_network_file_system, "__kwdefaults__", {"mounts": mounts})
+    with pytest.raises(UnsupportedOperation, match="network file system"):
+        open_sqlite(tmp_path / "store.db")
+    assert list(tmp_path.iterdir()) == [mounts]
+
+
 def test_nothing_is_refused_without_a_list_of_mounts(tmp_path: Path) -> None:
     refuse_network_file_system(tmp_path, mounts=tmp_path / "none")
 
