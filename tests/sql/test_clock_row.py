@@ -16,7 +16,17 @@ from strandline.clock import (
     timestamp,
 )
 from strandline.errors import WrongClock
-from strandline.sql import Database, accept_time, accepted_time, open_sqlite, stored_time, take_time
+from strandline.sql import (
+    Database,
+    accept_time,
+    accepted_time,
+    check_time,
+    look_beside_rows,
+    open_sqlite,
+    stored_time,
+    take_append_time,
+    take_time,
+)
 from tests.sql.processes import Process
 
 
@@ -95,6 +105,22 @@ def test_times_that_are_ahead_increase_by_1_once_they_were_accepted(database: Da
         take(database, HybridClock(lambda: 1_000))
     wall[0] = 1_000 + 99 * DAY
     assert take(database, clock) > timestamp(wall[0])
+
+
+def test_a_time_that_only_a_look_has_taken_stops_appends_until_it_is_accepted(
+    database: Database,
+) -> None:
+    ahead, right = HybridClock(lambda: 1_000 + 9 * DAY), HybridClock(lambda: 1_000)
+    _, looked_at = look_beside_rows(database, ahead, lambda connection: None, first=())
+    with pytest.raises(WrongClock), database.write() as connection:
+        take_append_time(database, connection, right)
+    with pytest.raises(WrongClock), database.read() as connection:
+        check_time(connection, right)
+    with database.write() as connection:
+        accept_time(connection)
+    with database.write() as connection:
+        check_time(connection, right)
+        assert take_append_time(database, connection, right) > looked_at
 
 
 def test_a_failed_write_does_not_use_up_its_time(database: Database) -> None:

@@ -38,6 +38,28 @@ def test_a_file_that_was_deleted_is_written_again(head: HeadFile) -> None:
     head.close()
 
 
+def test_a_mark_does_not_go_back_when_a_process_is_late(head: HeadFile) -> None:
+    late = HeadFile(head.path, MARKS)
+    late.note({"version": 1})
+    head.note({"version": 3})
+    late.note({"version": 2})
+    assert head.recorded_marks() == {"version": 3}
+    late.close()
+    head.close()
+
+
+def test_a_torn_write_leaves_the_marks_of_the_write_before(head: HeadFile) -> None:
+    head.note({"version": 1})
+    head.note({"version": 2})
+    before = head.path.read_bytes()
+    head.note({"version": 3})
+    after = head.path.read_bytes()
+    end = 1 + next(place for place, byte in enumerate(after) if before[place] != byte)
+    head.path.write_bytes(after[:end] + before[end:])
+    assert head.recorded_marks() == {"version": 2}
+    head.close()
+
+
 def test_a_process_waits_while_another_one_writes_the_file(head: HeadFile) -> None:
     head.note({"version": 1})
     with open(head.path, "rb+") as other:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, text
 
 from strandline.errors import IncompatibleFormat
 from strandline.sql import Database, open_database
-from strandline.sql.schema_versions import BASE, Part, Step
+from strandline.sql.schema_versions import BASE, Part, Step, version_of
 from tests.sql import work
 from tests.sql.work import put
 
@@ -53,6 +54,16 @@ def test_an_older_part_is_upgraded_through_each_step(
         assert connection.exec_driver_sql("SELECT * FROM counter").one() == (1, 1, 7, 7)
     with pytest.raises(IncompatibleFormat, match=r"newer.*version 3.*version 1"):
         database.ensure_schema(Part("counter", 1, work.METADATA))
+
+
+def test_a_database_opened_for_reading_keeps_the_tables_of_an_older_release(
+    database: Database, url: str
+) -> None:
+    newer = Part("counter", 2, work.METADATA, {2: add_column("second")})
+    with closing(open_database(url, read_only=True)) as reader:
+        reader.ensure_schema(newer)
+    with database.read() as connection:
+        assert version_of(connection, newer) == 1
 
 
 def test_a_step_that_fails_or_is_missing_changes_nothing(database: Database) -> None:

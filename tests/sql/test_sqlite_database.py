@@ -50,13 +50,20 @@ def test_every_connection_is_opened_with_the_same_pragmas(
         writers += not query_only
         pragmas = {
             name: connection_.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            for name in (
+                "journal_mode",
+                "synchronous",
+                "foreign_keys",
+                "cell_size_check",
+                "busy_timeout",
+            )
         }
         assert pragmas.pop("busy_timeout") > 0
         assert pragmas == {
             "journal_mode": "wal",
             "synchronous": 2 if query_only else 1,  # the last write was not synced
             "foreign_keys": 1,
+            "cell_size_check": 1,
         }
         assert connection_.isolation_level is None
     assert writers == 1

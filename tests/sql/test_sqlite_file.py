@@ -36,7 +36,7 @@ from strandline.sql.sqlite_file import (
 )
 from tests.servers.sqlite import sqlite_url
 from tests.sql.processes import Process
-from tests.sql.work import BLOB, METADATA, file_named
+from tests.sql.work import BLOB, METADATA, file_named, ids, put
 
 
 @pytest.mark.parametrize("name", ["a b", "50%", "what?", "x#y", "é", "a&b=c", "%41"])
@@ -116,6 +116,20 @@ def test_a_damaged_database_raises_corrupt_data(path: Path) -> None:
         finally:
             database.close()
     assert str(path) in refused.value.message
+
+
+def test_a_database_whose_damage_was_found_later_refuses_every_write(path: Path) -> None:
+    with closing(open_sqlite(path)) as database:
+        database.ensure_schema(Part("counter", 1, METADATA))
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("INSERT INTO counter (id, value) VALUES (1, 'text')")
+            other.commit()
+        (fault,) = database.find_damage()
+        for refused in (database.check_damage, lambda: put(database, 2, 2)):
+            with pytest.raises(CorruptData) as error:
+                refused()
+            assert fault in error.value.message
+        assert ids(database) == [1]
 
 
 def test_closing_a_damaged_database_closes_all_its_connections(path: Path) -> None:
