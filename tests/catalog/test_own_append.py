@@ -1,4 +1,4 @@
-"""A reader that meets a large unapplied update of its own node waits, and does not decode it."""
+"""A reader that meets a large unapplied update of its own node does not decode it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from strandline import faults, work
-from strandline.catalog import CatalogManager, applier, update_priority
+from strandline.catalog import Catalog, CatalogManager, update_priority
 from strandline.catalog.commands import CreateSchema
+from strandline.catalog.planning import Planning
 from strandline.durable.contents import Contents
 from strandline.errors import InvalidInput, Stopping
-from tests.catalog.test_manager_commits import NotedEffects
 
 TIMEOUT = 60.0
 LARGE = work.AT_ONCE + 1
@@ -22,41 +22,29 @@ LARGE = work.AT_ONCE + 1
 class Reader:
     """Reads the present in its own thread, between an append and its application.
 
-    The appending thread continues when the reader waits or has its answer or, if ``until_read``,
-    only when it has its answer.
+    The appending thread continues when the reader has its answer.
     """
 
-    def __init__(
-        self, manager: CatalogManager, patch: pytest.MonkeyPatch, *, until_read: bool = False
-    ) -> None:
+    def __init__(self, manager: CatalogManager, patch: pytest.MonkeyPatch) -> None:
         self._manager = manager
         self.decoded: list[str] = []
-        self.waits, self.read = threading.Event(), threading.Event()
         self.version = 0
-        condition = manager._own_applied
-        wait, apply = condition.wait, Contents.apply
-        goes_on = self.read if until_read else self.waits
-
-        def noted_wait(timeout: float | None = None) -> bool:
-            self.waits.set()
-            return wait(timeout)
+        apply = Contents.apply
 
         def noted_apply(contents: Contents, *args: Any, **named: Any) -> Contents:
             self.decoded.append(threading.current_thread().name)
             return apply(contents, *args, **named)
 
         def appended(_: str) -> None:
-            threading.Thread(target=self._read, name="reader").start()
-            assert goes_on.wait(TIMEOUT)
+            reader = threading.Thread(target=self._read, name="reader")
+            reader.start()
+            reader.join(TIMEOUT)
 
-        patch.setattr(condition, "wait", noted_wait)
         patch.setattr(Contents, "apply", noted_apply)
         patch.setattr(faults, "reached", appended)
 
     def _read(self) -> None:
         self.version = self._manager.present().version
-        self.read.set()
-        self.waits.set()
 
 
 def create(manager: CatalogManager, count: int) -> int:
@@ -65,51 +53,43 @@ def create(manager: CatalogManager, count: int) -> int:
     return manager.execute(commands, author="ann").version
 
 
-def test_a_reader_waits_for_a_large_update_of_this_node(
+def test_a_reader_has_a_large_update_of_this_node_without_decoding_it(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applier, "OWN_SECONDS", TIMEOUT)
     reader = Reader(manager, monkeypatch)
     version = create(manager, LARGE)
-    assert reader.read.wait(TIMEOUT)
     assert reader.version == version
     assert "reader" not in reader.decoded
+    monkeypatch.undo()
+    recorded = manager.state.updates_after(manager.catalog(version - 1))
+    assert [applied.time for applied in recorded] == [manager.catalog(version).time]
+    assert recorded[-1].contents == manager.catalog(version).contents
+
+
+def test_a_reader_has_each_of_the_large_updates_that_share_an_append(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = manager.latest_catalog()
+    transactions = []
+    for name in ("first", "second"):
+        transaction = manager.state.transaction(base, author="ann")
+        planning = Planning(base, transaction, base.time)
+        for number in range(LARGE):
+            CreateSchema(name=f"{name}{number}").plan(planning)
+        transactions.append(transaction)
+        base = Catalog(transaction.version, base.time, transaction.contents)
+    with manager.own_append(transactions):
+        manager.state.commit_transactions(transactions)
+        monkeypatch.setattr(Contents, "apply", refuse)
+        assert manager.present().version == base.version
 
 
 def test_a_small_update_is_read_from_the_log_at_once(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = Reader(manager, monkeypatch, until_read=True)
+    reader = Reader(manager, monkeypatch)
     assert create(manager, 1) == reader.version
     assert "reader" in reader.decoded
-
-
-def test_a_reader_does_not_wait_forever(
-    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(applier, "OWN_SECONDS", 0.0)
-    reader = Reader(manager, monkeypatch, until_read=True)
-    assert create(manager, LARGE) == reader.version
-
-
-def test_a_reader_does_not_wait_for_the_effects_of_a_large_update(
-    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may move thousands of folders."""
-    monkeypatch.setattr(applier, "OWN_SECONDS", TIMEOUT)
-    reader = Reader(manager, monkeypatch)
-    answered: list[bool] = []
-
-    class LongEffects(NotedEffects):
-        """Effects that take until the reader has its answer."""
-
-        def project_up_to(self, version: int) -> None:
-            answered.append(reader.read.wait(TIMEOUT / 2))
-
-    manager.carry_out(LongEffects())
-    version = create(manager, LARGE)
-    assert answered == [True]
-    assert reader.version == version
 
 
 # -- what a child process of the node appends

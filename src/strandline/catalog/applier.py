@@ -10,15 +10,12 @@ begin again from the catalog at that point. The log refused everything that the 
 meanwhile. If the newer holder belongs to a newer deploy generation, every call raises `Superseded`
 from then on.
 
-**Large updates of this node.** Between an append and `apply_own` the log is ahead of this node. A
-reader would then read and decode the update itself, although the thread that appended it has it in
-memory. So if the update is large, the reader waits up to a second for that thread (`own_append`).
-
-**Large updates of a child process.** A child process of a node announces a large update before it
-appends it (``announce``). The node decodes the update, applies it to its latest version, and sets
-the result aside before the child appends (`expect`). If the log then has that same update, by its
-id, applying it costs one lookup, and no reader of the present waits for the decoding. If another
-version came first, the node drops the prepared result.
+**Large updates.** Between an append and `apply_own` the log is ahead of this node. A reader would
+then read and decode the update itself, although the thread that appends it has it in memory. So the
+result of a large update is set aside before the append (`own_append`). If the log then has that
+same update, by its id, applying it costs one lookup. If another version came first, the result is
+dropped. A child process of a node announces a large update before it appends it (``announce``): the
+node decodes the update, applies it to its latest version, and sets the result aside (`expect`).
 
 What must stay true: versions are applied once, in order, by the thread that holds the apply lock; a
 listener sees a version only after `CatalogFollower.catalog` can return it; the failure of a
@@ -34,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
@@ -69,8 +66,6 @@ LONGEST_ROUND_SECONDS = 0.5
 """The longest wait for new versions, reached after a quiet time, before a check for a stop."""
 ROOM_SECONDS = 0.05
 """The time after a commit of this node during which the applier does not read the log."""
-OWN_SECONDS = 1.0
-"""The longest time that a reader waits for a large update of this node."""
 FINAL = (SetBack, Superseded)
 """Errors that every later call raises too: the process should end."""
 AHEAD_MS = 1000
@@ -134,14 +129,6 @@ class LogTime:
             )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _OwnAppend:
-    """A large append of this node in progress. ``upper`` is the log's upper if it succeeds."""
-
-    thread: int
-    upper: int
-
-
 class CatalogApplier:
     """See the module. Safe to use from several threads."""
 
@@ -164,9 +151,7 @@ class CatalogApplier:
         self.skew = int(config_in(latest, SKEW) or 0)
         self._log_time = LogTime(clock, allowed_ms=self.skew if self.delay else None)
         self._applying = threading.RLock()
-        self._own_append: _OwnAppend | None = None
-        self._expected: ExpectedUpdate | None = None
-        self._own_applied = threading.Condition(self._applying)
+        self._expected: Sequence[ExpectedUpdate] = ()  # the next ones, in order
         self._awaited = AwaitedVersions()
         self._listeners = Listeners()
         self._stop = threading.Event()
@@ -288,7 +273,6 @@ class CatalogApplier:
         Raises `Superseded`, `WrongEnvironment`, `SetBack`.
         """
         with self._applying:
-            self._await_own()
             began = self._elapsed()
             try:
                 frontier = up_to or self._state.log.frontier()
@@ -326,51 +310,41 @@ class CatalogApplier:
         if changes <= work.AT_ONCE:
             yield
             return
+        updates = [transaction.update(member=self._state.member) for transaction in transactions]
         if self._announce is not None and len(transactions) == 1:
-            self._announce(encode(transactions[0].update(member=self._state.member)))
-        own = _OwnAppend(threading.get_ident(), transactions[-1].version + 1)
-        self._own_append = own
+            self._announce(encode(updates[0]))
+        self._expected = [
+            ExpectedUpdate(transaction.base.contents, update, transaction.contents)
+            for transaction, update in zip(transactions, updates, strict=True)
+        ]
         try:
             yield
         finally:
-            self._own_append = None
-            with self._applying:
-                self._own_applied.notify_all()
+            self._expected = ()
 
     def expect(self, record: bytes) -> None:
         """Prepare the update in ``record``, which a child process is about to append."""
         self.sync()
         latest, update = self._history.latest, decode(record, Update)
         if update.version == latest.version + 1:
-            self._expected = ExpectedUpdate(latest, update)
+            contents = latest.contents.apply(update.changes())
+            self._expected = [ExpectedUpdate(latest.contents, update, contents)]
 
     def _apply_expected(self) -> bool:
         """Apply the expected update if it is the next one in the log. Return whether it was."""
-        expected, latest = self._expected, self._history.latest
-        if expected is None:
+        expected = self._expected
+        if not expected:
             return False
         applied = None
-        if expected.base is latest:
-            applied = self._state.if_appended(expected)
+        if expected[0].base is self._history.latest.contents:
+            applied = self._state.if_appended(expected[0])
+        if self._expected is expected:
+            # Without the next update, none of them: another version came first.
+            self._expected = () if applied is None else expected[1:]
         if applied is None:
-            if self._expected is expected:
-                self._expected = None  # another version came first
             return False
-        self._expected = None
         self._apply(applied)
         return True
-
-    def _await_own(self) -> None:
-        """Wait while another thread of this node applies its large append at the end of the log.
-
-        The wait releases the lock, so a listener, which is called with the lock held, never waits.
-        """
-        own, end = self._own_append, time.monotonic() + OWN_SECONDS
-        if own is None or own.thread == threading.get_ident() or self._listeners.calling:
-            return
-        while self._own_append is own and self._state.log.frontier().upper == own.upper:
-            if not self._own_applied.wait(max(end - time.monotonic(), 0.0)):
-                return
 
     def _apply_all(self, frontier: Frontier) -> Frontier:
         """Apply the log up to ``frontier``, and return it. Raises `Fenced`, `Unavailable`."""
@@ -434,8 +408,6 @@ class CatalogApplier:
                     self._apply(applied)
                 catalog = self._history.find(applied.version)  # None: trimmed meanwhile
                 catalogs.append(catalog or self._activated(applied))
-            self._own_append = None  # a reader does not wait for what the thread does next
-            self._own_applied.notify_all()
             if self._listeners.calling:
                 return catalogs
             self._listeners.call()

@@ -80,16 +80,16 @@ class AppliedUpdate:
 
 
 class ExpectedUpdate:
-    """An update that another process may append after ``base``, applied in advance.
+    """An update that may be appended after the contents ``base``, applied in advance.
 
     So applying it takes no time once it is in the log (`DurableCatalogState.if_appended`).
     """
 
-    def __init__(self, base: Position, update: Update) -> None:
+    def __init__(self, base: Contents, update: Update, contents: Contents) -> None:
         self.base = base
         self.update = update
-        self.contents = base.contents.apply(update.changes())
-        self.written = self.contents.written_by(update.changes())
+        self.contents = contents
+        self.written = contents.written_by(update.changes())
 
 
 class TrimmedAway(NotFresh):
