@@ -376,47 +376,19 @@ class Database(ABC):
     def _translate(self, error: Exception) -> StrandlineError | None:
         """The `StrandlineError` for an error of the driver, or None."""
 
-    @contextmanager
-    def _in_use(self, count: str) -> Iterator[None]:
+    def _in_use(self, count: str) -> _Use:
         """Count a transaction, for `close` to wait for, and translate errors of the driver."""
-        self._refuse_in_a_fork()
-        with self._state:
-            if self._closed:
-                raise self._stopping()
-            self._active += 1
-            self._counts[count] += 1
-        try:
-            yield
-        except PoolTimeout as error:
-            raise DeadlineExceeded(
-                f"no free connection to {self.name}: too many reads at once; try again"
-            ) from error
-        except Exception as error:
-            translated = self._translate(error)
-            if translated is None:
-                raise
-            try:
-                raise translated from error
-            finally:
-                del translated  # else a reference cycle keeps the frame and an open cursor alive
-        finally:
-            with self._state:
-                self._active -= 1
-                if self._closed:
-                    self._state.notify_all()
+        return _Use(self, count)
 
-    @contextmanager
-    def _turn(self, began: float, deadline: float) -> Iterator[None]:
+    def _turn(self, began: float, deadline: float) -> FairLock:
+        """Take the write lock of the process, which the block releases."""
         self._refuse_to_write()
         if not self._process_lock.acquire(timeout=deadline - began):
             self._refuse_to_wait()
             raise self._late(
                 began, "another thread of this process", holder=self._other_process_that_writes()
             )
-        try:
-            yield
-        finally:
-            self._process_lock.release()
+        return self._process_lock
 
     def _refuse_to_write(self) -> None:
         """Raise for a database that is read only, and within a write of this thread."""
@@ -469,6 +441,41 @@ class Database(ABC):
 
     def _stopping(self) -> Stopping:
         return Stopping(f"{self.name} is closed here; nothing was read or written")
+
+
+class _Use:
+    """See `Database._in_use`. A class, because a generator takes several times as long."""
+
+    def __init__(self, database: Database, count: str) -> None:
+        self._database = database
+        self._count = count
+
+    def __enter__(self) -> None:
+        database = self._database
+        database._refuse_in_a_fork()
+        with database._state:
+            if database._closed:
+                raise database._stopping()
+            database._active += 1
+            database._counts[self._count] += 1
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        database = self._database
+        try:
+            if isinstance(error, PoolTimeout):
+                raise DeadlineExceeded(
+                    f"no free connection to {database.name}: too many reads at once; try again"
+                ) from error
+            if isinstance(error, Exception):
+                translated = database._translate(error)
+                if translated is not None:
+                    raise translated from error
+        finally:
+            translated = None  # else a reference cycle keeps the frame and an open cursor alive
+            with database._state:
+                database._active -= 1
+                if database._closed:
+                    database._state.notify_all()
 
 
 DIALECTS = {

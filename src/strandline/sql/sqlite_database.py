@@ -389,7 +389,6 @@ class SqliteDatabase(Database):
                     self._state.notify_all()
 
     def _begin(self, connection: Connection, began: float, deadline: float) -> None:
-        connection.begin()  # sends nothing, since the driver opens no transactions
         driver = sqlite_file.driver_of(connection)
         while True:
             try:
@@ -412,20 +411,24 @@ class SqliteDatabase(Database):
         return describe_holder(self.path, own=False)
 
     def _commit(self, connection: Connection) -> None:
-        if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
+        driver = sqlite_file.driver_of(connection)
+        if not driver.in_transaction:
             # A full or failing disk makes SQLite roll back by itself. A caller that caught that
             # error must not be told that the write was committed.
             raise Unavailable(
                 f"{self.path} rolled this write back after an error; nothing was written"
             )
+        # SQLAlchemy has a transaction if it sent a statement. By itself it takes longer than this.
+        commit = connection.commit if connection.in_transaction() else driver.commit
         try:
-            connection.commit()
-        except DBAPIError as error:
+            commit()
+        except (DBAPIError, sqlite3.Error) as error:
             if not sqlite_file.is_io_error(error):
                 raise
             self._failed_commit |= sqlite_file.may_be_in_the_log(error)
+            reason = error.orig if isinstance(error, DBAPIError) else error
             raise UnknownOutcome.of_commit(
-                f"the disk failed while {self.path} was committing ({error.orig})"
+                f"the disk failed while {self.path} was committing ({reason})"
             ) from error
         except KeyboardInterrupt:
             self._undos.clear()  # raised when SQLite has returned, so this may be committed

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
@@ -86,15 +86,14 @@ class GuardedWrites:
         Raises what the guard or ``body`` raise, and then nothing has happened. After `Behind` it
         tries again for ``timeout`` seconds, then raises `DeadlineExceeded`.
         """
-        with ExitStack() as stack:
-            return self.enter(
-                stack,
-                body,
-                timeout=timeout,
-                first=first,
-                notifies=notifies,
-                is_provisional=is_provisional,
-            )
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                with self._write(deadline, first, notifies, is_provisional) as connection:
+                    self._guard(connection)
+                    return body(connection)
+            except Behind as behind:
+                self._catch_up(behind, deadline, timeout)
 
     def enter(
         self,
@@ -104,31 +103,40 @@ class GuardedWrites:
         timeout: float,
         first: Callable[[], Sequence[Query]] = tuple,
         notifies: bool = True,
-        is_provisional: bool = False,
     ) -> T:
         """Like `run`, but the write transaction stays open until ``stack`` is closed."""
         deadline = time.monotonic() + timeout
         while True:
             try:
                 with ExitStack() as attempt:
-                    connection = attempt.enter_context(
-                        self._database.write(
-                            deadline=deadline,
-                            first=first() if self._database.reads_ahead else (),
-                            notifies=notifies,
-                            is_provisional=is_provisional,
-                        )
-                    )
+                    connection = attempt.enter_context(self._write(deadline, first, notifies))
                     self._guard(connection)
                     result = body(connection)
                     stack.push(attempt.pop_all())
                 return result
             except Behind as behind:
-                self._on_behind()
-                seconds_left = deadline - time.monotonic()
-                if seconds_left <= 0:
-                    raise DeadlineExceeded(
-                        f"the catalog did not catch up with its log within {timeout:.1f} s"
-                        f" ({behind.message}); nothing was changed, try again"
-                    ) from behind
-                self._catalogs.catch_up(timeout=seconds_left)
+                self._catch_up(behind, deadline, timeout)
+
+    def _write(
+        self,
+        deadline: float,
+        first: Callable[[], Sequence[Query]],
+        notifies: bool,
+        is_provisional: bool = False,
+    ) -> AbstractContextManager[Connection]:
+        return self._database.write(
+            deadline=deadline,
+            first=first() if self._database.reads_ahead else (),
+            notifies=notifies,
+            is_provisional=is_provisional,
+        )
+
+    def _catch_up(self, behind: Behind, deadline: float, timeout: float) -> None:
+        self._on_behind()
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0:
+            raise DeadlineExceeded(
+                f"the catalog did not catch up with its log within {timeout:.1f} s"
+                f" ({behind.message}); nothing was changed, try again"
+            ) from behind
+        self._catalogs.catch_up(timeout=seconds_left)
