@@ -224,6 +224,8 @@ class IdList:
 
         Raises `IllegalChange` if ``w`` is aborted, `LimitExceeded` if `open` does.
         """
+        if w == self.hwm + 1:  # as with every first write: one list is made, not two
+            return self.changed(hwm=w, exceptions=self.exceptions, aborted=self.aborted_ids)
         return self.open(w).commit((w,))
 
     def _checked_ids(self, ids: Iterable[int], change: str) -> frozenset[int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from strandline import work
@@ -395,14 +394,14 @@ class LocalSession(Session):
 
         return self._as_owner(stage)
 
-    def _folder_of(self, staging: Staging) -> Path | None:
-        """The local folder of a table, or None if there is none that this machine can access."""
+    def _folder_of(self, staging: Staging) -> str | None:
+        """The path of a table's folder, or None if this machine can access none."""
         table = self._metastore.catalogs.latest_catalog().table_by_id(staging.table_id)
         if table is None:
             return None
         folders = self._metastore.folders
         place = folders.named_location(table) or staging.place()
-        return None if place is None else folders.path_if_local(place)
+        return folders.path_text(place) if place is not None and folders.reaches(place) else None
 
     def commit(self, txn_id: int) -> Transaction:
         return self._as_owner(lambda owner: self._metastore.commit(txn_id, owner=owner))

@@ -27,7 +27,6 @@ import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import repeat
-from pathlib import Path
 
 from strandline.errors import AlreadyExists, InvalidInput, WriteConflict
 from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
@@ -210,11 +209,11 @@ def _check_partition(file: DataFile) -> None:
             )
 
 
-def refuse_links(files: Iterable[DataFile | DeleteFile], *, folder: Path | None) -> None:
+def refuse_links(files: Iterable[DataFile | DeleteFile], *, folder: str | None) -> None:
     """Raise `InvalidInput` for a path that leaves the folder of the table by a symbolic link.
 
-    ``folder`` is the table's local folder. If it is None, the table is elsewhere: nothing is
-    refused.
+    ``folder`` is the path of the table's local folder, or None if the table is elsewhere: then
+    nothing is refused.
     """
     seen: set[str] = set()
     for file in files if folder is not None else ():

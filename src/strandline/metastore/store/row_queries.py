@@ -103,7 +103,8 @@ def visible_rows(
         return {row.name: row for row in sorted(newest_rows, key=lambda row: row.name)}
     if names is None:
         work.require(lambda limit: _count_rows(connection, table_id, kind, limit, like=like))
-    valid = cache(write_ids.valid)  # many rows share few write ids
+    # Of all rows, many share few write ids; a cache for a few rows takes longer than they do.
+    valid = cache(write_ids.valid) if names is None else write_ids.valid
     stored: list[Sequence[Any]] = []
     removed: set[int] = set()
     for statement, parameters in visible_queries(

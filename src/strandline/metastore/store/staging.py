@@ -227,6 +227,8 @@ class Staging:
         self._notifications.append(self._connection, events, last=last)
 
     def _find(self, row_ids: Collection[int], what: str) -> dict[int, Row]:
+        if not row_ids:
+            return {}
         rows = queries.rows_with_removers(self._connection, row_ids)
         for row_id in row_ids:
             row, removers = rows.get(row_id, (None, []))
