@@ -24,7 +24,14 @@ from strandline.durable.metastorage_log import (
     update_key,
 )
 from strandline.durable.update import AuditEvent, Update
-from strandline.errors import CorruptData, Fenced, OutOfSync, Unavailable, VersionNotFound
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    OutOfSync,
+    Unavailable,
+    UnknownOutcome,
+    VersionNotFound,
+)
 from strandline.metastorage import Delete, DeleteRange, Metastorage, Put, PutTimed, prefix_end
 from strandline.wire import registry
 from strandline.wire.registry import decode, encode
@@ -386,6 +393,21 @@ def test_an_append_that_never_arrived_raises_unavailable(
     with pytest.raises(Unavailable, match="cut"):
         cut(store, happens=False).append(2, TOKEN, [update(2)])
     assert any_log.frontier().upper == 2
+
+
+def test_an_append_that_never_arrived_raises_unavailable_also_if_the_log_cannot_be_read(
+    any_log: MetastorageLog, store: Metastorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(any_log, 1)
+    log = cut(store, happens=False)
+
+    def away(*_: object) -> int:
+        raise Unavailable("the server is away")
+
+    monkeypatch.setattr(log, "frontier", away)
+    with pytest.raises(Unavailable, match="cut") as refused:
+        log.append(2, TOKEN, [update(2)])
+    assert not isinstance(refused.value, UnknownOutcome)
 
 
 def test_an_unanswered_append_of_a_version_taken_by_another_is_out_of_sync(

@@ -323,6 +323,8 @@ class UpdateLog(ABC):
             upper = self.frontier().upper
             time = self.time_of(append.updates[-1])
         except (Unavailable, OSError):
+            if isinstance(error, Unavailable) and not isinstance(error, UnknownOutcome):
+                raise error from None  # the store did nothing, and never will
             raise UnknownOutcome(
                 f"version {append.expected_upper} was sent to the log, which did not answer and "
                 "cannot be read now; read the catalog when the log answers again"
