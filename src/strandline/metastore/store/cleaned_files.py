@@ -57,12 +57,12 @@ class CleanedFiles:
         """
         warehouse = self._folders.warehouse
         for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
+            aside = dropped.relative_to(warehouse)
             with suppress(OSError):
-                for path in sorted(dropped.iterdir()):
-                    name = _ASIDE.fullmatch(path.name)
+                for folder in sorted(os.listdir(dropped)):
+                    name = _ASIDE.fullmatch(folder)
                     if name is not None:
-                        aside = dropped.relative_to(warehouse)
-                        yield path, name, Place.below(f"{aside}/{int(name['table'])}")
+                        yield dropped / folder, name, Place.below(f"{aside}/{int(name['table'])}")
 
     @contextmanager
     def own_folder(self, place: Place | None) -> Iterator[int | None]:
