@@ -337,6 +337,26 @@ def test_a_node_whose_etcd_is_full_is_ready_for_reads_and_says_that_it_is_full(
             assert (status, body["status"]) == (503, "failing")
 
 
+@pytest.mark.parametrize("kind", ["folder", "postgresql"])
+def test_a_node_whose_database_another_node_keeps_busy_is_ready_for_reads_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(monitoring, "DEADLINE", 60.0)
+    monkeypatch.setattr(node_module, "BUSY_SECONDS", 0.05)
+    store = stores.new_store(kind, tmp_path)
+    with (
+        Node.open(store.address, settings=store.settings) as node,
+        Node.open(store.address, settings=store.settings) as other,
+        serving(monitored(node)) as url,
+    ):
+        with other.database.write():
+            status, body = health(url)
+        assert (status, body["status"]) == (200, "read_only")
+        (problem,) = cast(list[dict[str, str]], body["problems"])
+        assert problem["check"] == "database writable"
+        assert health(url)[1]["status"] == "ok"
+
+
 def test_a_node_that_may_not_read_its_store_is_not_ready(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,8 +233,12 @@ class CatalogApplier:
             raise Stopping.of_node()
 
     def check_head(self) -> None:
-        """Read the head of the log from the store. Raises what the store raises, and `SetBack`."""
-        frontier = self._state.log.check().frontier
+        """Read the head of the log as readers of the present do, who wait for no writer of rows.
+
+        Raises what the store raises, and `SetBack`.
+        """
+        log = self._state.log
+        frontier = log.look().frontier if self.delay else log.frontier()
         if frontier.upper <= self._history.latest.version or self._set_back_check.was_away:
             self.sync(up_to=frontier)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -53,7 +54,7 @@ from strandline.node.membership import (
 )
 from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.settings import shown_settings
-from strandline.sql import FenceRow, check_time
+from strandline.sql import FenceRow, check_time, look_in_order
 from strandline.transactions import Transactions
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ LAG_SECONDS = 5.0
 
 A round of the threads that follow them takes up to half a second if nothing happens.
 """
+BUSY_SECONDS = 1.0
+"""How long a check of the health waits for other writers."""
 CLEANING_SECONDS = 10.0
 """The longest time from an abort until its rows are removed."""
 FIRST_CLEANING_SECONDS = 60.0
@@ -234,6 +237,7 @@ class Node:
         )
         health.add("fence", self._check_fence)
         health.add("clock", self._check_clock)
+        health.add("database writable", self._check_writes, stops_reads=False)
         health.add("warehouse writable", self._check_warehouse, stops_reads=False)
         return health
 
@@ -441,6 +445,10 @@ class Node:
     def _check_clock(self) -> None:
         with self.database.read() as connection:
             check_time(connection, self._clock)
+
+    def _check_writes(self) -> None:
+        deadline = time.monotonic() + BUSY_SECONDS
+        look_in_order(self.database, self._clock, lambda _: None, first=(), deadline=deadline)
 
     def _check_warehouse(self) -> None:
         warehouse = self.folders.warehouse

@@ -40,18 +40,21 @@ def look_in_order(
     look: Callable[[Connection], T],
     *,
     first: Sequence[Query],
+    deadline: float | None = None,
 ) -> tuple[T, Timestamp]:
     """The result of ``look`` after every write in flight, and a time before every later write.
 
-    ``first`` are the queries that ``look`` runs first (`Database.write`). It writes the time, but
-    for its caller it is a read: if the answer is lost, it is tried again, and never ends with an
-    unknown outcome.
+    ``first`` are the queries that ``look`` runs first, and ``deadline`` ends the wait for other
+    writers (`Database.write`). It writes the time, but for its caller it is a read: if the answer
+    is lost, it is tried again, and never ends with an unknown outcome.
 
     The time is as durable as its readers need it: a process that could see it undone would have to
     survive a power cut of the machine. If a remote process still knows such a time, the wall clock
     has passed it by then, unless the clock was also set back by more than the restart took.
     """
-    begin = partial(database.write, first=first, notifies=False, is_provisional=True)
+    begin = partial(
+        database.write, deadline=deadline, first=first, notifies=False, is_provisional=True
+    )
     return _looked(database, clock, look, begin, partial(time_after_looks_query, clock))
 
 
