@@ -455,7 +455,7 @@ class PostgresDatabase(Database):
         opened = self._open_outcomes
         may_wait = not self._nobody_waits
         seconds_left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
-        timeout = min(int(seconds_left * 1000) + 1, _LONGEST_TIMEOUT_MS)  # never early
+        timeout = int(min(seconds_left * 1000, _LONGEST_TIMEOUT_MS - 1)) + 1  # never early
         begin = [_WRITE, f"SET LOCAL lock_timeout = {timeout}"]
         if not synced:
             begin.append("SET LOCAL synchronous_commit = off")
