@@ -23,6 +23,7 @@ from strandline.errors import Conflict, DeadlineExceeded, HoldExpired, InvalidIn
 from strandline.sql import accept_time
 from strandline.transactions import Hold
 from strandline.transactions.holds import BACKUP, Holds
+from tests.sql.statements import recorded
 from tests.transactions.stores import START_MS, Store
 
 DAY = 86_400_000
@@ -397,6 +398,25 @@ def test_a_hold_needs_a_positive_time_to_live(store: Store, ttl_ms: int) -> None
     with pytest.raises(InvalidInput):
         holds.renew(hold.hold_id, ttl_ms=ttl_ms)
     assert holds.list() == (hold,)
+
+
+def test_the_oldest_hold_is_found_by_its_time_however_many_there_are(store: Store) -> None:
+    holds = store.transactions.holds
+    hold = holds.acquire("reader", "ann", at=ago(0), ttl_ms=DAY)
+    with recorded(of_this_thread=True) as statements:
+        holds.acquire("reader", "ann", at=ago(0), ttl_ms=DAY)
+        with pytest.raises(Conflict):
+            holds.raise_low_watermark(hold.at)
+    searches = [(text, given) for text, given in statements if "FROM hold WHERE" in text]
+    oldest = [(text, given) for text, given in searches if text.startswith("SELECT")]
+    assert len(oldest) == 2
+    explain = "EXPLAIN QUERY PLAN" if store.database.dialect == "sqlite" else "EXPLAIN"
+    with store.database.read() as connection:
+        if store.database.dialect == "postgresql":  # a small table is read as a whole
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        for statement, parameters in oldest:
+            plan = connection.exec_driver_sql(f"{explain} {statement}", parameters).all()
+            assert "hold_by_time" in str(plan), plan
 
 
 @pytest.mark.slow

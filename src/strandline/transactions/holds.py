@@ -68,7 +68,8 @@ BACKUP = "backup"
 """The kind of hold that a backup takes."""
 _ALL = "SELECT hold_id, kind, owner, time, expires FROM hold"
 _LIVE = f"{_ALL} WHERE expires > ? AND time >= ?"
-_OLDEST_UP_TO = f"{_LIVE} AND time <= ? ORDER BY time, hold_id LIMIT 1"
+# The plus keeps the database from the index of ``expires``, by which it would read all live holds.
+_OLDEST = f"{_ALL} WHERE +expires > ? AND time BETWEEN ? AND ? ORDER BY time, hold_id LIMIT 1"
 _ADD = (
     'INSERT INTO hold (kind, owner, time, expires, "user") VALUES (?, ?, ?, ?, ?) RETURNING hold_id'
 )
@@ -270,7 +271,7 @@ class Holds:
             expired_by = expiry_time(connection, now)
             stored_watermark = _given_watermark(connection)
             needs = []
-            row = first_row(connection, _OLDEST_UP_TO, (expired_by, stored_watermark, to))
+            row = first_row(connection, _OLDEST, (expired_by, stored_watermark, to))
             if row is not None:
                 hold = Hold(*row)
                 until = format_timestamp(hold.expires)
@@ -329,15 +330,16 @@ def _lowest(
     connection: Connection, now: Timestamp, times: _Times, retention_ms: int, *, leaps: _Leaps
 ) -> Timestamp:
     """See `watermark_at`."""
+    given = times.get(_WATERMARK, MIN_TIMESTAMP)
     needed = [_time_before(now, retention_ms, leaps=leaps)]
     expired_by = expiry_time(connection, now)
-    oldest_hold = value(connection, "SELECT min(time) FROM hold WHERE expires > ?", (expired_by,))
+    oldest_hold = first_row(connection, _OLDEST, (expired_by, given, MAX_TIMESTAMP))
     if oldest_hold is not None:
-        needed.append(Timestamp(oldest_hold))
+        needed.append(Hold(*oldest_hold).at)
     oldest_begin = records.oldest_begin(connection)
     if oldest_begin is not None:
         needed.append(oldest_begin)
-    return max(times.get(_WATERMARK, MIN_TIMESTAMP), min(needed))
+    return max(given, min(needed))
 
 
 def _time_before(now: Timestamp, ms: int, *, leaps: _Leaps) -> Timestamp:

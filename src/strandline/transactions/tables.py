@@ -116,6 +116,7 @@ HOLD = Table(
     Column("expires", BigInteger, nullable=False),
     Column("user", Text),
     Index("hold_by_expiry", "expires"),
+    Index("hold_by_time", "time"),
     **NEVER_ASSIGNED_AGAIN,
 )
 
@@ -182,12 +183,18 @@ def _index_pending_and_reserve(connection: Connection) -> None:
 
 PART = Part(
     "transactions",
-    4,
+    5,
     METADATA,
-    {2: _add_locks_and_users, 3: _index_locks_and_footprints, 4: _index_pending_and_reserve},
+    {
+        2: _add_locks_and_users,
+        3: _index_locks_and_footprints,
+        4: _index_pending_and_reserve,
+        5: lambda connection: add_indexes(connection, HOLD),
+    },
 )
 """Version 2 (release 0.2.1) added locks, users of holds, and indexes that detect flipped bytes.
 
 Version 3 (release 0.3.0) added such indexes for locks and footprints. Version 4 (release 0.4.0)
-added an index of the write ids that are not committed, and ``txn_reserved``.
+added an index of the write ids that are not committed, and ``txn_reserved``. Version 5 (release
+0.11.0) added an index of the holds by time.
 """
