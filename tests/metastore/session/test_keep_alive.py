@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NoReturn
 from zlib import crc32
@@ -357,11 +357,11 @@ def sizes(session: Watched, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     numbers: list[int] = []
     stage = session.stage
 
-    def counted(txn_id: int, table: int, *, add: Sequence[DataFile], **named: Any) -> int:
+    def counted(txn_id: int, table: int, **files: Any) -> int:
         if len(numbers) == 2:
             raise InvalidInput("the third call is refused")
-        numbers.append(len(add))
-        return stage(txn_id, table, add=add, **named)
+        numbers.append(sum(map(len, files.values())))
+        return stage(txn_id, table, **files)
 
     monkeypatch.setattr(session, "stage", counted)
     return numbers
@@ -374,6 +374,21 @@ def test_files_that_are_too_much_for_one_call_are_staged_in_several(
         transaction.stage(table_id, add=[data("a"), data("b")])
     assert sizes == [1, 1]
     assert paths_of(session, table.name) == ["a", "b"]
+
+
+@pytest.mark.parametrize("change", ["remove", "touch"])
+def test_paths_that_are_too_much_for_one_call_are_staged_in_several(
+    session: Watched, table: ResolvedTable, table_id: int, sizes: list[int], change: str
+) -> None:
+    paths = [letter * 150 for letter in "ab"]
+    changed: dict[str, Any] = {change: paths}
+    with transaction_scope(session) as transaction:
+        transaction.stage(table_id, add=[data(path) for path in paths])
+    sizes.clear()
+    with transaction_scope(session) as transaction:
+        transaction.stage(table_id, **changed)
+    assert sizes == [1, 1]
+    assert paths_of(session, table.name) == ([] if change == "remove" else paths)
 
 
 def test_a_transaction_that_has_only_a_part_of_the_files_of_a_stage_can_only_be_aborted(

@@ -103,17 +103,23 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
 
 
 def staged_parts(
-    files: Sequence[DataFile | DeleteFile],
-) -> Iterator[Sequence[DataFile | DeleteFile]]:
-    """The files in parts of `STAGED_BYTES`, in order; a part without files if there are none."""
-    start = size = 0
-    for number, file in enumerate(files):
-        file_size = len(ascii(file))  # more than the file takes in a body
-        if number > start and size + file_size > STAGED_BYTES:
-            yield files[start:number]
-            start, size = number, 0
-        size += file_size
-    yield files[start:]
+    add: Sequence[DataFile | DeleteFile], *, remove: Sequence[str], touch: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """The arguments of `Session.stage` for parts of `STAGED_BYTES`; one part if there are no files.
+
+    Added files come last, so that delete files are with the data files that they touch.
+    """
+    part: dict[str, Any] = {"add": [], "remove": [], "touch": []}  # Any: as arguments
+    size = 0
+    for name, files in (("remove", remove), ("touch", touch), ("add", add)):
+        for file in files:
+            file_size = len(ascii(file))  # more than the file takes in a body
+            if size and size + file_size > STAGED_BYTES:
+                yield part
+                part, size = {"add": [], "remove": [], "touch": []}, 0
+            part[name].append(file)
+            size += file_size
+    yield part
 
 
 def _data_batches(files: Sequence[DataFile]) -> Iterator[list[pa.Array]]:

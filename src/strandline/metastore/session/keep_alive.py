@@ -222,16 +222,13 @@ class OpenTransaction:
         """
         self.check()
         write_id = 0
-        for number, part in enumerate(staged_parts(add)):
+        for number, part in enumerate(staged_parts(add, remove=remove, touch=touch)):
             self.stage_is_unknown = True  # also if the call is interrupted
             try:
-                write_id = self._session.stage(
-                    self.txn_id, table_id, add=part, remove=remove, touch=touch
-                )
+                write_id = self._session.stage(self.txn_id, table_id, **part)
             except StrandlineError as error:
                 self.stage_is_unknown = number > 0 or _may_have_happened(error)
                 raise
-            remove = touch = ()
         self.stage_is_unknown = False
         return write_id
 
