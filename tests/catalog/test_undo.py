@@ -426,6 +426,16 @@ def test_a_membership_is_not_restored_if_it_would_close_a_cycle(manager: Catalog
     assert "a member of itself" in refused(manager, version, IllegalChange)
 
 
+def test_a_membership_is_not_restored_in_a_role_that_was_dropped_since(
+    manager: CatalogManager,
+) -> None:
+    run(manager, CreateRole(name="a"), CreateRole(name="b"))
+    run(manager, GrantRole(role="a", member="b"))
+    version = run(manager, RevokeRole(role="a", member="b"))
+    run(manager, DropRole(name="a"))
+    assert "no longer exists; undo its drop first" in refused(manager, version, ObjectNotFound)
+
+
 def test_a_restored_role_has_its_grants_again(manager: CatalogManager) -> None:
     run(manager, CreateRole(name="bob"), create_table("s.t"))
     grant = GrantPrivileges(
