@@ -158,9 +158,10 @@ def test_an_announced_update_that_is_never_appended_changes_nothing(
 
 
 def test_commands_of_a_node_wait_until_its_child_has_appended_what_it_announced(
-    new_manager: Callable[..., CatalogManager],
+    new_manager: Callable[..., CatalogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the child would validate again and again, and find each time that it was too late."""
+    monkeypatch.setattr(update_priority, "PRIORITY_SECONDS", 2.0 * TIMEOUT)
     node, other = new_manager(), new_manager()
     versions: list[int] = []
 
