@@ -20,7 +20,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
 from strandline.durable import MetastorageLog
 from strandline.errors import AlreadyExists, NotFresh, Unavailable, UnknownOutcome, VersionNotFound
-from strandline.metastorage import Head
+from strandline.metastorage import Head, StoreFull
 from tests.catalog.callers import wait_for
 from tests.catalog.lagging_nodes import DELAY, SKEW, Node, Nodes, TogetherLock, carried_out
 
@@ -376,6 +376,29 @@ def test_a_look_that_takes_longer_than_the_delay_still_returns_the_present(
 
     monkeypatch.setattr(reader.store, "look", slow_look)
     assert reader.has("before")
+
+
+def test_a_look_is_not_valid_at_the_moment_at_which_it_expires(new_node: Nodes) -> None:
+    """Elapsed time counts whole milliseconds: more of it may have passed."""
+    node = new_node()
+    node.manager.look()
+    node.elapsed.now += DELAY - SKEW - 1
+    assert node.manager.known_present() is not None
+    node.elapsed.now += 1
+    assert node.manager.known_present() is None
+
+
+def test_a_node_that_cannot_look_because_its_store_is_full_reads_the_end_of_the_log(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = new_node(), new_node()
+    carried_out(writer, "a", reader)
+
+    def look() -> Head:
+        raise StoreFull("the store is full")
+
+    monkeypatch.setattr(reader.manager.state.log, "look", look)
+    assert reader.has("a")
 
 
 def test_a_clock_behind_the_log_by_more_than_the_skew_is_logged_once_and_counted(
