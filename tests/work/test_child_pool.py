@@ -274,6 +274,17 @@ async def test_a_read_whose_caller_is_cancelled_is_aborted(
         assert await asyncio.to_thread(ended.acquire, timeout=WAIT)
 
 
+async def test_a_reply_that_arrives_while_its_only_caller_is_cancelled_is_closed() -> None:
+    async with running_pool() as (pool, children):
+        asking = asyncio.create_task(ask(pool, "wait", only_reads=True))
+        await begun(children)
+        (shared_call,) = pool._shared_calls.values()
+        shared_call.task.add_done_callback(lambda _: asking.cancel())
+        children.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+
 async def test_a_read_that_is_cancelled_while_it_is_copied_leaves_no_content_open() -> None:
     before = open_contents()
     async with running_pool() as (pool, _):
