@@ -113,6 +113,14 @@ def test_a_pandas_dataframe_is_refused_with_how_to_convert_it() -> None:
         conform(rows, table)
 
 
+def test_a_pandas_on_spark_dataframe_is_refused_with_how_to_convert_it() -> None:
+    table: ResolvedTable = NOTHING
+    rows: Any = SimpleNamespace(to_spark=None)
+    expected = r"not a pandas-on-Spark .*; make one with its to_spark\(\)"
+    with pytest.raises(InvalidInput, match=expected):
+        conform(rows, table)
+
+
 def test_a_list_of_tables_leaves_out_views_and_what_the_user_may_not_see() -> None:
     def table(name: str) -> SimpleNamespace:
         if name == "shop.view":

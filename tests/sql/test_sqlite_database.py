@@ -172,7 +172,8 @@ def test_a_statement_that_was_interrupted_changes_no_later_read_or_write(
         interrupted(sqlite.write(), "INSERT INTO counter (id) VALUES (4), (5) RETURNING id")
     put(sqlite, 6, 6)
     assert ids(sqlite) == [0, 1, 2, 3, 6]
-    assert kept_read.tb and kept_write.tb
+    assert kept_read.tb
+    assert kept_write.tb
 
 
 def test_a_write_to_a_full_disk_is_unavailable_and_undone(sqlite: SqliteDatabase) -> None:

@@ -71,11 +71,12 @@ class Conformed:
 def conform(frame: DataFrame, table: ResolvedTable) -> Conformed:
     """Convert ``frame`` to rows of ``table``. Raises `InvalidInput` naming a column that fails."""
     if not isinstance(frame, DataFrame):
-        frame_type = type(frame)
-        library = frame_type.__module__.partition(".")[0]
+        library, remedy = type(frame).__module__.partition(".")[0], "spark.createDataFrame(…)"
+        if hasattr(frame, "to_spark"):
+            library, remedy = "pandas-on-Spark", "its to_spark()"
         raise InvalidInput(
-            f"rows to append must be a Spark DataFrame, not a {library} {frame_type.__name__}; "
-            "make one with spark.createDataFrame(…)"
+            f"rows to append must be a Spark DataFrame, not a {library} {type(frame).__name__}; "
+            f"make one with {remedy}"
         )
     exact = setting_of(frame.sparkSession, "spark.sql.caseSensitive") == "TRUE"
     table_columns = table.descriptor.columns
