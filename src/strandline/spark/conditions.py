@@ -158,7 +158,7 @@ def _is_null(expression: Expression) -> bool:
 
 
 def _class(expression: Expression) -> str:
-    return str(expression.getClass().getSimpleName())
+    return str(expression.nodeName())
 
 
 def _column_id(expression: Expression, column_ids: Mapping[str, int]) -> int | None:
