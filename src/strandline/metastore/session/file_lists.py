@@ -230,8 +230,8 @@ class _Source:
 
     def rows(self, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
         """The rows of the next stream, which must have this schema."""
-        for batch in self._batches(schema):
-            yield from zip(*map(_values, batch.columns), strict=True)
+        for columns in self._batches(schema):
+            yield from zip(*map(_values, columns), strict=True)
 
     def number(self, name: str) -> int:
         """A number in the metadata of the first stream."""
@@ -259,37 +259,28 @@ class _Source:
             return _STAGING_HEAD_BYTES
         return 0
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        at, size = self._reader.tell(), self._known_head(schema)
-        if size and self._body.startswith(_END, at + size):  # no rows, as in most streams
-            self._reader.seek(at + size + len(_END))
-            return
+    def _batches(self, schema: pa.Schema) -> Iterator[list[pa.Array]]:
+        """The columns of each batch of rows; most streams have none."""
+        reader, size = self._reader, self._known_head(schema)
+        reader.seek(reader.tell() + size)
         try:
-            self._reader.seek(at + size)
-            messages = pa.ipc.MessageReader.open_stream(self._reader)
             if not size:
-                written = _schema(messages.read_next_message())
+                written = _schema(pa.ipc.read_message(reader))
                 self._metadata = self._metadata or written.metadata or {}
                 if not written.equals(schema):
                     raise InvalidInput(
                         "the list of files does not have exactly the columns "
                         f"{', '.join(schema.names)}; client and node may be of different releases"
                     )
-            while (message := _next(messages)) is not None:
-                yield _checked(message, schema)
-        except (pa.ArrowException, OSError, StopIteration) as error:
+            while not self._body.startswith(_END, reader.tell()):
+                yield _checked(pa.ipc.read_message(reader), schema)
+        except (pa.ArrowException, OSError) as error:
             raise InvalidInput(f"the list of files is not an Arrow stream: {error}") from error
-        if not self._body[: self._reader.tell()].endswith(_END):
+        except EOFError:
             raise InvalidInput(
                 "the list of files is not a complete Arrow stream: it was cut short; send it again"
-            )
-
-
-def _next(messages: pa.ipc.MessageReader) -> pa.ipc.Message | None:
-    try:
-        return messages.read_next_message()
-    except StopIteration:
-        return None
+            ) from None
+        reader.seek(reader.tell() + len(_END))
 
 
 def _schema(message: pa.ipc.Message) -> pa.Schema:
@@ -300,8 +291,8 @@ def _schema(message: pa.ipc.Message) -> pa.Schema:
     return pa.ipc.read_schema(message)
 
 
-def _checked(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a message. Checks what the message declares before it allocates memory for it."""
+def _checked(message: pa.ipc.Message, schema: pa.Schema) -> list[pa.Array]:
+    """The columns of a message. Checks what it declares before it allocates memory for it."""
     if message.type != "record batch" or _is_compressed(bytes(message.metadata)):
         raise InvalidInput(
             f"the list of files contains a {message.type}, or is compressed; send plain record "
@@ -311,12 +302,17 @@ def _checked(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
     batch.validate(full=True)
     if not batch.num_rows:
         raise InvalidInput("the list of files contains a record batch without rows; leave it out")
-    for column, field in zip(batch.columns, schema, strict=True):
-        inner = column.values if pa.types.is_list(field.type) else column
-        required = [column, inner, *([inner.field(0)] if pa.types.is_struct(inner.type) else [])]
+    columns: list[pa.Array] = batch.columns
+    for column, name in zip(columns, schema.names, strict=True):
+        required = [column]
+        if isinstance(column, pa.ListArray):
+            elements = column.values
+            required.append(elements)
+            if isinstance(elements, pa.StructArray):
+                required.append(elements.field(0))
         if any(values.null_count for values in required):
-            raise InvalidInput(f"{field.name} in the list of files must not be null")
-    return batch
+            raise InvalidInput(f"{name} in the list of files must not be null")
+    return columns
 
 
 def _is_compressed(metadata: bytes) -> bool:
@@ -346,11 +342,11 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _values(column: pa.Array) -> Sequence[Any]:
-    if not pa.types.is_list(column.type):
+    if not isinstance(column, pa.ListArray):
         values: list[Any] = column.to_pylist()
         return values
     offsets, elements = column.offsets.to_pylist(), column.values
-    if pa.types.is_struct(elements.type):
+    if isinstance(elements, pa.StructArray):
         fields = (elements.field(number).to_pylist() for number in range(4))
         flat = [
             ColumnStatistics(column_id=column_id, lower=lower, upper=upper, nulls=nulls)
