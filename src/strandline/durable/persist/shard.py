@@ -347,8 +347,8 @@ class Shard:
             )
         if len(data) != ref.size or crc32(data) != ref.checksum:
             raise CorruptData(
-                f"the blob {ref.key} of shard {self.name} has {len(data)} bytes, which are not "
-                f"the {ref.size} bytes that were written; {REMEDY}"
+                f"the blob {ref.key} of shard {self.name} has {len(data)} bytes, where {ref.size} "
+                f"bytes with another checksum were written; {REMEDY}"
             )
         return data
 
