@@ -107,7 +107,7 @@ def test_a_request_chooses_fields(
 
 def test_a_request_that_cannot_be_read_is_refused(parted: Any) -> None:
     for fields, text in (
-        ({"tblName": "parted"}, "the argument db_name is missing"),
+        ({"tblName": "parted"}, "the argument dbName is missing"),
         (
             {"projectionSpec": GetProjectionsSpec(None, "x" * 9_000, None)},
             "a pattern of 'like' has at most",

@@ -25,6 +25,8 @@ LIST = sent("get_all_tables", db_name="S")
 LOOK = sent("get_table", dbname="s", tbl_name="T")
 DROP = sent("drop_table", dbname="s", name="t", deleteData=True)
 OTHER = sent("get_table", dbname="s", tbl_name="u")
+LOOK_REQUEST = sent("get_table_req", req={"dbName": "s", "tblName": "T"})
+DROP_REQUEST = sent("drop_table_req", dropTableReq={"dbName": "s", "tableName": "t"})
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,9 @@ OTHER = sent("get_table", dbname="s", tbl_name="u")
         ([LIST], True),
         ([LIST, LOOK, OTHER, b""], True),
         ([LIST, LOOK, LOOK], False),
+        ([LIST, LOOK, LOOK_REQUEST], False),
         ([LIST, DROP], False),
+        ([LIST, DROP_REQUEST], False),
         ([LOOK], False),
     ],
 )

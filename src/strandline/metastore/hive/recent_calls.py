@@ -31,6 +31,7 @@ from enum import Enum, auto
 from itertools import takewhile
 
 from strandline.errors import StrandlineError
+from strandline.metastore.hive.arguments import renamed, request_of
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.snapshot_parts import parse_hidden
 from strandline.metastore.thrift import HIVE_CODEC
@@ -63,9 +64,9 @@ _TABLE_CALLS = {
     "drop_table_with_environment_context": _Call.DROP,
     "drop_table_req": _Call.DROP,
 }
-_SCHEMA = ("db_name", "dbname", "dbName", "name")
-_TABLE = ("tbl_name", "tblName", "tableName", "name")
-"""The fields that name the schema and the table, in the order in which they are tried."""
+_SCHEMA = ("db_name", "name")
+_TABLE = ("tbl_name", "name")
+"""The arguments that name the schema and the table, in the order in which they are tried."""
 
 _DROP_TABLE_CALLS = [_Call.LOOK] * 3
 _OR_REPLACE_CALLS = [*_DROP_TABLE_CALLS, *[_Call.SCHEMA] * 7]
@@ -123,7 +124,8 @@ def _classify(message: bytes, schema: str, name: str) -> _Call:
     try:
         head = decode_head(message)
         sent = HIVE_CODEC.decode_args(head.name, message, at=head.body)
-        args = sent.get("req") or sent.get("dropTableReq") or sent
+        request, _ = request_of(head.name)
+        args = renamed((sent.get(request) or {}) if request else sent)
         of_schema, table = (
             next((args[key] for key in keys if args.get(key)), "") for keys in (_SCHEMA, _TABLE)
         )

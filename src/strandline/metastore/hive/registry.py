@@ -10,11 +10,10 @@ A handler returns what its method returns. Its kind determines where it runs:
 | `writes` | in a thread | made each time |
 | `changes` | in a thread, in the share of DDL | made each time |
 
-Hive has two forms of many methods. The later form has one argument, a request (a struct whose name
-ends in ``Request``), and often another answer. Except in ``answers``, a handler gets the fields of
-a request as its arguments, and each argument by one name (`ONE_NAME`). A handler that serves both
-forms returns the answer of the form that is registered first. If the other form answers with a
-struct instead, its first field gets the value.
+Except in ``answers``, a handler gets each argument by one name, also if it is a field of a request
+(`strandline.metastore.hive.arguments`). The later form of a method often has another answer. A
+handler that serves both forms returns the answer of the form that is registered first. If the other
+form answers with a struct instead, its first field gets the value.
 
 Handlers are coroutines that await only their `HiveReader` and each other; in a thread they may
 block. The handlers of ``shares`` also await operations that share a write with other requests
@@ -30,12 +29,13 @@ that exception, with the functions at the end of this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Self, TypeVar
 
 from strandline.catalog import Applied, Command
 from strandline.errors import InvalidInput, InvalidName
+from strandline.metastore.hive.arguments import ONE_NAME, renamed, request_of
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import RecentCalls
 from strandline.metastore.metastore import Metastore
@@ -62,11 +62,13 @@ class Request:
     """A request as it arrived: its decoded arguments, its user, and the metastore.
 
     Arguments are read by their names; `InvalidInput` is raised for one that was not sent.
+    ``sent_names`` are the names by which the client sends those that it names differently.
     """
 
     args: dict[str, Any]
     user: str
     metastore: Metastore
+    sent_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def text(self, name: str) -> str:
         return self._sent(name, str)
@@ -83,12 +85,12 @@ class Request:
     def _sent(self, name: str, kind: type[T]) -> T:
         value = self.args.get(name)
         if not isinstance(value, kind):
-            raise InvalidInput(f"the argument {name} is missing")
+            raise InvalidInput(f"the argument {self.sent_names.get(name, name)} is missing")
         return value
 
     def of(self, request: str) -> Self:
         """Return a request whose arguments are the fields of the struct in that argument."""
-        return replace(self, args=self.struct(request))
+        return replace(self, args=self.struct(request), sent_names={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +147,6 @@ class Method:
         return self.kind in (Kind.READS, Kind.ANSWERS)
 
 
-ONE_NAME: Mapping[str, str] = {
-    **dict.fromkeys(("dbname", "dbName", "oldDbName"), "db_name"),
-    "newDb": "db",
-    **dict.fromkeys(("tablename", "table_name", "tableName", "tblName"), "tbl_name"),
-    **dict.fromkeys(("tbl", "new_tbl"), "table"),
-    "tblNames": "tbl_names",
-    "partName": "part_name",
-    "partVals": "part_vals",
-    "newPart": "new_part",
-    "maxParts": "max_parts",
-    **dict.fromkeys(("envContext", "environmentContext"), "environment_context"),
-    "roleName": "role_name",
-    "principalName": "principal_name",
-    "principalType": "principal_type",
-    "grantOption": "grant_option",
-}
-"""The names that handlers use for arguments with several names in the protocol."""
-
 METHODS: dict[str, Method] = {}
 """Every method of the service, by its Thrift name."""
 
@@ -196,20 +180,25 @@ def constantly(name: str, answer: object) -> None:
 def _fitted(name: str, first: str, handler: Handler) -> Handler:
     """The handler of the method ``first``, with the arguments and the answer of the method."""
     method, returns = HIVE_METASTORE.methods[name], HIVE_METASTORE.methods[first].returns
-    fields, request = method.args.fields, ""
-    if len(fields) == 1 and fields[0].type.name.endswith("Request"):
-        fields, request = HIVE_METASTORE.structs[fields[0].type.name].fields, fields[0].name
-    names = [ONE_NAME.get(field.name, field.name) for field in fields]
-    if len(set(names)) < len(names):
+    request, fields = request_of(name)
+    sent_names = {ONE_NAME.get(field, field): field for field in fields}
+    if len(sent_names) < len(fields):
         raise RuntimeError(f"two arguments of the method {name} have one name")
-    if not request and names == [field.name for field in fields]:
+    if not request and list(sent_names) == fields:
         return handler
 
     def named(call: Call) -> Call:
-        sent = call.struct(request) if request else call.args
-        args = {ONE_NAME.get(name, name): sent[name] for name in sent}
+        args = renamed(call.struct(request) if request else call.args)
         # Not `replace`, which takes three times as long.
-        return Call(args, call.user, call.metastore, call.notifications, call.reader, call.before)
+        return Call(
+            args,
+            call.user,
+            call.metastore,
+            call.notifications,
+            call.reader,
+            call.before,
+            sent_names=sent_names,
+        )
 
     if method.returns == returns or method.returns is None:
         return lambda call: handler(named(call))
