@@ -25,6 +25,7 @@ from strandline.metastore.store.rows import NewRow, PartitionRow
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.node import Node
+from strandline.wire import decode
 from tests.servers.thrift_client import decode_result
 from tests.sql.statements import recorded
 
@@ -466,6 +467,42 @@ def test_a_cascading_alter_changes_all_partitions(
     call("alter_table_with_cascade", dbname="default", tbl_name="t", new_tbl=table, cascade=True)
     columns = [part["sd"]["cols"] for part in shown(call, "t").values()]
     assert columns == [SD["cols"]] * len(parts)
+
+
+def test_a_cascading_alter_keeps_what_another_node_changes_meanwhile(
+    callers: tuple[Caller, Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, call_other = callers
+    table = _partitioned(call)
+    own = {**SD, "cols": [{"name": "b", "type": "string"}]}
+    call("add_partitions", new_parts=[{**partition("t", n), "sd": own} for n in (1, 2)])
+
+    def alter_first(rows: object) -> None:
+        monkeypatch.undo()
+        alter(call_other, "t", {**partition("t", 1, k="v"), "sd": own})
+
+    monkeypatch.setattr(work, "free_slowly", alter_first)
+    call("alter_table_with_cascade", dbname="default", tbl_name="t", new_tbl=table, cascade=True)
+    parts = shown(call, "t")
+    assert [part["sd"]["cols"] for part in parts.values()] == [SD["cols"], SD["cols"]]
+    assert parts["1"]["parameters"]["k"] == "v"
+
+
+def test_a_cascading_alter_decodes_each_partition_once(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _partitioned(call)
+    own = {**SD, "cols": [{"name": "b", "type": "string"}]}
+    call("add_partitions", new_parts=[{**partition("t", n), "sd": own} for n in range(3)])
+    decoded: list[bytes] = []
+
+    def counted(body: bytes, *arguments: Any, **options: Any) -> Any:
+        decoded.append(body)
+        return decode(body, *arguments, **options)
+
+    monkeypatch.setattr("strandline.metastore.store.rows.decode", counted)
+    call("alter_table_with_cascade", dbname="default", tbl_name="t", new_tbl=table, cascade=True)
+    assert len(decoded) == len(set(decoded)) == 3
 
 
 @pytest.mark.slow

@@ -142,6 +142,19 @@ def test_a_read_searches_an_index_for_its_own_table_only(
     assert all(step.startswith("SEARCH") for step in steps), steps
 
 
+def test_a_change_does_not_look_whether_the_name_of_a_row_that_it_replaces_is_taken(
+    dml: Dml,
+) -> None:
+    name = "p=1"
+    with dml.store.change(FLIGHTS, author="ann") as change:
+        (row_id,) = change.stage(add=[NewRow.of(partition(name), name=name)])
+    with dml.store.change(FLIGHTS, author="ann") as change, recorded() as statements:
+        change.replace({row_id: NewRow.of(partition(name, "elsewhere"), name=name)})
+    assert not [text for text, _ in statements if "store_removal AS removal" in text]
+    with dml.store.change(FLIGHTS, author="ann") as change, pytest.raises(AlreadyExists):
+        change.stage(add=[NewRow.of(partition(name), name=name)])
+
+
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
 def test_each_step_of_a_write_on_a_server_takes_two_round_trips(dml: Dml) -> None:
     dml.append("a")

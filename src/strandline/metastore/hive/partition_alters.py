@@ -6,7 +6,7 @@ table the folder of a partition moves when the partition is renamed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -159,7 +159,7 @@ async def give_table_columns(
     The statistics of the ``changed`` columns are not accurate any more.
     """
 
-    def altered(row: Row) -> PartitionRow | None:
+    def altered(row: Row) -> NewRow | None:
         """The partition as it must be; None if it is so already."""
         partition = row.as_(PartitionRow)
         parameters = partition.parameters
@@ -167,22 +167,23 @@ async def give_table_columns(
             parameters = without_accurate(parameters, changed)
         if partition.columns is None and parameters == partition.parameters:
             return None
-        return replace(partition, columns=None, parameters=parameters)
+        return row.replaced_by(replace(partition, columns=None, parameters=parameters))
 
-    def new_rows(rows: Iterable[Row]) -> dict[int, NewRow]:
-        return {
-            row.row_id: row.replaced_by(new) for row in rows if (new := altered(row)) is not None
-        }
-
-    # Read before the block: while it runs, all other writers wait.
+    # Read and made before the block: while it runs, all other writers wait.
     rows = await call.reader.rows(call.reader.present, table, RowKind.PARTITION)
-    names = [row.name for row in rows if altered(row) is not None]
+    new_rows = {row.row_id: new for row in rows if (new := altered(row)) is not None}
     work.free_slowly(rows)
-    if names:
-        with call.metastore.store.change(table.id, author=call.user) as change:
-            for first in range(0, len(names), _PIECE):
-                piece = names[first : first + _PIECE]
-                change.replace(new_rows(change.visible(RowKind.PARTITION, piece).values()))
+    if not new_rows:
+        return
+    names = [new.name for new in new_rows.values()]
+    with call.metastore.store.change(table.id, author=call.user) as change:
+        for first in range(0, len(names), _PIECE):
+            present = change.visible(RowKind.PARTITION, names[first : first + _PIECE]).values()
+            # One that another node has changed since is another row.
+            replacements = (
+                (row.row_id, new_rows.pop(row.row_id, None) or altered(row)) for row in present
+            )
+            change.replace({row_id: new for row_id, new in replacements if new is not None})
 
 
 @changes("rename_partition", "rename_partition_req")

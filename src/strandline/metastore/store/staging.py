@@ -133,7 +133,7 @@ class Staging:
         remove = [row_id for _, removed in changes for row_id in removed]
         removed = self._find(remove, "removed")
         touched = self._find(touch, "changed")
-        self._refuse_taken_names(add, without=removed.keys())
+        self._refuse_taken_names(add, removed=removed.values())
         footprint = {row_id for row_id, row in (removed | touched).items() if _contended(row.kind)}
         footprint |= {
             _name_id(self.table_id, row.kind, row.name) for row in add if _contended(row.kind)
@@ -243,7 +243,7 @@ class Staging:
                 )
         return {row_id: row for row_id, (row, _) in rows.items()}
 
-    def _refuse_taken_names(self, add: Sequence[NewRow], *, without: Collection[int]) -> None:
+    def _refuse_taken_names(self, add: Sequence[NewRow], *, removed: Collection[Row]) -> None:
         names_by_kind: dict[RowKind, set[str]] = {}
         for row in add:
             if not _contended(row.kind):
@@ -253,12 +253,13 @@ class Staging:
                 raise AlreadyExists(f"duplicate row {row.name!r} for table {self.table_id}")
             names.add(row.name)
         for kind, names in names_by_kind.items():
+            # Of each name, one row is visible: a row that is replaced is the one of its name.
+            names -= {row.name for row in removed if row.kind is kind}
             for existing_row in self.visible(kind, names).values():
-                if existing_row.row_id not in without:
-                    raise AlreadyExists(
-                        f"{existing_row.name!r} is already in table {self.table_id}, as row "
-                        f"{existing_row.row_id}"
-                    )
+                raise AlreadyExists(
+                    f"{existing_row.name!r} is already in table {self.table_id}, as row "
+                    f"{existing_row.row_id}"
+                )
 
 
 def _events(first: int, changes: Sequence[_Change]) -> list[WriteEvent]:
