@@ -193,6 +193,12 @@ def test_a_transaction_of_a_node_that_slept_goes_on_after_a_look_at_the_log(
     assert manager.catalog_at(manager.now(), upper=latest.version + 1) is latest
 
 
+def test_a_transaction_does_not_use_a_version_that_the_log_lacks(new_node: Nodes) -> None:
+    manager = new_node(delay=0, skew=0).manager
+    with pytest.raises(Behind):
+        manager.catalog_at(manager.now(), upper=manager.latest_catalog().version)
+
+
 def test_a_version_is_seen_although_the_log_has_lost_a_trim(
     new_node: Nodes, tmp_path: Path
 ) -> None:
