@@ -53,6 +53,15 @@ def test_without_staleness_a_read_of_the_present_sees_every_commit(dml: Dml) -> 
     assert cache.statistics().misses == 0
 
 
+def test_a_reader_that_waits_too_long_for_a_look_of_another_one_reads_the_store(dml: Dml) -> None:
+    cache = dml.cached(staleness=0)
+    assert files(cache) == []
+    dml.append("a")
+    with cache.log_applier._checking:
+        assert files(cache) == ["a"]
+    assert hits(cache) == (1, 1)
+
+
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
 def test_on_a_server_memory_is_level_until_a_notification_arrives_or_it_is_stale(dml: Dml) -> None:
     now = 0.0

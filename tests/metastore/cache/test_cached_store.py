@@ -241,8 +241,11 @@ def test_rows_that_the_database_has_lost_are_forgotten(
     dml: Dml, caplog: pytest.LogCaptureFixture, others: tuple[str, ...]
 ) -> None:
     """The next writer gets the write id, and perhaps the event, of the rows that were lost."""
+    told: list[str] = []
     cache = dml.cached()
+    cache.log_applier._on_set_back = lambda: told.append("set back")
     dml.append("kept")
+    dml.put_place(FLIGHTS, "a")
     with (
         closing(sqlite3.connect(dml.folder / "strandline.db")) as live,
         closing(sqlite3.connect(":memory:")) as copy,
@@ -250,11 +253,14 @@ def test_rows_that_the_database_has_lost_are_forgotten(
         live.backup(copy)
         dml.append("lost")
         assert files(cache) == ["kept", "lost"]
+        cache.locations([FLIGHTS])
         copy.backup(live)
     for name in others:
         dml.append(name)
     write_ids = dml.transactions.write_ids(FLIGHTS)
     assert files(cache) == [*others, "kept"]
+    assert told == ["set back"]
+    assert cache.known_location(FLIGHTS, version=0) is None
     assert files(cache, write_ids=write_ids) == [*others, "kept"]
     assert "was set back" in caplog.text
     dml.append("d")

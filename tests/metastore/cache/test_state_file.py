@@ -154,14 +154,16 @@ def test_a_replica_with_more_rows_than_a_line_is_packed_whole(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_file, "_STEP", 2)
-    dml.append("a", "b", "é\n", "c", "d")
+    dml.append("a", "b", 200 * "é\n", "c", "d")
     with dml.store.change(FLIGHTS, author="ann") as change:
         change.stage(remove=[change.visible(RowKind.DATA_FILE)["b"].row_id])
     cache = dml.cached()
     files(cache)
     (replica,) = cache.snapshot()[1]
     (data,) = pack([replica])
-    assert PackedReplica.read(data).unpacked() == replica
+    packed = PackedReplica.read(data)
+    assert packed.unpacked() == replica
+    assert packed.size > len(data)
 
 
 def test_a_state_that_has_not_changed_is_not_written_again(dml: Dml, path: Path) -> None:
@@ -306,9 +308,20 @@ def test_a_state_that_is_too_far_behind_is_ignored(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(state_file, "MAX_EVENTS", 2)
+    assert started(dml, path)[1]
     monkeypatch.setattr(state_file, "MAX_EVENTS", 1)
     dml.append("d")
     assert refused(dml, path, caplog)
+
+
+def test_a_state_whose_last_event_was_cleaned_is_not_written(dml: Dml, path: Path) -> None:
+    """The first event after it is not applied."""
+    dml.append("a")
+    cache = dml.cached()
+    files(cache)
+    forgotten_events(dml)
+    assert not state(dml, path, cache).write()
 
 
 def test_a_table_that_was_cleaned_since_the_state_is_left_out(
