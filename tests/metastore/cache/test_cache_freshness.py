@@ -234,6 +234,7 @@ def test_readers_do_not_wait_while_many_events_are_applied(
     assert cache.log_applier.is_at_head()
     assert files(cache) == ["a", "b"]
     assert hits(cache) == (2, 1)
+    assert cache.log_applier.look()
 
 
 def test_a_started_cache_follows_the_log(dml: Dml) -> None:

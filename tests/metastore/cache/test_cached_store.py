@@ -235,6 +235,21 @@ def test_the_store_answers_if_the_log_cannot_be_read(
     assert hits(cache) == (1, 1)
 
 
+def test_transactions_that_end_one_after_the_other_are_applied_one_by_one(dml: Dml) -> None:
+    cache = dml.cached()
+    assert files(cache) == []
+    txn_ids = [dml.begin() for _ in range(4)]
+    for number, txn_id in enumerate(txn_ids):
+        stage(dml.store, txn_id, FLIGHTS, add=[data_file(f"{number}")])
+    dml.transactions.commit(txn_ids[0])
+    dml.transactions.commit(txn_ids[1])
+    dml.transactions.abort(txn_ids[2])
+    dml.transactions.abort(txn_ids[3])
+    assert files(cache) == ["0", "1"]
+    assert cache.statistics().rows == 2
+    assert hits(cache) == (2, 0)
+
+
 @ONLY_PROOF
 @pytest.mark.parametrize("others", [(), ("b",), ("b", "c")])
 def test_rows_that_the_database_has_lost_are_forgotten(

@@ -107,6 +107,16 @@ def test_events_since_the_state_are_applied_before_the_first_answer(
     assert (statistics.misses, statistics.loads, statistics.poisoned) == (0, 0, 0)
 
 
+def test_events_since_the_state_are_applied_although_the_node_has_looked_at_the_log(
+    dml: Dml, path: Path, written: CachedStore
+) -> None:
+    dml.append("d")
+    cache = dml.cached()
+    assert cache.log_applier.look()
+    assert state(dml, path, cache).load()
+    assert files(cache) == ["a", "b", "d"]
+
+
 class LockedDict(OrderedDict[int, HeldReplica]):
     """Replicas that may be read only under the ``lock``."""
 
