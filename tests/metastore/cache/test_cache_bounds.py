@@ -114,6 +114,19 @@ def test_memory_has_the_rows_removed_just_now_unless_they_may_have_been_cleaned(
         files(dml.cached(), write_ids=before)
 
 
+def test_a_table_that_gets_more_rows_than_a_load_may_have_is_evicted(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_set, "MAX_ROWS", 2)
+    cache = dml.cached()
+    dml.append("a")
+    files(cache)
+    for name, held in (("b", 1), ("c", 0)):
+        dml.append(name)
+        cache.log_applier.catch_up()
+        assert cache.statistics().replicas == held
+
+
 def test_a_table_of_which_very_many_rows_change_at_once_is_loaded_again(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +162,9 @@ def test_a_table_that_was_too_large_is_loaded_when_its_rows_were_cleaned(
     dml.append(*(f"{number:04d}" for number in range(30)))
     files(cache)
     assert cache.statistics().replicas == 0
+    with monkeypatch.context() as patch:
+        patch.delattr(SqlObjectStore, "contents")
+        files(cache)  # which does not try to load it again
     with dml.database.write() as connection:
         delete_rows(connection, list(range(1, 21)))
     cache.forget(FLIGHTS)
