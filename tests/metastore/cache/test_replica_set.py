@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -100,6 +101,20 @@ def test_a_load_that_too_many_changes_interrupted_is_dropped(
     assert announced is not None
     for event_id in (6, 7):
         replicas.apply(event_id, [(TABLE, at_event(event_id))])
+    replicas.finish_load(announced, loaded())
+    assert held(replicas) == []
+
+
+@pytest.mark.parametrize(
+    "lose", [lambda replicas: replicas.evict(TABLE), lambda replicas: replicas.restart(3)]
+)
+def test_a_load_of_a_table_that_was_evicted_meanwhile_is_dropped(
+    replicas: ReplicaSet, lose: Callable[[ReplicaSet], None]
+) -> None:
+    """Its rows may be cleaned, or lost."""
+    announced = replicas.begin_load(TABLE)
+    assert announced is not None
+    lose(replicas)
     replicas.finish_load(announced, loaded())
     assert held(replicas) == []
 
