@@ -6,7 +6,6 @@ import sqlite3
 import threading
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
@@ -234,16 +233,6 @@ def test_the_store_answers_if_the_log_cannot_be_read(
     monkeypatch.setattr(dml.log, "read_next", away)
     assert files(cache) == ["a"]
     assert hits(cache) == (1, 1)
-
-
-def test_an_event_that_a_load_has_read_is_not_applied_again(dml: Dml) -> None:
-    cache = dml.cached()
-    stage(dml.store, dml.begin(), FLIGHTS, add=[data_file("a")])
-    assert files(cache, write_ids=dml.transactions.write_ids(FLIGHTS)) == []
-    loaded = cache.statistics()
-    cache.log_applier.catch_up()
-    assert (loaded.rows, loaded.applied_event) == (1, 0)
-    assert cache.statistics() == replace(loaded, applied_event=1)
 
 
 def test_transactions_that_end_one_after_the_other_are_applied_one_by_one(dml: Dml) -> None:
