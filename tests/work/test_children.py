@@ -217,10 +217,12 @@ async def test_a_child_that_exits_without_a_reply_is_an_error(
 
 
 FORKS = """
-import os, signal, socket, sys
+import os, resource, signal, socket, sys, time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from strandline.work.children import ForkServer, Service, receive_packet, send_packet
+from strandline.work.children import (
+    MEMORY_BYTES, ForkServer, Service, receive_packet, send_packet
+)
 from strandline.work.contents import Content
 
 @contextmanager
@@ -231,6 +233,7 @@ def service(announce):
             signal.pause()
         kept.append([bytes(1_000) for _ in range(100_000)][-1])
         place = {"session": os.getsid(0), "niceness": os.nice(0)}
+        place["limits"] = resource.getrlimit(resource.RLIMIT_DATA)
         return {"pid": os.getpid(), "parent": os.getppid(), **place}, data
     yield Service(serve, bool)
 
@@ -247,11 +250,18 @@ for child in children:
         pids.append(fields["pid"])
         # They give way to the clients of the node too, in whatever sessions those are.
         assert fields["session"] == fields["parent"] and fields["niceness"] > os.nice(0)
+        assert fields["limits"] == [MEMORY_BYTES, MEMORY_BYTES]
 assert len(set(pids)) == 2 and os.getpid() not in pids
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # to all processes of a service
+    os.kill(fields["parent"], number)
 writer = server.child(only_reads=False)
 send_packet(writer, {"name": "echo", "only_reads": False}, Content.of(b""))
 fields, _ = receive_packet(writer)
 assert fields["session"] == fields["pid"] and fields["niceness"] == os.nice(0)
+writer.close()
+end = time.monotonic() + 60
+while Path(f"/proc/{fields['pid']}").exists():  # not even as a zombie
+    assert time.monotonic() < end
 send_packet(children[0], {"name": "sleep", "only_reads": True}, Content.of(b""))
 print(fields["parent"], *set(pids), flush=True)
 sys.stdin.readline()
