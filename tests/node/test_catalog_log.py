@@ -132,17 +132,30 @@ def test_a_store_of_an_older_release_has_its_log_in_the_metastorage(
 def test_a_store_with_an_empty_log_can_be_opened_with_another_log(
     log_name: str, tmp_path: Path
 ) -> None:
-    wrong = Settings(catalog_log=log_name)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="power"):
-        patch.setattr("strandline.node.opened_store.settle", _fail)
-        Node.open(tmp_path / "s", settings=wrong)
+    fail_to_start(tmp_path / "s", Settings(catalog_log=log_name))
     with Node.open(tmp_path / "s", settings=Settings(catalog_log=DEFAULT)) as node:
         fill(node, "t")
     Node.open(tmp_path / "s").close()
 
 
-def _fail(*_: object) -> None:
-    raise OSError("power")
+def test_a_store_with_an_empty_log_keeps_it_if_no_other_log_is_named(
+    log_name: str, tmp_path: Path
+) -> None:
+    chosen = Settings(catalog_log=log_name)
+    fail_to_start(tmp_path / "s", chosen)
+    Node.open(tmp_path / "s").close()
+    Node.open(tmp_path / "s", settings=chosen).close()
+
+
+def fail_to_start(folder: Path, settings: Settings) -> None:
+    """Open a new store, and fail after its log was chosen and before it has a catalog."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("power")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="power"):
+        patch.setattr("strandline.node.node.join_or_create", fail)
+        Node.open(folder, settings=settings)
 
 
 def test_a_store_with_an_unknown_log_name_is_refused(tmp_path: Path) -> None:
