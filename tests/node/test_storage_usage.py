@@ -305,15 +305,18 @@ def clock_of(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Non
 def test_a_measurement_is_due_an_hour_after_the_first_start_and_then_each_day(
     node: Node, clock_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def recorder() -> StorageRecorder:
+        return StorageRecorder(
+            node.database,
+            node.folders,
+            node.catalogs,
+            node.settings,
+            Chores(),
+            time_before=node.transactions.holds.time_before,
+        )
+
     clock_of(0)
-    fresh = StorageRecorder(
-        node.database,
-        node.folders,
-        node.catalogs,
-        node.settings,
-        Chores(),
-        time_before=node.transactions.holds.time_before,
-    )
+    fresh = recorder()
     clock_of(3_590_000)
     assert not fresh.is_due()
     clock_of(3_600_000)
@@ -321,10 +324,13 @@ def test_a_measurement_is_due_an_hour_after_the_first_start_and_then_each_day(
     fresh.measure_when_due()
     assert sizes(node) == {"s.a": 0, "s.b": 0}
     assert not fresh.is_due()
+    of_another_node = recorder()
     clock_of(3_600_000 + DAY_MS - 1_000)
     assert not fresh.is_due()
+    assert not of_another_node.is_due()
     clock_of(3_600_000 + DAY_MS)
     assert fresh.is_due()
+    assert of_another_node.is_due()
     # A measurement that fails or finds nothing new is repeated a day later.
     monkeypatch.setattr(node.folders, "path_text", lambda _: "/nowhere")
     fresh.measure_when_due()
