@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,6 +90,15 @@ def test_a_transaction_used_outside_a_with_block_raises_an_error_that_shows_the_
         getattr(pending, name)
     with pytest.raises(AttributeError):
         pending.nothing_like_it  # noqa: B018 - the access itself is tested
+
+
+def test_a_transaction_whose_block_has_ended_begins_no_second_time() -> None:
+    pending = tables.PendingTransaction(nullcontext(NOTHING))
+    with pending:
+        pass
+    expected = r"call tables\.transaction\(\) again"
+    with pytest.raises(InvalidInput, match=expected), pending:
+        pass
 
 
 def test_the_address_of_a_node_is_not_a_session() -> None:

@@ -140,8 +140,14 @@ class PendingTransaction(AbstractContextManager[TablesTransaction]):
 
     def __init__(self, scope: AbstractContextManager[TablesTransaction]) -> None:
         self._scope = scope
+        self._began = False
 
     def __enter__(self) -> TablesTransaction:
+        if self._began:
+            raise InvalidInput(
+                "this transaction has begun already: call tables.transaction() again for another"
+            )
+        self._began = True
         return self._scope.__enter__()
 
     def __exit__(
