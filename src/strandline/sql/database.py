@@ -380,15 +380,17 @@ class Database(ABC):
         """Count a transaction, for `close` to wait for, and translate errors of the driver."""
         return _Use(self, count)
 
-    def _turn(self, began: float, deadline: float) -> FairLock:
-        """Take the write lock of the process, which the block releases."""
+    def _turn(self, began: float, deadline: float) -> _Turn:
+        """Hold the write lock of the process."""
+        return _Turn(self, began, deadline)
+
+    def _take_turn(self, began: float, deadline: float) -> None:
         self._refuse_to_write()
         if not self._process_lock.acquire(timeout=deadline - began):
             self._refuse_to_wait()
             raise self._late(
                 began, "another thread of this process", holder=self._other_process_that_writes()
             )
-        return self._process_lock
 
     def _refuse_to_write(self) -> None:
         """Raise for a database that is read only, and within a write of this thread."""
@@ -476,6 +478,24 @@ class _Use:
                 database._active -= 1
                 if database._closed:
                     database._state.notify_all()
+
+
+class _Turn:
+    """See `Database._turn`.
+
+    It takes the lock as the block begins, and not before: Ctrl-C in between would leave it taken.
+    """
+
+    def __init__(self, database: Database, began: float, deadline: float) -> None:
+        self._database = database
+        self._began = began
+        self._deadline = deadline
+
+    def __enter__(self) -> None:
+        self._database._take_turn(self._began, self._deadline)
+
+    def __exit__(self, *_: object) -> None:
+        self._database._process_lock.release()
 
 
 DIALECTS = {

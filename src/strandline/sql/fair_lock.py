@@ -63,12 +63,6 @@ class FairLock:
             else:
                 self._taken = False
 
-    def __enter__(self) -> None:
-        """Only for the thread that has the lock, which releases it at the end of the block."""
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
     def stop_waiting(self) -> None:
         """Refuse the threads that wait now, and all that would have to wait later."""
         with self._guard:
