@@ -522,6 +522,17 @@ def test_several_versions_are_undone_as_one_and_redone_as_one(manager: CatalogMa
     assert visible(manager.present()) == after
 
 
+def test_versions_that_were_undone_within_the_range_are_not_undone_again(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"))
+    first = run(manager, AddColumns(schema="s", table="t", columns=(column("n int"),)))
+    last = undo_all(manager, first, first).version
+    table = table_of(manager.present(), "s.t")
+    assert undo_all(manager, first, last).version == last
+    assert table_of(manager.present(), "s.t") == table
+
+
 def test_an_object_created_and_dropped_within_the_range_does_not_prevent_its_undo(
     manager: CatalogManager,
 ) -> None:

@@ -162,8 +162,21 @@ class Undo:
 
     @cached_property
     def net(self) -> dict[Target, Net]:
-        """The net effect of the update on each object to restore."""
-        return net_effect(self.update.changes(), self.only)
+        """The net effect of the update on each object to restore.
+
+        The last of several versions may have undone the others: then their tables are as before,
+        with more schema versions. To undo these again would double the entries at each repetition.
+        """
+        effects = net_effect(self.update.changes(), self.only)
+        if self.first is None:
+            return effects
+        return {
+            target: net
+            for target, net in effects.items()
+            if net.old is None
+            or net.new is None
+            or not declared_kind(target.kind).undo.same(net.old_value, net.new_value)
+        }
 
     @cached_property
     def touched(self) -> frozenset[Target]:
