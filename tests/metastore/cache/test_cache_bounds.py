@@ -194,3 +194,5 @@ def test_a_node_holds_only_its_zone_partitions_and_answers_only_for_names_in_the
     assert files(cache, write_ids=write_ids) == ["all", "one", "zero"]
     assert cache.known_rows(FLIGHTS, FILES, write_ids=write_ids) is None
     assert cache.statistics().misses_by_cause["not_held"] == before.misses_by_cause["not_held"] + 1
+    both = cache.rows(FLIGHTS, FILES, write_ids=write_ids, names=["one", "zero"])
+    assert names(both) == ["one", "zero"]

@@ -124,7 +124,7 @@ def test_memory_leaves_out_the_names_that_a_pattern_does_not_match(dml: Dml) -> 
     cache = dml.cached()
     dml.append("", "%", "1", "10", "11", "1=1", "1=1/2=1", "21", "2=12/1=3", "2_1", "2x1", "!%")
     write_ids = dml.transactions.write_ids(FLIGHTS)
-    patterns = ["", "%", "%%", "1%", "%1", "1%1", "%=%2%/%=%", "1"]
+    patterns = ["", "%", "%%", "1%", "%1", "1%1", "%1%1%", "%=%2%/%=%", "1"]
     patterns += ["2!_1", "2!_%", "!!!%", "%!%", "3%"]
     for pattern in patterns:
         rows = cache.rows(FLIGHTS, FILES, write_ids=write_ids, like=pattern)
