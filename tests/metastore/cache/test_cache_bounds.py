@@ -40,6 +40,13 @@ def test_memory_is_bounded_and_the_least_recently_used_table_is_evicted(dml: Dml
     assert cache.statistics().loads == loads + 1
 
 
+def test_memory_counts_the_bytes_of_names_and_bodies(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("x" * 4_000)  # the body has the name too
+    files(cache)
+    assert cache.statistics().size > 4 * 4_000
+
+
 def test_a_table_that_is_too_large_is_answered_by_the_store(dml: Dml) -> None:
     dml.append(*(f"{number:04d}" for number in range(200)))
     cache = dml.cached(memory_bytes=20_000)
