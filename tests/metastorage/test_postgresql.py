@@ -171,6 +171,38 @@ def test_a_read_waits_for_a_delayed_commit(url: str, store: SqlMetastorage) -> N
         cut_off.close()
 
 
+TIME = "SELECT time FROM strandline_clock WHERE id = 1"
+
+
+def in_one_statement(database: PostgresDatabase) -> int:
+    return int(database.rows(TIME)[0][0])
+
+
+def in_a_transaction(database: PostgresDatabase) -> int:
+    with database.read() as connection:
+        return int(run(connection, TIME)[0][0])
+
+
+@pytest.mark.parametrize("read", [in_one_statement, in_a_transaction])
+def test_a_read_waits_for_a_delayed_write_of_rows_also_after_a_look(
+    url: str, read: Callable[[PostgresDatabase], int]
+) -> None:
+    """The look does not wait for it, so it says nothing about it."""
+    with cut_at_commits(url) as (address, plan, proxy), closing(open_url(address)) as cut_off:
+        before = read(cut_off)
+        plan.append(Cut.LATE)
+        with pytest.raises(UnknownOutcome), cut_off.write() as connection:
+            run(connection, "UPDATE strandline_clock SET time = time + 1 WHERE id = 1 RETURNING id")
+        with cut_off.look():
+            pass
+        with ThreadPoolExecutor(1) as threads:
+            reading = threads.submit(read, cut_off)
+            while not waiting_for_locks(url) and not reading.done():
+                time.sleep(0.005)  # only the server knows when the reader waits
+            proxy.deliver()
+            assert reading.result() == before + 1
+
+
 @pytest.mark.slow
 def test_acknowledged_writes_and_checked_times_survive_a_crash_of_the_server(url: str) -> None:
     ahead = open_metastorage(url, HybridClock(lambda: 5_000_000))
