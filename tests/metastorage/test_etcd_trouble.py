@@ -134,6 +134,7 @@ def test_a_full_store_is_read_and_refuses_writes(place: EtcdPlace) -> None:
         assert [(entry.key, entry.value) for entry in store.range("", "~")] == [("a", b"1")]
         assert store.revision() == 1
         assert store.wait_for_change("a", 0, timeout=0)
+        assert place.node().get("a") == store.get("a")  # as a process that starts now
     put(store, "a", b"2")
     assert store.check().revision == 2
 

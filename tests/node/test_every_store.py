@@ -407,6 +407,8 @@ def test_a_node_with_a_full_etcd_answers_reads_and_refuses_writes(tmp_path: Path
             assert client.call("get_all_tables", db_name=past) == ["t"]
             assert client.call("get_all_tables", db_name=f"default@{version}") == []
             assert sorted(client.call("get_all_databases")) == ["default", "s"]
+            with Node.open(store.address, settings=store.settings) as started:
+                assert started.session(user="ann").table("default.t").descriptor.name == "t"
             for write in (
                 lambda: session.execute(DropTable(schema="default", table="t")),
                 lambda: create_table(other, "u"),

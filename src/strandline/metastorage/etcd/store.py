@@ -253,20 +253,20 @@ class EtcdMetastorage(Metastorage):
         self._feed.close()
 
     def _ensure_format(self) -> None:
-        if self._read_only:
-            present = self._gateway.range(self._keys.format).value
-            self._refuse_other_format(FORMAT if present is None else present)
-            return
-        answer = self._gateway.txn(
-            [if_modified_at(self._keys.format, 0)],
-            [
-                put_operation(self._keys.format, FORMAT),
-                put_operation(self._keys.time, encode_time(Timestamp(0))),
-            ],
-            [range_operation(self._keys.format)],
-            repeatable=True,
-        )
-        self._refuse_other_format(FORMAT if answer.succeeded else answer.pages[0].pairs[0].value)
+        # Read first: a full etcd refuses every transaction that may write.
+        present = self._gateway.range(self._keys.format).value
+        if present is None and not self._read_only:
+            answer = self._gateway.txn(
+                [if_modified_at(self._keys.format, 0)],
+                [
+                    put_operation(self._keys.format, FORMAT),
+                    put_operation(self._keys.time, encode_time(Timestamp(0))),
+                ],
+                [range_operation(self._keys.format)],
+                repeatable=True,
+            )
+            present = None if answer.succeeded else answer.pages[0].pairs[0].value
+        self._refuse_other_format(FORMAT if present is None else present)
 
     def _refuse_other_format(self, present: bytes) -> None:
         if present != FORMAT:
