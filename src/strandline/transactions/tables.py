@@ -117,6 +117,7 @@ HOLD = Table(
     Column("user", Text),
     Index("hold_by_expiry", "expires"),
     Index("hold_by_time", "time"),
+    Index("hold_by_kind", "kind", "expires"),
     **NEVER_ASSIGNED_AGAIN,
 )
 
@@ -196,5 +197,5 @@ PART = Part(
 
 Version 3 (release 0.3.0) added such indexes for locks and footprints. Version 4 (release 0.4.0)
 added an index of the write ids that are not committed, and ``txn_reserved``. Version 5 (release
-0.11.0) added an index of the holds by time.
+0.11.0) added indexes of the holds by time and by kind.
 """
