@@ -20,7 +20,16 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
-from strandline.sql import Database, change, change_each, open_database, run, stored_time, take_time
+from strandline.sql import (
+    Database,
+    change,
+    change_each,
+    open_database,
+    run,
+    run_at_commit,
+    stored_time,
+    take_time,
+)
 from strandline.sql.schema_versions import Part
 from tests.sql.processes import Process
 from tests.sql.work import COUNTER, fail_to_put, ids, put
@@ -267,7 +276,7 @@ def test_a_write_that_need_not_wait_succeeds_after_stop_waiting(database: Databa
     assert ids(database) == [1, 3]
 
 
-@pytest.mark.parametrize("how", ["change", "change_each", "core"])
+@pytest.mark.parametrize("how", ["change", "change_each", "at commit", "core"])
 def test_a_query_read_ahead_is_repeated_after_a_change(database: Database, how: str) -> None:
     put(database, 1, 1)
     query = ("SELECT value FROM counter WHERE id = ?", (1,))
@@ -277,6 +286,9 @@ def test_a_query_read_ahead_is_repeated_after_a_change(database: Database, how: 
                 change(connection, "UPDATE counter SET value = ? WHERE id = ?", (2, 1))
             case "change_each":
                 change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(2, 1)])
+            case "at commit":
+                increment = "UPDATE counter SET value = value + ? WHERE id = ? RETURNING value"
+                run_at_commit(connection, increment, (1, 1))
             case "core":
                 connection.execute(COUNTER.update().values(value=2))
         assert run(connection, *query) == [(2,)]
