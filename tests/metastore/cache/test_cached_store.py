@@ -235,6 +235,20 @@ def test_the_store_answers_if_the_log_cannot_be_read(
     assert hits(cache) == (1, 1)
 
 
+def test_what_each_staging_of_a_transaction_removed_is_gone(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("a", "b", "c")
+    assert files(cache) == ["a", "b", "c"]
+    ids = {row.name: row.row_id for row in dml.store.rows(FLIGHTS, FILES, write_ids=None)}
+    txn_id = dml.begin()
+    for name in "ab":
+        stage(dml.store, txn_id, FLIGHTS, remove=[ids[name]])
+        cache.log_applier.catch_up()
+    dml.transactions.commit(txn_id)
+    assert files(cache) == ["c"]
+    assert hits(cache) == (2, 0)
+
+
 def test_transactions_that_end_one_after_the_other_are_applied_one_by_one(dml: Dml) -> None:
     cache = dml.cached()
     assert files(cache) == []
