@@ -64,6 +64,17 @@ def test_the_answer_for_the_next_list_costs_the_difference() -> None:
     assert list(first) == old
 
 
+def test_of_two_rows_of_one_name_the_one_with_the_larger_id_counts() -> None:
+    """The transaction that began later may have staged its row first."""
+    rows = [row(2, RowKind.TABLE_PARAMETERS, "", 1), row(1, RowKind.TABLE_PARAMETERS, "", 2)]
+    replica = empty()
+    assert not list(replica.visible(RowKind.TABLE_PARAMETERS, replica.committed))
+    for new in rows:
+        replica = replica.staged(2 * new.write_id, new.write_id, [new], ())
+        replica = replica.with_commit(2 * new.write_id + 1, new.write_id)
+    assert list(replica.visible(RowKind.TABLE_PARAMETERS, replica.committed)) == rows[:1]
+
+
 def test_a_row_that_an_older_list_does_not_see_is_in_the_answer_for_the_next_list() -> None:
     """Readers do not read in the order of their lists, and some read only the row of one name."""
     rows = [row(n, RowKind.DATA_FILE, f"f{n}", n) for n in (1, 2, 3)]
