@@ -122,6 +122,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda world: replace(world.table, primary_key=(9,)),
         "refers to column 9, which the table does not have",
     ),
+    "a colocation without its column": (
+        lambda world: replace(world.table, colocation=(9,)),
+        "colocation of t refers to column 9, which the table does not have",
+    ),
     "a partition field without its column": (
         lambda world: replace(world.table, partitioning=(PartitionField(1000, 9, IDENTITY, "x"),)),
         "partitioning of t refers to column 9, which the table does not have",
