@@ -22,7 +22,7 @@ from strandline.durable import state as durable_state_module
 from strandline.durable.collections import STORAGE_USAGE_EVENT
 from strandline.durable.log import Scanned, Superseded
 from strandline.durable.transaction import new_update
-from strandline.durable.update import AuditEvent, Change, Entry
+from strandline.durable.update import AuditEvent, Change, Entry, Update
 from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync, Stopping, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry, Setting, StorageUsageEvent, ZoneDescriptor
@@ -391,6 +391,24 @@ def test_a_state_restored_from_a_snapshot_equals_a_replayed_one(
     assert from_snapshot.recovered[0].version == 9
     assert from_snapshot.recovered[-1] == replayed.recovered[-1]
     assert from_snapshot.recovered[-1].contents == expected
+
+
+def test_a_state_that_reads_the_log_while_it_is_trimmed_starts_again(
+    new_member: Callable[[], LogMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, other = new_member(), new_member()
+    state = holder.open()
+    updates, left = other.log.updates, [1]
+
+    def trimmed_meanwhile(start: int, end: int) -> tuple[Update, ...]:
+        if left:
+            left.pop()
+            transaction = state.transaction(state.recovered[-1], author="ann")
+            assert state.compact(state.commit_transaction(transaction).version)
+        return updates(start, end)
+
+    monkeypatch.setattr(other.log, "updates", trimmed_meanwhile)
+    assert ReadOnlyState(other.log).recovered[0].version == holder.log.frontier().since
 
 
 def test_updates_after_returns_each_update_once_up_to_a_version(
