@@ -18,6 +18,7 @@ from strandline.catalog.commands import (
 )
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
+from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.rows import RowKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -97,6 +98,29 @@ def test_nothing_stays_in_the_database_of_a_table_that_no_kept_version_has(
     for name in ("store_row", "table_location", "next_write_id", *rows):
         of_table = f"SELECT 1 FROM {name} WHERE table_id = ?"
         assert lake.node.database.rows(of_table, (table,)) == [], name
+
+
+def test_a_reader_of_a_dropped_table_is_refused_as_soon_as_its_cleaning_begins(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create()
+    paths = sorted(lake.write(table) for _ in range(2))
+    write_ids = lake.write_ids(table)
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    lake.wait()
+    assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    assert lake.paths(table, write_ids) == paths
+    change, store = Cleaner._change, lake.node.store.sql_store
+
+    def change_and_read(self: Cleaner, statement: str, parameters: tuple[int, ...]) -> int:
+        count = change(self, statement, parameters)
+        with pytest.raises(VersionNotFound, match="no version that is kept has the table"):
+            store.rows(table, RowKind.DATA_FILE, write_ids=write_ids)
+        return count
+
+    monkeypatch.setattr(Cleaner, "_change", change_and_read)
+    assert [part.rows for part in lake.node.cleaner.clean().parts] == [2]
 
 
 def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_has_it(

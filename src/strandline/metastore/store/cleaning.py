@@ -522,8 +522,10 @@ class Cleaner:
     def _forget_table(self, table_id: int, *, with_place: bool) -> int:
         """Delete the rows of a table and, with ``with_place``, its place; return the row count.
 
-        Its write ids stay: they go with their transactions.
+        Its write ids stay: they go with their transactions. The number of the next one goes first:
+        from then on, readers of the past are refused (`row_queries.require_kept`).
         """
+        self._change("DELETE FROM next_write_id WHERE table_id = ?", (table_id,))
         count = 0
         for name in ("store_removal", "store_row"):
             some_ids = f"SELECT row_id FROM {name} WHERE table_id = ? LIMIT {MAX_ROWS}"

@@ -189,12 +189,24 @@ def _count_rows(
     return int(value(connection, statement, (table_id, kind.value, *pattern, limit)))
 
 
+_KEPT = (
+    "SELECT (SELECT up_to FROM cleaned_table WHERE table_id = ?),"
+    " EXISTS (SELECT 1 FROM next_write_id WHERE table_id = ?)"
+)
+
+
 def require_kept(connection: Connection, table_id: int, write_ids: ValidWriteIdList) -> None:
     """Raise `VersionNotFound` if rows that are visible to ``write_ids`` may have been cleaned.
 
-    A list with every commit up to the limit of the cleaning misses nothing.
+    A list with every commit up to the limit of the cleaning misses nothing, unless the whole table
+    is cleaned: then the number of its next write goes first.
     """
-    up_to = cleaned_up_to(connection, table_id)
+    ((up_to, is_known),) = run(connection, _KEPT, (table_id, table_id))
+    if write_ids.hwm and not is_known:
+        raise VersionNotFound(
+            f"no version that is kept has the table with the id {table_id}, so its files have been"
+            " cleaned; hold the history that you go on reading"
+        )
     if up_to is None:
         return
     unseen = "SELECT 1 FROM txn_write_id WHERE table_id = ? AND commit_time <= ? AND write_id "
