@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from strandline import work
 from strandline.catalog.applier import DEFAULT_TIMEOUT, FINAL, Announce, CatalogApplier, JoinAnew
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.events import VersionInfo, read_history
@@ -333,7 +334,11 @@ class CatalogFollower(CatalogApplier):
         return self._state.log.updates(start, end)
 
     def each_update(self, first: int, last: int) -> Iterator[Update]:
-        """The updates of versions ``first`` to ``last``, of which `READ_AT_ONCE` are in memory."""
+        """The updates of versions ``first`` to ``last``, of which `READ_AT_ONCE` are in memory.
+
+        Charges them to the budget.
+        """
+        work.spend(max(0, last + 1 - first))
         for start in range(first, last + 1, READ_AT_ONCE):
             yield from self.updates(start, min(start + READ_AT_ONCE, last + 1))
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from strandline import work
 from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.verbs import describe_all
@@ -118,13 +119,17 @@ class Metastore:
         """Execute the undo that ``read`` returns; read it again if the history has moved.
 
         Raises what ``read`` and `Undo` raise, and `ObjectNotFound` if the files of a table to be
-        restored are gone.
+        restored are gone. ``read`` is charged to the budget.
         """
         deadline = time.monotonic() + timeout
         while True:
             seconds_left = max(0.0, deadline - time.monotonic())
+            undo = read()
             try:
-                return self.execute(read(), author=author, identity=identity, timeout=seconds_left)
+                with work.budget(None):  # what changes something is not given up
+                    return self.execute(
+                        undo, author=author, identity=identity, timeout=seconds_left
+                    )
             except HistoryMoved:
                 if time.monotonic() >= deadline:
                     raise

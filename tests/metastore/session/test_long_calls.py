@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from strandline import work
+from strandline.catalog.commands import AlterSchema
 from strandline.metastore.session.local_session import LocalSession
 from strandline.node import Node
 from strandline.work.child_pool import Data, Reply
@@ -182,3 +183,23 @@ def test_a_long_write_is_not_given_up_when_its_client_leaves(
     while body_memory():
         pass
     assert children.left.empty()
+
+
+def test_a_child_takes_back_what_is_too_far_back_for_a_thread(
+    slow: tuple[SlowChildren, httpx.Client], node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children, client = slow
+    children.go.set()
+    session = node.session(user="ann")
+    first, *_, newest = (
+        session.execute(AlterSchema(name="s", comment=f"{number}")).version for number in range(4)
+    )
+    monkeypatch.setattr(work, "IN_THREAD", 2)
+    before = counts(node)
+    assert client.post("undo", json={"version": first}).json() == {}
+    assert client.post("undrop", json={"name": "s.never"}).json() == {}
+    assert counts(node) == before
+    kinds = [(name, only_reads) for name, _, only_reads in children.tasks]
+    assert kinds == [("undo", False), ("undrop", False)]
+    assert client.post("undo", json={"version": newest}).json()["version"] == newest + 1
+    assert len(children.tasks) == 2

@@ -2,7 +2,8 @@
 
 Only versions above the earliest readable one have updates. At the earliest version the log has a
 snapshot, which has the objects but not the changes. Reading costs the length of the history since
-the version that is undone. So the caller does it, not the thread that plans commands.
+the version that is undone. So the caller does it, not the thread that plans commands, and its
+budget is charged.
 
 A refusal of `undo` or `undrop` names objects, people and versions. So before such a refusal is
 given, everything that would be taken back must be in a schema that the user reaches, by the present
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 
+from strandline import work
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.declared_kinds import declared_kind, declared_kinds
 from strandline.catalog.follower import READ_AT_ONCE, CatalogFollower
@@ -310,6 +312,7 @@ def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Upd
     end, at_once = last + 1, 1
     while end > first:  # what is undropped was mostly dropped just now
         start = max(end - at_once, first)
+        work.spend(end - start)
         yield from reversed(catalogs.updates(start, end))
         end, at_once = start, min(2 * at_once, READ_AT_ONCE)
 

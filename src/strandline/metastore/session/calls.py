@@ -54,6 +54,8 @@ _READS = frozenset(
 """Methods that change nothing: they may be given up halfway, and called again."""
 _DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})
 """Methods that wait for other DDL."""
+_READ_FIRST = frozenset({"undo", "undrop"})
+"""Methods that read the history before they change something: until then, they may be given up."""
 _WHOLE_STORE = frozenset({"clean", "dump", "verify"})
 """Methods that read the whole store, which may take long."""
 _LOCAL = frozenset({"close"})
@@ -86,6 +88,11 @@ class Call:
     @property
     def only_reads(self) -> bool:
         return self.name in _READS
+
+    @property
+    def may_be_too_long(self) -> bool:
+        """Whether a child may execute the call instead when it costs too much for a thread."""
+        return self.only_reads or self.name in _READ_FIRST
 
     @property
     def reads_whole_store(self) -> bool:

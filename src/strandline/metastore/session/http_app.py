@@ -255,7 +255,7 @@ class HttpApplication:
             session = LocalSession(
                 self._metastore, user=asking.user, host=host, has_typed_commands=True
             )
-            is_bounded = children is not None and call.only_reads
+            is_bounded = children is not None and call.may_be_too_long
 
             def answer(still_wanted: Callable[[], None]) -> bytes:
                 authenticate_caller(asking, self._authenticate)
