@@ -363,6 +363,23 @@ def test_the_file_of_a_row_whose_name_is_damaged_is_no_leftover(
     assert "the leftovers of default.t stay: a record of" in caplog.text
 
 
+def test_leftovers_are_cleaned_beside_the_damaged_row_of_an_open_transaction(lake: Lake) -> None:
+    """A node does not compare the many rows of a transaction that still writes files."""
+    table = lake.create()
+    ended, still_open = lake.session.begin().txn_id, lake.session.begin().txn_id
+    leftovers = [
+        data_path(txn_id << FILE_NUMBER_BITS, uuid4().hex) for txn_id in (ended, still_open)
+    ]
+    for path in leftovers:
+        lake.put("t", path)
+    staged = lake.write(table, txn_id=still_open)
+    lake.session.abort(ended)
+    with lake.node.database.write() as connection:
+        change_each(connection, "UPDATE store_row SET name = 'x' WHERE table_id = ?", [(table,)])
+    assert lake.clean() == [("leftovers", 0, 1)]
+    assert lake.on_disk() == {leftovers[1], staged}
+
+
 def test_a_table_with_a_damaged_row_is_not_cleaned_and_the_others_are(
     in_folder: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -404,16 +404,19 @@ class Cleaner:
                         named = named_for_good(connection, table.id)
                         if is_backed_up(connection, self._clock.current()):
                             return
-                        unnamed = [(name, owner) for name, owner in listed if name not in named]
+                        leftovers = {
+                            name: owner
+                            for name, owner in listed
+                            if name not in named and owner not in still_open
+                        }
                         # A row whose name is damaged may be that of a file.
-                        compare_rows(connection, table.id, {owner for _, owner in unnamed})
+                        compare_rows(connection, table.id, set(leftovers.values()))
                 except CorruptData as error:
                     logger.warning("the leftovers of %s stay: %s", cleaned.table, error)
                     continue
-                for name, owner in unnamed:
-                    if owner not in still_open:
-                        self._files.take(cleaned, root, name, delete=not this_pass.dry_run)
-            if not unnamed and still_open.isdisjoint(owner for _, owner in listed):
+                for name in leftovers:
+                    self._files.take(cleaned, root, name, delete=not this_pass.dry_run)
+            if not leftovers and still_open.isdisjoint(owner for _, owner in listed):
                 self._settled[table.id] = times
             if cleaned.files:
                 yield cleaned
