@@ -16,7 +16,6 @@ from strandline.clock import add_milliseconds
 from strandline.errors import AlreadyExists, WriteConflict
 from strandline.metastore.store import partition_moves, table_places
 from strandline.metastore.store import row_queries as queries
-from strandline.metastore.store.file_columns import paths_by_id
 from strandline.metastore.store.notifications import (
     NUMBERS,
     WRITE,
@@ -83,6 +82,8 @@ class Staging:
         """The paths of the table's data files, by file id; ``own``: only files of this write id."""
         if own and not self._may_have_rows:
             return {}
+        from strandline.metastore.store.file_columns import paths_by_id
+
         rows = queries.rows_of_kind(
             self._connection,
             self.table_id,
