@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from strandline.catalog.commands import (
     DropTable,
     TableDefinition,
 )
+from strandline.catalog.undo.reading import read_undrop
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
 from strandline.metastore.store.cleaning import Cleaner
@@ -23,6 +25,7 @@ from strandline.metastore.store.rows import RowKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.metastore.store.lake import SETTINGS, Lake
+from tests.node.conftest import before_the_next
 
 
 def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> None:
@@ -146,6 +149,23 @@ def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_
     assert lake.session.table("default.t", at=AsOf(version=restored)).descriptor.id == table
     lake.session.undrop("default.t")
     assert lake.on_disk("t")
+
+
+def test_a_table_that_another_node_restores_before_its_cleaning_begins_stays(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lake.write(table := lake.create())
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    lake.wait()
+    with Node.open(lake.address, settings=lake.node.settings) as other:
+        undo = read_undrop(other.catalogs, "table", "default.t")
+        assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
+        restore = partial(other.metastore.execute, undo, author="bob")
+        before_the_next(monkeypatch, Cleaner, "_begin_to_forget", restore)
+        assert lake.node.cleaner.clean().parts == ()
+    assert lake.paths(table) == [path]
+    assert lake.on_disk() == {path}
 
 
 def test_a_node_that_does_not_know_a_table_yet_does_not_take_it_for_a_dropped_one(

@@ -35,6 +35,8 @@ What must stay true:
   leftover cannot have staged it in between, and a transaction that has ended stages nothing more;
 * only a file whose name gives its transaction can be a leftover, and files are deleted only in own
   places of the store, through descriptors that follow no link. External tables are never touched;
+* the SQL transaction that begins to clean a dropped table finds no version in the log that was not
+  judged: one may restore the table. From then on, the table cannot be restored;
 * nothing is cleaned while a backup copies files.
 
 A table that had no leftovers and whose folders have not changed since costs one look at the times
@@ -154,6 +156,7 @@ class Cleaner:
     ``guard`` is called inside every write transaction and raises if this process may no longer
     write. ``on_rows_gone`` is called with the id of a table after its rows and before its files are
     deleted, and with those of ``cached_tables`` (the tables in memory) that no kept version has.
+    ``upper_within`` reads the upper of the log in a SQL transaction, if it is in the same database.
     ``store`` commits removals. What was removed less than ``snapshot_hold_ms`` ago stays.
     """
 
@@ -170,6 +173,7 @@ class Cleaner:
         store: ObjectStore,
         on_rows_gone: Callable[[int], None],
         cached_tables: Callable[[], Collection[int]],
+        upper_within: Callable[[Connection], int] | None,
         snapshot_hold_ms: int,
         notification_retention_ms: int,
     ) -> None:
@@ -184,6 +188,7 @@ class Cleaner:
         self._store = store
         self._on_rows_gone = on_rows_gone
         self._cached_tables = cached_tables
+        self._upper_within = upper_within
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
         self._old_transactions = OldTransactions(database, guard=guard)
@@ -467,17 +472,27 @@ class Cleaner:
         with_rows = {*aside, *(table_id for (table_id,) in tables)}
         with_folders = {int(name["table"]) for _, name, _ in self._files.set_aside()}
         cached_ids = set(self._cached_tables())  # another node may have deleted rows of some
+        judged = self._catalogs.latest_catalog().version
         unneeded_ids = self._in_no_version(with_rows | with_folders | written | cached_ids)
         for table_id in sorted(unneeded_ids & with_rows):
             if this_pass.stopped():
                 return
+            while not this_pass.dry_run and table_id in unneeded_ids:
+                with_place = table_id in aside
+                if self._begin_to_forget(table_id, judged=judged, with_place=with_place):
+                    break
+                self._catalogs.sync()
+                judged = self._catalogs.latest_catalog().version
+                unneeded_ids = self._in_no_version(unneeded_ids)
+            if table_id not in unneeded_ids:
+                continue  # it was restored meanwhile
             cleaned = Cleaned("dropped table", self._name(None, table_id))
             if this_pass.dry_run:
                 with self._database.read() as connection:
                     count = "SELECT count(*) FROM store_row WHERE table_id = ?"
                     cleaned.rows = run(connection, count, (table_id,))[0][0]
             else:
-                cleaned.rows = self._forget_table(table_id, with_place=table_id in aside)
+                cleaned.rows = self._forget_table(table_id)
             if (place := aside.get(table_id)) is not None:
                 for suffix in ("", PARTITIONS_SUFFIX):
                     path = self._folders.path(Place(f"{place.text}{suffix}"))
@@ -522,21 +537,32 @@ class Cleaner:
                 self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
                 yield cleaned
 
-    def _forget_table(self, table_id: int, *, with_place: bool) -> int:
-        """Delete the rows of a table and, with ``with_place``, its place; return the row count.
+    def _begin_to_forget(self, table_id: int, *, judged: int, with_place: bool) -> bool:
+        """Delete the number of a dropped table's next write and, with ``with_place``, its place.
 
-        Its write ids stay: they go with their transactions. The number of the next one goes first:
-        from then on, readers of the past are refused (`row_queries.require_kept`).
+        From then on, readers of the past are refused (`row_queries.require_kept`). Return False, and
+        change nothing, if the log has versions after ``judged``.
         """
-        self._change("DELETE FROM next_write_id WHERE table_id = ?", (table_id,))
+        with self._database.write() as connection:
+            self._guard(connection)
+            if self._upper_within is not None and self._upper_within(connection) > judged + 1:
+                return False
+            for name in ("next_write_id", *(("table_location",) if with_place else ())):
+                change(connection, f"DELETE FROM {name} WHERE table_id = ?", (table_id,))
+            return True
+
+    def _forget_table(self, table_id: int) -> int:
+        """Delete the rows of a table; return their number.
+
+        Its write ids stay: they go with their transactions.
+        """
         count = 0
         for name in ("store_removal", "store_row"):
             some_ids = f"SELECT row_id FROM {name} WHERE table_id = ? LIMIT {MAX_ROWS}"
             statement = f"DELETE FROM {name} WHERE table_id = ? AND row_id IN ({some_ids})"
             while deleted := self._change(statement, (table_id, table_id)):
                 count += deleted if name == "store_row" else 0
-        places = ("table_location",) if with_place else ()
-        for name in ("partition_move", "unfinished_move", "cleaned_table", *places):
+        for name in ("partition_move", "unfinished_move", "cleaned_table"):
             self._change(f"DELETE FROM {name} WHERE table_id = ?", (table_id,))
         return count
 
