@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
-from strandline.sql import change_each
+from strandline.sql import Database, change_each
 from strandline.transactions import records
 from tests.metastore.hive.hive_node import HiveNode, fail_a_commit, refusal, storage, table
 from tests.metastore.hive.parted import (
@@ -548,3 +548,22 @@ def test_a_crash_between_commit_and_move_is_repaired_before_the_name_is_used_aga
     finish_partition_moves(hive.node.metastore)
     assert texts(stub, "d1")["b"] == "second b"
     assert (texts(stub, before)["b"] == "first b") is not purge
+
+
+def test_files_written_after_a_purge_stay_if_a_power_cut_undoes_what_is_not_synced(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def undone(database: Database) -> Iterator[Connection]:
+        with suppress(ZeroDivisionError), database.write() as connection:
+            yield connection
+            raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(hive.node.database), "write_unsynced", undone)
+        stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, PURGE)
+    file = folder(hive) / "p=b" / "f"
+    file.parent.mkdir()
+    file.write_text("new")  # as Spark does, before it creates the partition
+    finish_partition_moves(hive.node.metastore)  # as a starting node does
+    assert file.read_text() == "new"

@@ -540,8 +540,8 @@ class Cleaner:
     def _begin_to_forget(self, table_id: int, *, judged: int, with_place: bool) -> bool:
         """Delete the number of a dropped table's next write and, with ``with_place``, its place.
 
-        From then on, readers of the past are refused (`row_queries.require_kept`). Return False, and
-        change nothing, if the log has versions after ``judged``.
+        From then on, readers of the past are refused (`row_queries.require_kept`). Return False,
+        and change nothing, if the log has versions after ``judged``.
         """
         with self._database.write() as connection:
             self._guard(connection)
