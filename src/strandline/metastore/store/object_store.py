@@ -186,8 +186,8 @@ class SqlObjectStore(ObjectStore):
         ``carry_out`` gets them, the place of the table, and those among their locations that
         present partitions have. It returns the moves that it has finished.
         """
-        # If a power cut loses this, the moves are repeated and found done. Not so a purge: its folder
-        # is deleted next, and files that a client writes there look like those of the partition.
+        # If a power cut loses this, the moves are repeated and found done. Not so a purge: its
+        # folder is deleted next, and files that a client writes there later look like its own.
         purges = any(move.target == partition_moves.PURGED for move in moves)
         write = self._database.write if purges else self._database.write_unsynced
         with write() as connection:
