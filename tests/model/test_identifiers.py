@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,13 @@ def test_a_qualified_name_is_parsed(text: str, expected: QualifiedName) -> None:
 def test_an_invalid_qualified_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidName):
         QualifiedName.parse(text)
+
+
+def test_a_value_that_is_no_text_is_not_a_name() -> None:
+    values: list[Any] = [None, 1, ["a.b"]]
+    for value in values:
+        with pytest.raises(InvalidName, match=r"a name is a text like 'schema\.table', not "):
+            QualifiedName.parse(value)
 
 
 @given(names, names)

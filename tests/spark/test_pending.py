@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.sql import SparkSession
 
 from strandline.errors import (
     InvalidInput,
@@ -19,11 +20,12 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.interface import AsOf, ResolvedTable
-from strandline.spark import Tables, TablesTransaction, tables
+from strandline.spark import Tables, TablesTransaction, configure, tables
 from strandline.spark.transaction import Counts
 from strandline.spark.writing import conform
 
 NOTHING: Any = None
+SESSION: Any = SimpleNamespace(stage=None)
 
 
 class _Contended:
@@ -59,7 +61,7 @@ class _Contended:
 
 def test_a_delete_is_retried_after_many_write_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
     _Contended(monkeypatch, 20, seconds=0.5)
-    assert Tables(NOTHING, NOTHING).delete("t", "a = 1") == Counts(rows=21, files=1)
+    assert Tables(NOTHING, SESSION).delete("t", "a = 1") == Counts(rows=21, files=1)
 
 
 def test_the_random_pause_after_conflicts_grows_with_the_work_that_was_lost(
@@ -67,7 +69,7 @@ def test_the_random_pause_after_conflicts_grows_with_the_work_that_was_lost(
 ) -> None:
     contended = _Contended(monkeypatch, 3, seconds=2.0)
     monkeypatch.setattr(tables, "uniform", lambda low, high: high - low)
-    Tables(NOTHING, NOTHING).delete("t", "a = 1")
+    Tables(NOTHING, SESSION).delete("t", "a = 1")
     assert contended.pauses == [0.0, 2.0, 4.0]
 
 
@@ -77,7 +79,7 @@ def test_a_delete_gives_up_after_its_time_and_says_what_to_do(
     contended = _Contended(monkeypatch, 1_000_000, seconds=60.0)
     monkeypatch.setattr(tables, "uniform", lambda low, high: high)
     with pytest.raises(WriteConflict, match=r"^bob was first; .* \d+ times in 30 minutes; run it"):
-        Tables(NOTHING, NOTHING).delete("t", "a = 1")
+        Tables(NOTHING, SESSION).delete("t", "a = 1")
     assert contended.now - tables.DELETE_SECONDS <= 60
 
 
@@ -85,7 +87,7 @@ def test_a_delete_gives_up_after_its_time_and_says_what_to_do(
 def test_a_transaction_used_outside_a_with_block_raises_an_error_that_shows_the_block(
     name: str,
 ) -> None:
-    pending = Tables(NOTHING, NOTHING).transaction()
+    pending = Tables(NOTHING, SESSION).transaction()
     with pytest.raises(InvalidInput, match=r"with tables\.transaction\(\) as change:"):
         getattr(pending, name)
     with pytest.raises(AttributeError):
@@ -105,6 +107,18 @@ def test_the_address_of_a_node_is_not_a_session() -> None:
     address: Any = "http://127.0.0.1:9084"
     with pytest.raises(InvalidInput, match=r"HttpSession\('http://127.0.0.1:9084', user=…\)"):
         Tables(NOTHING, address)
+
+
+def test_a_spark_session_in_place_of_a_session_is_refused_with_the_order() -> None:
+    spark: Any = SparkSession
+    with pytest.raises(InvalidInput, match="takes a Spark session and then a session"):
+        Tables(SESSION, spark)
+
+
+def test_a_spark_session_cannot_be_configured_after_it_was_made() -> None:
+    spark: Any = object.__new__(SparkSession)
+    with pytest.raises(InvalidInput, match=r"configure\(SparkSession.builder\).getOrCreate\(\)"):
+        configure(spark)
 
 
 def test_a_condition_of_a_delete_is_required() -> None:
@@ -138,7 +152,9 @@ def test_a_list_of_tables_leaves_out_views_and_what_the_user_may_not_see() -> No
             raise PermissionDenied("it belongs to bob")
         return SimpleNamespace(descriptor=SimpleNamespace(transactional=True))
 
-    session: Any = SimpleNamespace(table=table, tables=lambda schema: ["secret", "t", "view"])
+    session: Any = SimpleNamespace(
+        **vars(SESSION), table=table, tables=lambda schema: ["secret", "t", "view"]
+    )
     assert Tables(NOTHING, session).list("shop") == ("shop.t",)
 
 
@@ -155,7 +171,9 @@ def test_a_hold_is_released_if_its_snapshot_cannot_be_opened() -> None:
             raise VersionNotFound("the store keeps no history")
         return SimpleNamespace(hold_id=7, at=6)
 
-    session: Any = SimpleNamespace(open=opened, hold=held, release_hold=released.append)
+    session: Any = SimpleNamespace(
+        **vars(SESSION), open=opened, hold=held, release_hold=released.append
+    )
     with pytest.raises(Unavailable):
         Tables(NOTHING, session).snapshot("shop.t", hold_ms=1_000)
     assert released == [7]

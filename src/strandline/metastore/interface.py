@@ -118,11 +118,24 @@ def table_key(name: str) -> str:
     return normalize(str(QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)))
 
 
+def require_user(user: str) -> str:
+    """Return the name of a user. Raises `InvalidInput` for another type, like an unset variable."""
+    if not isinstance(user, str):
+        raise InvalidInput(f"a session needs the name of its user as a text, not {user!r:.80}")
+    return user
+
+
 def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Each of ``names`` once, in order. Raises `InvalidInput` if ``names`` is a single text."""
+    """Each of ``names`` once, in order.
+
+    Raises `InvalidInput` if ``names`` is a single text, or has a list in it.
+    """
     if isinstance(names, str):
         raise InvalidInput(f"expected a list of names, found {names!r}; write [{names!r}]")
-    return tuple(dict.fromkeys(names))
+    try:
+        return tuple(dict.fromkeys(names))
+    except TypeError:
+        raise InvalidInput(f"expected names, each a text, found {names!r:.80}") from None
 
 
 @dataclass(frozen=True, slots=True)

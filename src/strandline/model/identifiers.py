@@ -121,6 +121,8 @@ class QualifiedName:
 
 
 def _parts(text: str) -> list[str]:
+    if not isinstance(text, str):
+        raise InvalidName(f"a name is a text like 'schema.table', not {text!r:.80}")
     parts: list[str] = []
     at = 0
     while True:

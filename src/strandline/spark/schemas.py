@@ -278,7 +278,15 @@ SETTINGS = {
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Return the builder with all settings that tables need; it does not set the time zone."""
+    """Return the builder with all settings that tables need; it does not set the time zone.
+
+    Raises `InvalidInput` for a session, whose settings are fixed.
+    """
+    if not hasattr(builder, "config"):
+        raise InvalidInput(
+            "configure takes the builder, before the Spark session exists: "
+            "configure(SparkSession.builder).getOrCreate()"
+        )
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)
     return builder

@@ -182,10 +182,12 @@ class Tables:
     """
 
     def __init__(self, spark: SparkSession, session: Session) -> None:
-        if isinstance(session, str):
+        if not hasattr(session, Session.stage.__name__):
+            address = repr(session) if isinstance(session, str) else "url"
             raise InvalidInput(
-                f"Tables needs a session, not the address of a node: HttpSession({session!r}, "
-                "user=…)"
+                "Tables takes a Spark session and then a session with a metastore, like "
+                f"HttpSession({address}, user=…) or node.session(user=…), not a "
+                f"{type(session).__name__}"
             )
         self.spark = spark
         self.session = session

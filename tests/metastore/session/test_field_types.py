@@ -122,7 +122,10 @@ def one_column(type_: Any) -> AddColumns:
             "CreateSchema.properties[0] must be a tuple of 2, not ('a', '1', '2')",
         ),
         (None, "None is not a command; give commands of strandline.catalog.commands"),
-        ("DROP TABLE t", "'D' is not a command; give commands of strandline.catalog.commands"),
+        (
+            "DROP TABLE t",
+            "'DROP TABLE t' is not a command; give commands of strandline.catalog.commands",
+        ),
     ],
 )
 def test_the_error_names_the_field_and_what_it_takes(

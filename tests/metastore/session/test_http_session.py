@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from zlib import crc32
 
@@ -414,10 +415,29 @@ def test_calls_to_a_stopping_node_raise_stopping(tmp_path: Path) -> None:
 # -- addresses, users, threads -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["", "localhost:1", "ftp://localhost", "http://", "http://h:x"])
-def test_an_invalid_node_address_is_refused(url: str) -> None:
+@pytest.mark.parametrize(
+    "url", ["", "localhost:1", "ftp://localhost", "http://", "http://h:x", None, b"http://h:1", 1]
+)
+def test_an_invalid_node_address_is_refused(url: Any) -> None:
     with pytest.raises(InvalidInput, match="is not the address of a node"):
         HttpSession(url, user="ann")
+
+
+def test_a_session_without_the_name_of_its_user_is_refused(node: tuple[Node, str]) -> None:
+    unset: Any = None
+    for session in (node[0].session, partial(HttpSession, "http://127.0.0.1:1")):
+        with pytest.raises(InvalidInput, match="needs the name of its user as a text, not None"):
+            session(user=unset)
+
+
+def test_a_snapshot_of_a_list_among_the_names_is_refused() -> None:
+    names: list[Any] = ["s.t", ["s.u"]]
+    expected = r"expected names, each a text, found \['s.t', \["
+    with (
+        HttpSession("http://127.0.0.1:1", user="ann") as session,
+        pytest.raises(InvalidInput, match=expected),
+    ):
+        session.open(names)
 
 
 def test_an_answer_of_another_kind_of_server_raises_protocol_error() -> None:

@@ -43,19 +43,20 @@ class _Misfit(Misfit):
         self.expected = expected
 
 
-def checked_batch(batch: Sequence[Command]) -> list[Command]:
-    """The commands. Raises `InvalidInput` if a value does not fit its field."""
-    return [_checked(command) for command in batch]
+def checked_batch(batch: Sequence[Command] | str) -> list[Command]:
+    """The commands. Raises `InvalidInput` if a value does not fit its field, or for SQL text."""
+    return [_checked(command) for command in ([batch] if isinstance(batch, str) else batch)]
 
 
-def _checked(command: Command) -> Command:
+def _checked(command: Any) -> Command:  # Any: a caller may give anything
     of = type(command)
     if not hasattr(of, "plan"):
         raise InvalidInput(
             f"{cut(repr(command))} is not a command; give commands of strandline.catalog.commands"
         )
     if getattr(commands, of.__name__, None) is not of:
-        return command
+        other_command: Command = command
+        return other_command
     try:
         checked: Command = _fit(of)(command)
     except _Misfit as misfit:

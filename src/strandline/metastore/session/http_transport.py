@@ -26,6 +26,7 @@ import httptools
 
 from strandline import __version__
 from strandline.errors import InvalidInput, Overloaded, ProtocolError, Stopping, StrandlineError
+from strandline.metastore.interface import require_user
 from strandline.metastore.session.callers import AUTHORIZATION, basic
 from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, USER_HEADER
 from strandline.metastore.session.wire_json import read_error
@@ -128,12 +129,12 @@ class HttpTransport:
     """The connections of one user to the node at ``url``. Safe to use from several threads."""
 
     def __init__(self, url: str, *, user: str, secret: str | None = None) -> None:
-        self.url = url.rstrip("/")
         self._address = _address_of(url)
+        self.url = url.rstrip("/")
         self._prefix = self._address.path.rstrip("/")
         headers = {
             "Host": self._address.netloc,
-            USER_HEADER: quote(user, safe=" @"),
+            USER_HEADER: quote(require_user(user), safe=" @"),
             PROTOCOL_HEADER: PROTOCOL,
         }
         if secret is not None:
@@ -275,9 +276,9 @@ def _address_of(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
+        has_more = "@" in parts.netloc or parts.query or parts.fragment or port == 0
+    except (AttributeError, TypeError, ValueError) as error:  # the first two if it is no text
         raise InvalidInput(f"{url!r} is not the address of a node: {error}") from None
-    has_more = "@" in parts.netloc or parts.query or parts.fragment or port == 0
     if (
         parts.scheme not in ("http", "https")
         or not parts.hostname

@@ -46,6 +46,7 @@ from strandline.metastore.interface import (
     Snapshot,
     TableFiles,
     distinct_names,
+    require_user,
     roles_of,
     status_of,
 )
@@ -98,7 +99,7 @@ class LocalSession(Session):
         self, metastore: Metastore, *, user: str, host: str = "", has_typed_commands: bool = False
     ) -> None:
         self._metastore = metastore
-        self._user = user
+        self._user = require_user(user)
         self._host = host
         self._has_typed_commands = has_typed_commands
 
