@@ -391,6 +391,17 @@ def test_paths_that_are_too_much_for_one_call_are_staged_in_several(
     assert paths_of(session, table.name) == ([] if change == "remove" else paths)
 
 
+@pytest.mark.parametrize("change", ["remove", "touch"])
+def test_one_path_in_place_of_a_list_is_refused(
+    session: Watched, table_id: int, change: str
+) -> None:
+    path: dict[str, Any] = {change: "f"}
+    with transaction_scope(session) as transaction:
+        transaction.stage(table_id, add=[data("f")])
+        with pytest.raises(InvalidInput, match="as a list of paths"):
+            transaction.stage(table_id, **path)
+
+
 def test_a_transaction_that_has_only_a_part_of_the_files_of_a_stage_can_only_be_aborted(
     session: Watched, table: ResolvedTable, table_id: int, sizes: list[int]
 ) -> None:

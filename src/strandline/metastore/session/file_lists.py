@@ -109,6 +109,9 @@ def staged_parts(
 
     Added files come last, so that delete files are with the data files that they touch.
     """
+    if isinstance(remove, str) or isinstance(touch, str):
+        yield {"add": add, "remove": remove, "touch": touch}  # refused: a path in place of a list
+        return
     part: dict[str, Any] = {"add": [], "remove": [], "touch": []}  # Any: as arguments
     size = 0
     for name, files in (("remove", remove), ("touch", touch), ("add", add)):
