@@ -79,9 +79,8 @@ class GuardedWrites:
     ) -> T:
         """Return the result of ``body``, once it is durable.
 
-        ``first`` gives the queries that ``body`` runs first; called only if they are read ahead.
-        For these and the other arguments see
-        `Database.write`.
+        ``first`` gives the queries that ``body`` runs first; it is called only if they are read
+        ahead. For these and the other arguments see `Database.write`.
 
         Raises what the guard or ``body`` raise, and then nothing has happened. After `Behind` it
         tries again for ``timeout`` seconds, then raises `DeadlineExceeded`.

@@ -103,8 +103,9 @@ def visible_rows(
         return {row.name: row for row in sorted(newest_rows, key=lambda row: row.name)}
     if names is None:
         work.require(lambda limit: _count_rows(connection, table_id, kind, limit, like=like))
-    # Of all rows, many share few write ids; a cache for a few rows takes longer than they do.
-    valid = cache(write_ids.valid) if names is None else write_ids.valid
+    # Many rows share few write ids; a cache for a few rows takes longer than they do.
+    is_small = names is not None and len(names) <= _FEW_NAMES
+    valid = write_ids.valid if is_small else cache(write_ids.valid)
     stored: list[Sequence[Any]] = []
     removed: set[int] = set()
     for statement, parameters in visible_queries(
