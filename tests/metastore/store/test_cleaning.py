@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import Connection
 
-from strandline.catalog.commands import DropTable
+from strandline.catalog import Command
+from strandline.catalog.commands import DropTable, RenameTable
 from strandline.cli import main
 from strandline.clock import system_wall_clock
 from strandline.config import Settings
@@ -279,6 +280,28 @@ def test_a_file_of_a_transaction_that_begins_while_files_are_listed_is_no_leftov
         return own_files(root)
 
     monkeypatch.setattr(cleaning, "own_files", begin_first)
+    lake.node.cleaner.clean()
+    assert lake.on_disk() == paths
+
+
+LEAVE: dict[str, Command] = {
+    "drop": DropTable(schema="default", table="t"),
+    "rename": RenameTable(schema="default", table="t", new_name="u"),
+}
+
+
+@pytest.mark.parametrize("leave", LEAVE)
+def test_files_of_a_table_that_gets_the_folder_of_another_meanwhile_are_no_leftovers(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, leave: str
+) -> None:
+    lake.write(lake.create())
+    paths = set()
+
+    def replace() -> None:
+        lake.session.execute(LEAVE[leave])
+        paths.add(lake.write(lake.create()))
+
+    before_the_next(monkeypatch, cleaned_files.CleanedFiles, "own_folder", replace)
     lake.node.cleaner.clean()
     assert lake.on_disk() == paths
 

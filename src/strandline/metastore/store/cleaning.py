@@ -33,6 +33,8 @@ What must stay true:
   it back. A row whose folder has not been moved aside yet stays;
 * leftovers are listed before the open transactions and the rows are read. So the transaction of a
   leftover cannot have staged it in between, and a transaction that has ended stages nothing more;
+* the place of a table is compared after its folder is opened. A table that is created at the place
+  of a dropped or renamed one gets its folder after that change is committed;
 * only a file whose name gives its transaction can be a leftover, and files are deleted only in own
   places of the store, through descriptors that follow no link. External tables are never touched;
 * the SQL transaction that begins to clean a dropped table finds no version in the log that was not
@@ -50,6 +52,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -333,12 +336,23 @@ class Cleaner:
         """Count these files of a managed table, and with ``delete`` delete them."""
         if table is not None and table.kind is not TableKind.MANAGED:
             return
-        with self._database.read() as connection:
-            place = place_of(connection, table_id)
-        with self._files.own_folder(place) as root:
+        with self._own_folder(table_id, self._place(table_id)) as root:
             if root is not None:
                 for name in names:
                     self._files.take(cleaned, root, name, delete=delete)
+
+    @contextmanager
+    def _own_folder(self, table_id: int, place: Place | None) -> Iterator[int | None]:
+        """The descriptor of a table's folder at ``place``, or None if it is not there any more.
+
+        Another table may have got the place before the folder was opened.
+        """
+        with self._files.own_folder(place) as root:
+            yield root if root is not None and self._place(table_id) == place else None
+
+    def _place(self, table_id: int) -> Place | None:
+        with self._database.read() as connection:
+            return place_of(connection, table_id)
 
     # -- dropped partitions
 
@@ -399,7 +413,7 @@ class Cleaner:
             if table is None or not table.transactional:
                 continue
             cleaned = Cleaned("leftovers", self._name(table, table.id))
-            with self._files.own_folder(place) as root:
+            with self._own_folder(table.id, place) as root:
                 if root is None:
                     continue
                 listed = list(own_files(root))  # before the rows are read: see the module
