@@ -24,6 +24,7 @@ from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.rows import RowKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from strandline.transactions.holds import BACKUP
 from tests.metastore.store.lake import SETTINGS, Lake
 from tests.node.conftest import before_the_next
 
@@ -149,6 +150,24 @@ def test_a_table_that_was_restored_and_dropped_again_stays_while_a_kept_version_
     assert lake.session.table("default.t", at=AsOf(version=restored)).descriptor.id == table
     lake.session.undrop("default.t")
     assert lake.on_disk("t")
+
+
+def test_a_backup_that_begins_during_a_pass_keeps_dropped_tables(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.write(table := lake.create())
+    aside = lake.folder().parent / ".dropped" / str(table)
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    lake.wait()
+    assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
+
+    def begin() -> None:
+        lake.session.hold(BACKUP, at=lake.node.catalogs.complete_now())
+
+    before_the_next(monkeypatch, Cleaner, "_begin_to_forget", begin)
+    assert lake.node.cleaner.clean().parts == ()
+    assert [path for path in aside.rglob("*") if path.is_file()]
 
 
 def test_a_table_that_another_node_restores_before_its_cleaning_begins_stays(

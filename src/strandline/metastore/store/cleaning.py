@@ -493,7 +493,10 @@ class Cleaner:
                 return
             while not this_pass.dry_run and table_id in unneeded_ids:
                 with_place = table_id in aside
-                if self._begin_to_forget(table_id, judged=judged, with_place=with_place):
+                begun = self._begin_to_forget(table_id, judged=judged, with_place=with_place)
+                if begun is None:
+                    return
+                if begun:
                     break
                 self._catalogs.sync()
                 judged = self._catalogs.latest_catalog().version
@@ -551,14 +554,16 @@ class Cleaner:
                 self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
                 yield cleaned
 
-    def _begin_to_forget(self, table_id: int, *, judged: int, with_place: bool) -> bool:
+    def _begin_to_forget(self, table_id: int, *, judged: int, with_place: bool) -> bool | None:
         """Delete the number of a dropped table's next write and, with ``with_place``, its place.
 
-        From then on, readers of the past are refused (`row_queries.require_kept`). Return False,
-        and change nothing, if the log has versions after ``judged``.
+        From then on, readers of the past are refused (`row_queries.require_kept`). Changes nothing
+        and returns None during a backup, and False if the log has versions after ``judged``.
         """
         with self._database.write() as connection:
             self._guard(connection)
+            if is_backed_up(connection, self._clock.current()):
+                return None
             if self._upper_within is not None and self._upper_within(connection) > judged + 1:
                 return False
             for name in ("next_write_id", *(("table_location",) if with_place else ())):
