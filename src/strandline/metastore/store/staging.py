@@ -90,6 +90,9 @@ class Staging:
             RowKind.DATA_FILE,
             write_id=self.write_id if own else None,
         )
+        # Imports pyarrow, which takes longer than a command that reads no file.
+        from strandline.metastore.store.file_columns import paths_by_id
+
         return paths_by_id(rows)
 
     def find_files(self, paths: Collection[str]) -> dict[str, Row]:
