@@ -82,8 +82,6 @@ class Staging:
         """The paths of the table's data files, by file id; ``own``: only files of this write id."""
         if own and not self._may_have_rows:
             return {}
-        from strandline.metastore.store.file_columns import paths_by_id
-
         rows = queries.rows_of_kind(
             self._connection,
             self.table_id,
