@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -210,6 +211,26 @@ def test_a_restore_whose_server_is_away_after_the_commit_leaves_the_whole_store(
         through = address.replace(f":{server.port}/", f":{line.port}/")
         with pytest.raises(UnknownOutcome, match="start a node on it"):
             restored_to(tmp_path / "b", tmp_path / "new", address=through)
+    with Node.open(address, settings=Settings(warehouse=str(tmp_path / "new"))) as node:
+        assert present_files(node.session(user="ann"), "default.t") == ["data.parquet"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("backed_up")
+def test_ctrl_c_while_a_restore_removes_its_temporary_files_leaves_the_whole_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = postgresql.running().new_database()
+    clean_up = TemporaryDirectory.cleanup
+
+    def then_interrupt(folder: TemporaryDirectory[str]) -> None:
+        clean_up(folder)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(TemporaryDirectory, "cleanup", then_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            restored_to(tmp_path / "b", tmp_path / "new", address=address)
     with Node.open(address, settings=Settings(warehouse=str(tmp_path / "new"))) as node:
         assert present_files(node.session(user="ann"), "default.t") == ["data.parquet"]
 

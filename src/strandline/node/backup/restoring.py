@@ -141,14 +141,15 @@ def _restore_servers(backup: Backup, address: StoreAddress, warehouse: str, *, c
             "separate store beside it, add --copy; otherwise move that folder away first"
         )
     _make_folder(folder, mode=manifest.mode)
-    try:
-        with TemporaryDirectory(prefix="strandline-restore-") as staging:
+    # When the temporary folder is removed, the store may exist: its files must not be removed then.
+    with TemporaryDirectory(prefix="strandline-restore-", ignore_cleanup_errors=True) as staging:
+        try:
             _load(backup, address, folder, Path(staging), copy=copy)
-    except (UnknownOutcome, FileExistsError):
-        raise  # the store may exist, or another restore writes it: do not remove its files
-    except BaseException:
-        _empty(folder)
-        raise
+        except (UnknownOutcome, FileExistsError):
+            raise  # the store may exist, or another restore writes it: do not remove its files
+        except BaseException:
+            _empty(folder)
+            raise
 
 
 def _load(
