@@ -1,6 +1,7 @@
 """Write the golden logs of the present release, which later releases must read and continue.
 
-Run ``python -m tests.golden.of_release`` once, just before a release.
+Run ``python -m tests.golden.of_release`` once, just before a release. It also writes the SQL tables
+of the release, which later releases must upgrade: keep them if one of the parts has a new version.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from sqlalchemy import create_mock_engine
+from sqlalchemy.engine.mock import MockConnection
+
 import strandline
 from strandline.catalog import CatalogManager, commands
 from strandline.catalog.commands import ColumnDefinition, ConstraintDefinition, TableDefinition
@@ -23,6 +27,7 @@ from strandline.model.descriptors import ConstraintKind, StorageFormat
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.type_parser import parse_type
 from strandline.node import DATABASE_FILE
+from strandline.node.store_database import PARTS
 from tests.catalog.test_logs_of_releases import names_of
 from tests.catalog.test_logs_since_0_4_0 import KINDS
 from tests.durable.logs import LOGS
@@ -158,6 +163,18 @@ def write_log(kind: str) -> None:
     path.write_text(json.dumps(golden, indent=1) + "\n")
 
 
+def write_tables(dialect: str, address: str) -> None:
+    statements: list[str] = []
+    engine: MockConnection = create_mock_engine(
+        address, lambda ddl, *_: statements.append(f"{ddl.compile(dialect=engine.dialect)};\n")
+    )
+    for part in PARTS.values():
+        part.metadata.create_all(engine, checkfirst=False)
+    (FOLDER / "tables" / f"{RELEASE}.{dialect}.sql").write_text("".join(statements))
+
+
 if __name__ == "__main__":
     for kind in KINDS:
         write_log(kind)
+    write_tables("sqlite", "sqlite://")
+    write_tables("postgresql", "postgresql+psycopg://")
