@@ -1,10 +1,14 @@
-"""How addresses are shown: `shown_address`."""
+"""Which addresses name a store, and how they are shown."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from strandline.node.address import shown_address
+from strandline.config import Settings
+from strandline.errors import InvalidInput
+from strandline.node.address import shown_address, store_address
 
 SHOWN = [
     ("/data/lake", "/data/lake"),
@@ -26,3 +30,9 @@ SHOWN = [
 @pytest.mark.parametrize(("address", "shown"), SHOWN)
 def test_an_address_is_shown_without_user_password_and_options(address: str, shown: str) -> None:
     assert shown_address(address) == shown
+
+
+def test_an_unset_variable_does_not_name_a_store() -> None:
+    unset: Any = None
+    with pytest.raises(InvalidInput, match="is named by a folder or an address, not by None"):
+        store_address(unset, Settings())

@@ -12,6 +12,7 @@ The tables of a store on servers are in the folder that the setting ``warehouse`
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
     """
     if isinstance(store, StoreAddress):
         return store
+    if not isinstance(store, str | os.PathLike):
+        raise InvalidInput(f"a store is named by a folder or an address, not by {store!r:.80}")
     text = str(store)
     if isinstance(store, Path) or _SEPARATOR not in text:
         for name, value in (("objects", settings.objects), ("warehouse", settings.warehouse)):
