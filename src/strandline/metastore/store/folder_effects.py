@@ -224,7 +224,6 @@ class FolderEffects:
             return True
         if not turn.take(self._paths(work.makes), self._paths(work.moves)):
             return False
-        turn.require_open()
         work.do()
         return True
 

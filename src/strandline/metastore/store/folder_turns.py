@@ -11,10 +11,6 @@ turn, or is above or below a folder that is moved or removed. Then it does not m
 other effects were done, and which of them a power cut undid. Before the transaction commits, every
 folder with changed entries is synced, once.
 
-The server rolls the SQL transaction back if this process is stopped, or sends nothing, for long.
-Then another node carries the effects out, and new tables may get the folders. So an effect after a
-silence first asks whether the transaction still lasts (`Turn.require_open`).
-
 Rejected: one effect for each transaction (dropping 10,000 tables would take 10,000 commits), and a
 list of effects that are harmless together (each pair of effects would need its own proof).
 """
@@ -27,17 +23,12 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
-from strandline.clock import elapsed_seconds
 from strandline.metastore.store.table_places import TablePlaces
 from strandline.metastore.store.warehouse import Unsynced
 from strandline.model.places import Place
-from strandline.sql import run
 
 MAX_EFFECTS = 512
 """The maximum number of effects of one SQL transaction: other writers wait for it."""
-
-SILENCE_SECONDS = 2.0
-"""Less than the time after which a server rolls back a silent transaction."""
 
 DefaultPlaces = dict[tuple[int, int], Place | None]
 """The place that its name gives to each new table, by version and table id."""
@@ -65,8 +56,6 @@ class Turn:
         """Folders above those of the effects that the turn found to be no symbolic links."""
         self.effects_left = MAX_EFFECTS
         """How many more effects the turn can take."""
-        self._connection = connection
-        self._asked = elapsed_seconds()
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
         self._moved_paths: set[str] = set()
@@ -81,13 +70,6 @@ class Turn:
     @property
     def untouched(self) -> bool:
         return self.effects_left == MAX_EFFECTS
-
-    def require_open(self) -> None:
-        """Raise an error of the database if the server has ended the SQL transaction meanwhile."""
-        now = elapsed_seconds()
-        if now - self._asked > SILENCE_SECONDS:
-            run(self._connection, "SELECT 1")
-            self._asked = now
 
     def take(self, makes: Iterable[str], moves: Iterable[str]) -> bool:
         """Take an effect that makes some folders and moves or removes others.
