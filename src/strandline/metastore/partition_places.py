@@ -11,7 +11,7 @@ table. `strandline.metastore.store.partition_moves` records each move.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -115,7 +115,10 @@ class PartitionPlaces:
         purged: list[Path] = []
 
         def carry_out(
-            moves: Sequence[PartitionMove], place: Place | None, present: Container[str]
+            moves: Sequence[PartitionMove],
+            place: Place | None,
+            present: Container[str],
+            check_write: Callable[[], None],
         ) -> Sequence[PartitionMove]:
             was_moved = place != self._folders.place(self._location)
             if place is None or (was_moved and place == place.aside(self._table.id)):
@@ -123,7 +126,7 @@ class PartitionPlaces:
             # The table may have been renamed, and another one may have got its folder.
             location = self._folders.location(place)
             here = PartitionPlaces(self._table, location=location, folders=self._folders)
-            return here._carry_out(moves, purged, present)
+            return here._carry_out(moves, purged, present, check_write)
 
         store.finish_moves(self._table.id, set(moves), carry_out)
         for path in purged:  # after the transaction: this may take long, and others may write
@@ -190,7 +193,11 @@ class PartitionPlaces:
                 )
 
     def _carry_out(
-        self, moves: Sequence[PartitionMove], purged: list[Path], present: Container[str]
+        self,
+        moves: Sequence[PartitionMove],
+        purged: list[Path],
+        present: Container[str],
+        check_write: Callable[[], None],
     ) -> Sequence[PartitionMove]:
         unsynced, finished = Unsynced(), []
         # The newest first: it has the folder if several partitions had one location.
@@ -204,6 +211,7 @@ class PartitionPlaces:
             if aside is None:
                 aside = self._folders.shown(f"{self._dropped.text}.{move.up_to_row}{PURGED_SUFFIX}")
                 purged.append(self._folders.path(aside))
+            check_write()
             try:
                 self._folders.verify_below(place, table=self._location)
                 self._folders.verify(self._dropped)

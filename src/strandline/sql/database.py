@@ -208,9 +208,16 @@ class Database(ABC):
     def check_place(self) -> None:
         """Raise `StoreMoved` if the database is known to have moved from where it was opened.
 
-        Each write calls this before its commit. A caller that also changes things outside of the
-        database calls it before that.
+        Each write calls this before its commit.
         """
+
+    def check_write(self) -> None:
+        """Raise `StrandlineError` if the write of this thread is known to be unable to commit.
+
+        A caller that also changes things outside of the database calls this before each change:
+        if a write has lost its lock, another process may have made the change, and others after it.
+        """
+        self.check_place()
 
     @abstractmethod
     def find_damage(self) -> list[str]:

@@ -69,6 +69,7 @@ from strandline.sql.statements import (
     change,
     formatted,
     rows_of,
+    run,
     run_with_waiting,
 )
 
@@ -77,6 +78,8 @@ _OVERFLOW = 8
 _LONGEST_TIMEOUT_MS = (1 << 31) - 1
 _ANSWER_SECONDS = 0.5
 """How long the process waits for an answer beyond the server's own time-out."""
+_SILENT_SECONDS = 1.0
+"""After this time without a check, a write may have lost its lock; far below `driver.IDLE_MS`."""
 _SCHEMA_LOCK = 0x7374_7261_6E64
 """The advisory lock under which tables are created."""
 UPGRADE_LOCK_SECONDS = 5.0
@@ -139,6 +142,7 @@ class PostgresDatabase(Database):
         self._address, name = driver.address_of(url)
         super().__init__(name, patience=patience, read_only=read_only)
         self._writing: Connection | None = None  # that of the thread whose turn it is
+        self._heard = 0.0  # when it was last known to hold the lock, at least
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._connections: WeakSet[driver.Connection] = WeakSet()
@@ -241,6 +245,14 @@ class PostgresDatabase(Database):
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
+    def check_write(self) -> None:
+        """See `Database.check_write`. Asks the server if the write has sent nothing for long."""
+        assert self._writing is not None  # a write is open
+        if time.monotonic() - self._heard >= _SILENT_SECONDS:
+            self.allow_more_time(self._writing)
+            run(self._writing, "SELECT 1")
+            self._heard = time.monotonic()
+
     def if_undone(self, undo: Callable[[], object]) -> None:
         """See `Database.if_undone`.
 
@@ -298,7 +310,7 @@ class PostgresDatabase(Database):
             try:
                 locked = self._locked(began, deadline, synced=synced, first=first)
                 with _returned(locked) as connection, self._undoing():
-                    self._writing = connection
+                    self._writing, self._heard = connection, time.monotonic()
                     yield connection
                     self._commit(connection, notifies=notifies)
             except BaseException:

@@ -111,8 +111,7 @@ class EntryProjection:
                 if effect is not None:
                     first = turn.untouched
                     try:
-                        if first:
-                            self._database.check_place()  # else it would make folders elsewhere
+                        self._database.check_write()  # else it would change the folders of others
                         if not self._folders.carry_out(turn, entry, effect, update=update):
                             break
                     except StrandlineError as error:

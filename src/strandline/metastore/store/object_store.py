@@ -51,7 +51,9 @@ _PATHS_AHEAD = 4
 """The maximum number of paths to look up ahead: each number of them is a prepared statement."""
 
 
-CarriesOut = Callable[[list[PartitionMove], Place | None, Container[str]], Sequence[PartitionMove]]
+CarriesOut = Callable[
+    [list[PartitionMove], Place | None, Container[str], Callable[[], None]], Sequence[PartitionMove]
+]
 
 
 class ProjectsDdl(Protocol):
@@ -183,8 +185,8 @@ class SqlObjectStore(ObjectStore):
     def finish_moves(self, table_id: int, moves: Set[PartitionMove], carry_out: CarriesOut) -> None:
         """Carry out those of these moves of a table that are unfinished, while other writers wait.
 
-        ``carry_out`` gets them, the place of the table, and those among their locations that
-        present partitions have. It returns the moves that it has finished.
+        ``carry_out`` gets them, the place of the table, those among their locations that present
+        partitions have, and `Database.check_write`. It returns the moves that it has finished.
         """
         # If a power cut loses this, the moves are repeated and found done. Not so a purge: its
         # folder is deleted next, and files that a client writes there later look like its own.
@@ -205,7 +207,8 @@ class SqlObjectStore(ObjectStore):
                     names=set(map(partition_moves.name_of, locations)),
                 )
                 present_locations = {row.as_(PartitionRow).location for row in present.values()}
-                finished = carry_out(wanted, place, present_locations)
+                check = self._database.check_write
+                finished = carry_out(wanted, place, present_locations, check)
                 partition_moves.finish(connection, table_id, finished)
 
     def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:
