@@ -23,6 +23,7 @@ from strandline.node.backup.archive import ArchiveWriter
 from strandline.node.backup.database_copy import copy_database
 from tests.metastore.hive.hive_node import HiveNode, hive_node, storage, table
 from tests.node.backups import PLAIN, append, files_of, place
+from tests.node.conftest import before_the_next
 from tests.strandline_command import strandline
 from tests.times import exact_text
 
@@ -106,6 +107,31 @@ def test_a_table_renamed_repeatedly_during_a_backup_is_in_it(
     with Node.open(tmp_path / "new") as node:
         folder = place(node.session(user="ann"), "shop.plain")
         assert [file.name for file in folder.iterdir()] == ["part-0"]
+
+
+def test_files_of_a_table_that_takes_the_folder_of_a_renamed_one_as_it_is_copied_are_left_out(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(store) as node:
+        bob = node.session(user="bob")
+
+        def then_it_moves(*arguments: Any) -> None:
+            copy_database(*arguments)
+            bob.execute(RenameTable(schema="shop", table="plain", new_name="second"))
+
+        def replace_it() -> None:
+            bob.execute(RenameTable(schema="shop", table="second", new_name="third"))
+            bob.execute(CreateTable(schema="shop", definition=replace(PLAIN, name="second")))
+            for name in ("part-0", "part-1"):
+                (place(bob, "shop.second") / name).write_text("another")
+
+        monkeypatch.setattr(module, "copy_database", then_it_moves)
+        before_the_next(monkeypatch, ArchiveWriter, "add_tree", replace_it)
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with Node.open(tmp_path / "new") as node:
+        folder = place(node.session(user="ann"), "shop.plain")
+        assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("part-0", "plain")]
 
 
 def test_a_table_renamed_while_one_of_its_files_is_copied_is_in_the_backup(

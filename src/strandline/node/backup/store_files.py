@@ -140,8 +140,9 @@ def fetch_moved(
                 if place is None or table_now == table_seen:
                     continue
                 if table_now.place != table_seen.place:
-                    if table_at_copy.place != table_now.place and table_at_copy.place in occupied:
-                        archive.remove_folder(place)  # it has files of another table
+                    # Copied from where another table is now: it may have files of that one.
+                    if occupied & ({table_at_copy.place, table_seen.place} - {table_now.place}):
+                        archive.remove_folder(place)
                         sources[table_id].clear()
                     archive.add_tree(files.folders.path(table_now.place), place)
                 moved = _MovedPartitions(
