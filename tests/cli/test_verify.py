@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node, verification
 from strandline.sql import open_sqlite
+from tests.node.conftest import before_the_next
 from tests.strandline_command import strandline
 
 ROWS = 1000
@@ -408,6 +410,15 @@ def test_unreferenced_files_are_leftovers_and_not_errors(store: Store) -> None:
     assert [finding["finding"] for finding in listed] == ["leftover"] * 3
     names = [Path(str(finding["place"])).name for finding in listed]
     assert names == ["c.parquet", "part", "999"]
+
+
+def test_a_folder_that_a_node_records_or_deletes_a_little_later_is_no_leftover(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = store.table.parent / ".dropped" / "999"
+    folder.mkdir(parents=True)
+    before_the_next(monkeypatch, time, "sleep", folder.rmdir)
+    assert findings(store) == []
 
 
 def test_files_of_an_open_transaction_are_known_and_those_of_an_aborted_one_are_leftovers(

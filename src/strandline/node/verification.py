@@ -56,7 +56,7 @@ from strandline.model.places import DROPPED
 from strandline.sql import Database
 
 SETTLING_SECONDS = 1.0
-"""After this time, tables with errors are checked again.
+"""After this time, tables with errors and unknown folders of dropped tables are checked again.
 
 A node that moves a folder, and records that when it commits, is then done.
 """
@@ -377,8 +377,11 @@ class Verification:
 
         A table that is dropped meanwhile may get its folder before its place: look twice.
         """
-        found_again = set(self._unknown_dropped_folders())
-        yield from (f for f in self._unknown_dropped_folders() if f in found_again)
+        findings = list(self._unknown_dropped_folders())
+        if findings:
+            time.sleep(SETTLING_SECONDS)
+            found_again = set(self._unknown_dropped_folders())
+            yield from (finding for finding in findings if finding in found_again)
 
     def _unknown_dropped_folders(self) -> Iterator[Finding]:
         with self.database.read() as connection:
