@@ -44,6 +44,7 @@ from tests.metastore.hive.parted import (
     parted,
     texts,
 )
+from tests.node.conftest import before_the_next
 
 __all__ = ["parted"]
 
@@ -327,6 +328,25 @@ def rename_and_die(hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(MetaException, match="the process died"):
             CHANGES["rename"](hive, stub)
     (folder(hive) / "p=b").rename(folder(hive) / "p=z")
+
+
+def test_an_alter_after_a_rename_whose_process_died_never_touches_a_table_in_the_old_folder(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename_and_die(hive, stub, monkeypatch)
+    renamed = stub.get_table("d1", "t1")
+    renamed.tableName = "t2"
+
+    def replace() -> None:
+        with hive.stub() as other:
+            other.alter_table("d1", "t1", renamed)
+            other.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+            add(hive, other, "z", text="new")
+
+    before_the_next(monkeypatch, CachedStore, "change", replace)
+    with pytest.raises(Exception, match="was renamed or dropped meanwhile"):
+        CHANGES_OF_B["alter"](hive, stub)
+    assert files(hive, "t1") == {"p=z": "new z"}
 
 
 def test_a_running_node_undoes_a_rename_whose_process_died(
