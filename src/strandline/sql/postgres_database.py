@@ -48,6 +48,7 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
+from strandline.clock import elapsed_seconds
 from strandline.errors import (
     CorruptData,
     DeadlineExceeded,
@@ -142,7 +143,7 @@ class PostgresDatabase(Database):
         self._address, name = driver.address_of(url)
         super().__init__(name, patience=patience, read_only=read_only)
         self._writing: Connection | None = None  # that of the thread whose turn it is
-        self._heard = 0.0  # when it was last known to hold the lock, at least
+        self._heard = 0.0  # it held the lock at this instant or later
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._connections: WeakSet[driver.Connection] = WeakSet()
@@ -248,10 +249,11 @@ class PostgresDatabase(Database):
     def check_write(self) -> None:
         """See `Database.check_write`. Asks the server if the write has sent nothing for long."""
         assert self._writing is not None  # a write is open
-        if time.monotonic() - self._heard >= _SILENT_SECONDS:
+        now = elapsed_seconds()  # before the question: the process may be stopped after it
+        if now - self._heard >= _SILENT_SECONDS:
             self.allow_more_time(self._writing)
             run(self._writing, "SELECT 1")
-            self._heard = time.monotonic()
+            self._heard = now
 
     def if_undone(self, undo: Callable[[], object]) -> None:
         """See `Database.if_undone`.
@@ -308,9 +310,10 @@ class PostgresDatabase(Database):
         count = "writes" if synced else "unsynced_writes"
         with self._in_use(count), self._turn(began, deadline):
             try:
+                self._heard = elapsed_seconds()
                 locked = self._locked(began, deadline, synced=synced, first=first)
                 with _returned(locked) as connection, self._undoing():
-                    self._writing, self._heard = connection, time.monotonic()
+                    self._writing = connection
                     yield connection
                     self._commit(connection, notifies=notifies)
             except BaseException:
