@@ -36,7 +36,7 @@ KINDS = {
 OF_0_4_0 = ("0_4_0_stash", "0_4_0_persist")
 SINCE_0_5_0 = [
     f"{release}_{kind}"
-    for release in ("0_5_0", "0_6_0", "0_7_0", "0_8_0", "0_9_0", "0_10_0")
+    for release in ("0_5_0", "0_6_0", "0_7_0", "0_8_0", "0_9_0", "0_10_0", "0_11_0")
     for kind in KINDS
 ]
 

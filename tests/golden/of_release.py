@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import create_mock_engine
 from sqlalchemy.engine.mock import MockConnection
+from sqlalchemy.schema import ExecutableDDLElement
 
 import strandline
 from strandline.catalog import CatalogManager, commands
@@ -165,9 +167,11 @@ def write_log(kind: str) -> None:
 
 def write_tables(dialect: str, address: str) -> None:
     statements: list[str] = []
-    engine: MockConnection = create_mock_engine(
-        address, lambda ddl, *_: statements.append(f"{ddl.compile(dialect=engine.dialect)};\n")
-    )
+
+    def note(ddl: ExecutableDDLElement, *_: Any) -> None:
+        statements.append(f"{str(ddl.compile(dialect=engine.dialect)).strip()};\n")
+
+    engine: MockConnection = create_mock_engine(address, note)
     for part in PARTS.values():
         part.metadata.create_all(engine, checkfirst=False)
     (FOLDER / "tables" / f"{RELEASE}.{dialect}.sql").write_text("".join(statements))

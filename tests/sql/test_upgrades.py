@@ -153,6 +153,15 @@ RELEASES = {
         "stash": 2,
         "catalog_log": 1,
     },
+    "0_11_0": {
+        "sql": 4,
+        "metastorage": 2,
+        "transactions": 5,
+        "metastore": 5,
+        "place": 1,
+        "stash": 2,
+        "catalog_log": 1,
+    },
 }
 """The versions of the parts, by the releases that changed tables. 0.1.0 has those of 0.2.0."""
 ROWS = {
@@ -255,7 +264,7 @@ def test_upgraded_tables_of_an_older_release_equal_those_of_a_new_store(
     assert shape(url) == shape(new)
     database = open_database(url)
     for table in ROWS:
-        added = table == "strandline_clock"  # the row of the looks
+        added = table == "strandline_clock" and RELEASES[release]["sql"] < 4  # the row of looks
         assert database.rows(f"SELECT count(*) FROM {table}") == [(1 + added,)], table
     database.close()
 
