@@ -182,8 +182,8 @@ def older_lists_are_answered(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def memory_does_not_know_what_is_cleaned(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    patch.setattr(queries, "cleaned_up_to", lambda *arguments: None)
+def readers_do_not_know_what_is_cleaned(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    patch.setattr(queries, "_KEPT", queries._KEPT.replace("SELECT up_to", "SELECT NULL"))
     yield
 
 
@@ -214,7 +214,7 @@ FAULTS = (
     holds_are_ignored,
     open_transactions_are_ignored,
     older_lists_are_answered,
-    memory_does_not_know_what_is_cleaned,
+    readers_do_not_know_what_is_cleaned,
     files_of_open_transactions_are_leftovers,
     removed_rows_of_any_time_go,
     the_last_write_id_goes,
