@@ -6,6 +6,7 @@ import os
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,8 +20,8 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.undo.reading import read_undrop
 from strandline.errors import VersionNotFound
-from strandline.metastore.interface import AsOf
-from strandline.metastore.store.cleaning import Cleaner
+from strandline.metastore.interface import AsOf, Executed
+from strandline.metastore.store.cleaning import TRIES, Cleaner
 from strandline.metastore.store.rows import RowKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -185,6 +186,28 @@ def test_a_table_that_another_node_restores_before_its_cleaning_begins_stays(
         assert lake.node.cleaner.clean().parts == ()
     assert lake.paths(table) == [path]
     assert lake.on_disk() == {path}
+
+
+def test_a_pass_leaves_dropped_tables_to_the_next_one_while_others_change_the_catalog_all_the_time(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.write(lake.create())
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    lake.wait()
+    assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    begin = Cleaner._begin_to_forget
+    tries: list[Executed] = []
+
+    def begin_after_a_change(self: Cleaner, table_id: int, **arguments: Any) -> bool | None:
+        tries.append(lake.session.execute(CreateSchema(name=f"s{len(tries)}")))
+        return begin(self, table_id, **arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cleaner, "_begin_to_forget", begin_after_a_change)
+        assert lake.node.cleaner.clean().parts == ()
+    assert len(tries) == TRIES
+    assert [part.rows for part in lake.node.cleaner.clean().parts] == [1]
 
 
 def test_a_node_that_does_not_know_a_table_yet_does_not_take_it_for_a_dropped_one(

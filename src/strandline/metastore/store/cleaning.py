@@ -96,6 +96,9 @@ MAX_ROWS, MAX_EVENTS = 2_000, 10_000
 MAX_READ = 50 * MAX_ROWS
 """The maximum number of removed rows in one read. Each read sorts all those of the table."""
 
+TRIES = 10
+"""How often a pass tries to clean a dropped table while others change the catalog."""
+
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
 
 _OLD_EVENTS = (
@@ -491,16 +494,22 @@ class Cleaner:
         for table_id in sorted(unneeded_ids & with_rows):
             if this_pass.stopped():
                 return
+            tries = 0
             while not this_pass.dry_run and table_id in unneeded_ids:
                 with_place = table_id in aside
                 begun = self._begin_to_forget(table_id, judged=judged, with_place=with_place)
-                if begun is None:
-                    return
                 if begun:
                     break
+                tries += 1
+                if begun is None or tries == TRIES:
+                    return  # the next pass goes on
                 self._catalogs.sync()
-                judged = self._catalogs.latest_catalog().version
-                unneeded_ids = self._in_no_version(unneeded_ids)
+                latest = self._catalogs.latest_catalog().version
+                try:
+                    unneeded_ids.difference_update(self._changed_tables(judged + 1, latest))
+                except VersionNotFound:  # trimmed meanwhile
+                    return
+                judged = latest
             if table_id not in unneeded_ids:
                 continue  # it was restored meanwhile
             cleaned = Cleaned("dropped table", self._name(None, table_id))
@@ -533,13 +542,16 @@ class Cleaner:
             return unneeded_ids
         # A table that was restored and dropped again is in neither, but in a version between them.
         try:
-            for update in self._catalogs.each_update(earliest.version + 1, latest.version):
-                unneeded_ids -= {
-                    change.object_id for change in update.changes() if change.kind == "table"
-                }
+            changed_ids = self._changed_tables(earliest.version + 1, latest.version)
+            unneeded_ids.difference_update(changed_ids)
         except VersionNotFound:  # trimmed meanwhile, so the next pass looks again
             return set()
         return unneeded_ids
+
+    def _changed_tables(self, first: int, last: int) -> Iterator[int]:
+        """The ids of the tables that these versions changed. Raises `VersionNotFound`."""
+        for update in self._catalogs.each_update(first, last):
+            yield from (change.object_id for change in update.changes() if change.kind == "table")
 
     def _folders_without_rows(self, unneeded_ids: set[int], this_pass: _Pass) -> Iterator[Cleaned]:
         """Clean the folders of tables without rows that a process left when it died."""
