@@ -276,13 +276,11 @@ class Verification:
             row_names.add(row.name)
             if contents.committed.valid(row.write_id):
                 yield from self._file(table, root, row)
-        if not all(map(_decodes, contents.rows)):
-            return  # a file that no row names may be that of a row whose name is damaged
-        for path in listed:
-            if path not in row_names:
-                yield Finding(
-                    Kind.LEFTOVER, str(root / path), "no row of the table names it", table.name
-                )
+        leftovers = [str(root / path) for path in listed if path not in row_names]
+        # Beside a damaged row, a leftover may be the file of the row, whose name is damaged.
+        if leftovers and all(map(_decodes, contents.rows)):
+            for path in leftovers:
+                yield Finding(Kind.LEFTOVER, path, "no row of the table names it", table.name)
 
     def _partitions(
         self,

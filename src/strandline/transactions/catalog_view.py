@@ -88,7 +88,10 @@ class GuardedWrites:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                with self._write(deadline, first, notifies, is_provisional) as connection:
+                write = self._write(
+                    deadline, first, notifies=notifies, is_provisional=is_provisional
+                )
+                with write as connection:
                     self._guard(connection)
                     return body(connection)
             except Behind as behind:
@@ -108,7 +111,8 @@ class GuardedWrites:
         while True:
             try:
                 with ExitStack() as attempt:
-                    connection = attempt.enter_context(self._write(deadline, first, notifies))
+                    write = self._write(deadline, first, notifies=notifies, is_provisional=False)
+                    connection = attempt.enter_context(write)
                     self._guard(connection)
                     result = body(connection)
                     stack.push(attempt.pop_all())
@@ -120,8 +124,9 @@ class GuardedWrites:
         self,
         deadline: float,
         first: Callable[[], Sequence[Query]],
+        *,
         notifies: bool,
-        is_provisional: bool = False,
+        is_provisional: bool,
     ) -> AbstractContextManager[Connection]:
         return self._database.write(
             deadline=deadline,
