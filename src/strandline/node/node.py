@@ -199,7 +199,6 @@ class Node:
         )
 
     def _new_cleaner(self) -> Cleaner:
-        upper_within = self._opened_store.catalog_log.upper_within
         return Cleaner(
             self.database,
             self._clock,
@@ -211,7 +210,6 @@ class Node:
             store=self.store,
             on_rows_gone=self.store.forget,
             cached_tables=self.store.cached_tables,
-            upper_within=None if upper_within is None else upper_within.read,
             notification_retention_ms=self.settings.notification_retention_ms,
             snapshot_hold_ms=self.settings.snapshot_hold_ms,
         )

@@ -82,14 +82,23 @@ from strandline.model.identifiers import normalize
 from strandline.model.privileges import RoleDescriptor
 
 RESTORED_TABLES = "restored_table"
-"""The allocator that counts the versions in which tables were restored."""
+"""The allocator that counts the versions in which tables were restored, and each `ReadAgain`."""
 
 _NOT_KEPT = frozenset({"location", "location_given", "instead_of", "data", "undoes"})
 """Arguments of an entry that are not valid for the entry that takes it back."""
 
 
 class HistoryMoved(Conflict):
-    """A table was restored while the history was being read; read it again."""
+    """A table was restored while the history was being read, or `ReadAgain`; read it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """Refuse to restore tables by a history that was read before: it may have been trimmed."""
+
+    def plan(self, planning: Planning) -> None:
+        with planning.transaction.entry("allocate", {"name": RESTORED_TABLES}):
+            planning.transaction.allocate_id(RESTORED_TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +133,7 @@ class Undo:
         check_undoable(self.update)
         is_same = planning.base.next_number(RESTORED_TABLES) == self.restored
         if not is_same and any(self.restored_tables()):
-            raise HistoryMoved("tables were restored in the meantime; try again")
+            raise HistoryMoved("dropped tables were restored or cleaned in the meantime; try again")
         for target, net in self.net.items():
             self._check_unchanged(planning.catalog, target, net)
         before = planning.catalog

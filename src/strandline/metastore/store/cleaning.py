@@ -37,8 +37,9 @@ What must stay true:
   of a dropped or renamed one gets its folder after that change is committed;
 * only a file whose name gives its transaction can be a leftover, and files are deleted only in own
   places of the store, through descriptors that follow no link. External tables are never touched;
-* the SQL transaction that begins to clean a dropped table finds no version in the log that was not
-  judged: one may restore the table. From then on, the table cannot be restored;
+* a pass that has dropped tables to clean first appends a version (`ReadAgain`), and judges all
+  versions before it. One of them may restore a table. After it, only what reads the history again
+  can restore tables, and that finds no version that had them;
 * nothing is cleaned while a backup copies files.
 
 A table that had no leftovers and whose folders have not changed since costs one look at the times
@@ -59,6 +60,7 @@ from itertools import chain
 from sqlalchemy import Connection
 
 from strandline.catalog import CatalogManager
+from strandline.catalog.undo.command import ReadAgain
 from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.errors import CorruptData, VersionNotFound, WriteConflict
@@ -95,9 +97,6 @@ MAX_ROWS, MAX_EVENTS = 2_000, 10_000
 """The maximum numbers that one SQL transaction deletes: all writers wait for it."""
 MAX_READ = 50 * MAX_ROWS
 """The maximum number of removed rows in one read. Each read sorts all those of the table."""
-
-TRIES = 10
-"""How often a pass tries to clean a dropped table while others change the catalog."""
 
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
 
@@ -162,7 +161,6 @@ class Cleaner:
     ``guard`` is called inside every write transaction and raises if this process may no longer
     write. ``on_rows_gone`` is called with the id of a table after its rows and before its files are
     deleted, and with those of ``cached_tables`` (the tables in memory) that no kept version has.
-    ``upper_within`` reads the upper of the log in a SQL transaction, if it is in the same database.
     ``store`` commits removals. What was removed less than ``snapshot_hold_ms`` ago stays.
     """
 
@@ -179,7 +177,6 @@ class Cleaner:
         store: ObjectStore,
         on_rows_gone: Callable[[int], None],
         cached_tables: Callable[[], Collection[int]],
-        upper_within: Callable[[Connection], int] | None,
         snapshot_hold_ms: int,
         notification_retention_ms: int,
     ) -> None:
@@ -194,7 +191,6 @@ class Cleaner:
         self._store = store
         self._on_rows_gone = on_rows_gone
         self._cached_tables = cached_tables
-        self._upper_within = upper_within
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
         self._old_transactions = OldTransactions(database, guard=guard)
@@ -491,34 +487,24 @@ class Cleaner:
         cached_ids = set(self._cached_tables())  # another node may have deleted rows of some
         judged = self._catalogs.latest_catalog().version
         unneeded_ids = self._in_no_version(with_rows | with_folders | written | cached_ids)
+        if unneeded_ids and not this_pass.dry_run:
+            latest = self._catalogs.execute(ReadAgain(), author=_AUTHOR).version
+            try:  # some may have been restored meanwhile
+                unneeded_ids.difference_update(self._changed_tables(judged + 1, latest))
+            except VersionNotFound:  # trimmed meanwhile, so the next pass looks again
+                return
         for table_id in sorted(unneeded_ids & with_rows):
             if this_pass.stopped():
                 return
-            tries = 0
-            while not this_pass.dry_run and table_id in unneeded_ids:
-                with_place = table_id in aside
-                begun = self._begin_to_forget(table_id, judged=judged, with_place=with_place)
-                if begun:
-                    break
-                tries += 1
-                if begun is None or tries == TRIES:
-                    return  # the next pass goes on
-                self._catalogs.sync()
-                latest = self._catalogs.latest_catalog().version
-                try:
-                    unneeded_ids.difference_update(self._changed_tables(judged + 1, latest))
-                except VersionNotFound:  # trimmed meanwhile
-                    return
-                judged = latest
-            if table_id not in unneeded_ids:
-                continue  # it was restored meanwhile
             cleaned = Cleaned("dropped table", self._name(None, table_id))
             if this_pass.dry_run:
                 with self._database.read() as connection:
                     count = "SELECT count(*) FROM store_row WHERE table_id = ?"
                     cleaned.rows = run(connection, count, (table_id,))[0][0]
-            else:
+            elif self._begin_to_forget(table_id, with_place=table_id in aside):
                 cleaned.rows = self._forget_table(table_id)
+            else:
+                return
             if (place := aside.get(table_id)) is not None:
                 for suffix in ("", PARTITIONS_SUFFIX):
                     path = self._folders.path(Place(f"{place.text}{suffix}"))
@@ -566,17 +552,15 @@ class Cleaner:
                 self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
                 yield cleaned
 
-    def _begin_to_forget(self, table_id: int, *, judged: int, with_place: bool) -> bool | None:
+    def _begin_to_forget(self, table_id: int, *, with_place: bool) -> bool:
         """Delete the number of a dropped table's next write and, with ``with_place``, its place.
 
         From then on, readers of the past are refused (`row_queries.require_kept`). Changes nothing
-        and returns None during a backup, and False if the log has versions after ``judged``.
+        and returns False during a backup.
         """
         with self._database.write() as connection:
             self._guard(connection)
             if is_backed_up(connection, self._clock.current()):
-                return None
-            if self._upper_within is not None and self._upper_within(connection) > judged + 1:
                 return False
             for name in ("next_write_id", *(("table_location",) if with_place else ())):
                 change(connection, f"DELETE FROM {name} WHERE table_id = ?", (table_id,))
