@@ -23,6 +23,7 @@ from strandline.catalog.undo.reading import read_undrop
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
 from strandline.metastore.store.cleaning import Cleaner
+from strandline.metastore.store.partition_moves import PURGED, PartitionMove, begin
 from strandline.metastore.store.rows import RowKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -262,6 +263,23 @@ def test_folders_of_dropped_tables_left_by_a_killed_process_are_cleaned(in_folde
     kept = sorted(os.listdir(warehouse / ".dropped"))
     assert kept == ["10000", str(present), "other"]
     assert os.listdir(warehouse / ".dropped" / str(present)) == ["7"]
+
+
+def test_a_purged_folder_stays_until_its_purge_is_committed(in_folder: Lake) -> None:
+    """The node that repeats the purge of a killed one recognizes by it that it was done."""
+    table = in_folder.create()
+    dropped = in_folder.folder().parent / ".dropped"
+    names = {f"{table}.purged": "table_location", f"{table}.7.purged": "unfinished_move"}
+    with in_folder.node.database.write() as connection:
+        begin(connection, table, [PartitionMove("k=1", 7, PURGED)])
+    for name in names:
+        (dropped / name).mkdir(parents=True)
+    assert in_folder.clean() == []
+    for name, marks in names.items():
+        with in_folder.node.database.write() as connection:
+            connection.exec_driver_sql(f"DELETE FROM {marks}")
+        assert in_folder.clean() == [("dropped table", 0, 0)]
+        assert not (dropped / name).exists()
 
 
 def test_a_table_dropped_with_keep_data_keeps_its_files(in_folder: Lake) -> None:

@@ -23,7 +23,7 @@ from strandline.model.places import DROPPED, Place
 logger = logging.getLogger(__name__)
 
 _ASIDE = re.compile(
-    r"(?P<table>[0-9]{1,19})(\.[0-9]{1,19})?"
+    r"(?P<table>[0-9]{1,19})(\.(?P<row>[0-9]{1,19}))?"
     rf"(?P<partitions>{re.escape(PARTITIONS_SUFFIX)})?(?P<purged>{re.escape(PURGED_SUFFIX)})?"
     rf"(\.(?P<truncated>[0-9]{{1,15}}){re.escape(TRUNCATED_SUFFIX)})?"
 )

@@ -70,6 +70,7 @@ from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.old_transactions import OUTCOME_KEPT_MS, OldTransactions
 from strandline.metastore.store.own_files import Times, own_files, times_of_folders
+from strandline.metastore.store.partition_moves import unfinished
 from strandline.metastore.store.removed_rows import (
     RemovedRow,
     compare_rows,
@@ -547,10 +548,24 @@ class Cleaner:
                 return
             table_id = int(name["table"])
             is_old = name["truncated"] is not None and int(name["truncated"]) < oldest_kept
-            if name["purged"] or is_old or table_id in unneeded_ids:
+            is_purged = name["purged"] is not None and self._is_purge_committed(
+                table_id, name["row"]
+            )
+            if is_purged or is_old or table_id in unneeded_ids:
                 cleaned = Cleaned("dropped table", self._name(None, table_id))
                 self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
                 yield cleaned
+
+    def _is_purge_committed(self, table_id: int, row: str | None) -> bool:
+        """Whether the purge of a table, or of its partition in that row, was committed.
+
+        If not, another node repeats it, and has to find the folder aside: else it would purge what
+        a client has written at the old place meanwhile.
+        """
+        with self._database.read() as connection:
+            if row is None:
+                return place_of(connection, table_id) is None
+            return all(str(move.up_to_row) != row for move in unfinished(connection, table_id))
 
     def _begin_to_forget(self, table_id: int, *, with_place: bool) -> bool:
         """Delete the number of a dropped table's next write and, with ``with_place``, its place.
