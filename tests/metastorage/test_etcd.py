@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,16 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
-from strandline.metastorage import Absent, Delete, DeleteRange, Exists, Lease, Put, ValueIs
+from strandline.metastorage import (
+    Absent,
+    Delete,
+    DeleteRange,
+    Exists,
+    Lease,
+    Put,
+    PutTimed,
+    ValueIs,
+)
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd import leases as etcd_leases
 from strandline.metastorage.etcd import store as etcd_store
@@ -31,6 +41,7 @@ from strandline.metastorage.etcd.access import EtcdAddress, parse_etcd_url
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.layout import encode_time
 from strandline.metastorage.etcd.operations import delete_operation, put_operation
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.conftest import ManualWall
@@ -134,6 +145,39 @@ def test_a_layout_of_a_newer_release_is_refused_and_not_changed(place: EtcdPlace
     with pytest.raises(IncompatibleFormat, match=r"layout 2.*layout 1"):
         place.node()
     assert place.gateway.range(place.keys.format).pairs[0].value == b"2"
+
+
+def test_other_releases_find_the_keys_and_values_that_this_one_writes(place: EtcdPlace) -> None:
+    """They are written here by hand, as the module of the layout documents them."""
+    store, large = place.node(ManualWall(HOUR_MS)), b"x" * (CHUNK_BYTES + 1)
+    first = store.invoke([], [Put("a", b"small"), Put("b", large), Put("c", b"")])
+    second = store.invoke([], [PutTimed("d", encode_time, large)])
+    third = store.invoke([], [Delete("c")])
+    lease = store.acquire_lease("lead", "me", ttl_ms=5)
+    assert lease is not None
+    of_b, of_d = (place.keys.owner_of(place.chunks()[number].key)[1] for number in (0, 2))
+
+    def numbers(*values: int) -> bytes:
+        return b"".join(value.to_bytes(8) for value in values)
+
+    reference = numbers(len(large)) + hashlib.sha256(large).digest()
+    root = parse_etcd_url(place.url).prefix.encode()
+    assert {pair.key.removeprefix(root): pair.value for pair in place.everything()} == {
+        b"/format": b"1",
+        b"/time": numbers(lease.expires - (5 << 16)),
+        b"/head": numbers(3, third.time),
+        b"/change/00000000000000000001": b'[["a","b","c"],[]]',
+        b"/change/00000000000000000002": b'[["d"],[]]',
+        b"/change/00000000000000000003": b'[["c"],[]]',
+        b"/data/a": numbers(1, first.time) + b"\0small",
+        b"/data/b": numbers(1, first.time) + b"\1" + of_b + reference,
+        b"/data/d": numbers(2, second.time) + b"\2" + of_d + reference + numbers(second.time),
+        b"/chunk/b\0" + of_b + b"\x00000000": large[:CHUNK_BYTES],
+        b"/chunk/b\0" + of_b + b"\x00000001": large[CHUNK_BYTES:],
+        b"/chunk/d\0" + of_d + b"\x00000000": large[:CHUNK_BYTES],
+        b"/chunk/d\0" + of_d + b"\x00000001": large[CHUNK_BYTES:],
+        b"/lease/lead": numbers(1, lease.expires) + b"me",
+    }
 
 
 # Time
