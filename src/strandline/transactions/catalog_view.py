@@ -12,8 +12,8 @@ with a later time, until the caller's deadline.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
@@ -85,62 +85,45 @@ class GuardedWrites:
         Raises what the guard or ``body`` raise, and then nothing has happened. After `Behind` it
         tries again for ``timeout`` seconds, then raises `DeadlineExceeded`.
         """
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                write = self._write(
-                    deadline, first, notifies=notifies, is_provisional=is_provisional
-                )
-                with write as connection:
-                    self._guard(connection)
-                    return body(connection)
-            except Behind as behind:
-                self._catch_up(behind, deadline, timeout)
+        with self.opened(
+            body, timeout=timeout, first=first, notifies=notifies, is_provisional=is_provisional
+        ) as result:
+            return result
 
-    def enter(
+    @contextmanager
+    def opened(
         self,
-        stack: ExitStack,
         body: Callable[[Connection], T],
         *,
         timeout: float,
         first: Callable[[], Sequence[Query]] = tuple,
         notifies: bool = True,
-    ) -> T:
-        """Like `run`, but the write transaction stays open until ``stack`` is closed."""
+        is_provisional: bool = False,
+    ) -> Iterator[T]:
+        """Like `run`, but the write transaction stays open until the block ends."""
         deadline = time.monotonic() + timeout
+        has_result = False
         while True:
             try:
-                with ExitStack() as attempt:
-                    write = self._write(deadline, first, notifies=notifies, is_provisional=False)
-                    connection = attempt.enter_context(write)
+                with self._database.write(
+                    deadline=deadline,
+                    first=first() if self._database.reads_ahead else (),
+                    notifies=notifies,
+                    is_provisional=is_provisional,
+                ) as connection:
                     self._guard(connection)
                     result = body(connection)
-                    stack.push(attempt.pop_all())
-                return result
+                    has_result = True
+                    yield result
+                return
             except Behind as behind:
-                self._catch_up(behind, deadline, timeout)
-
-    def _write(
-        self,
-        deadline: float,
-        first: Callable[[], Sequence[Query]],
-        *,
-        notifies: bool,
-        is_provisional: bool,
-    ) -> AbstractContextManager[Connection]:
-        return self._database.write(
-            deadline=deadline,
-            first=first() if self._database.reads_ahead else (),
-            notifies=notifies,
-            is_provisional=is_provisional,
-        )
-
-    def _catch_up(self, behind: Behind, deadline: float, timeout: float) -> None:
-        self._on_behind()
-        seconds_left = deadline - time.monotonic()
-        if seconds_left <= 0:
-            raise DeadlineExceeded(
-                f"the catalog did not catch up with its log within {timeout:.1f} s"
-                f" ({behind.message}); nothing was changed, try again"
-            ) from behind
-        self._catalogs.catch_up(timeout=seconds_left)
+                if has_result:  # the block raised it, and cannot be run again
+                    raise
+                self._on_behind()
+                seconds_left = deadline - time.monotonic()
+                if seconds_left <= 0:
+                    raise DeadlineExceeded(
+                        f"the catalog did not catch up with its log within {timeout:.1f} s"
+                        f" ({behind.message}); nothing was changed, try again"
+                    ) from behind
+            self._catalogs.catch_up(timeout=seconds_left)

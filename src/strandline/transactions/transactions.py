@@ -38,7 +38,7 @@ and cannot answer for a past time); locks (others would have to wait for a write
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from sqlalchemy import Connection
 
@@ -164,7 +164,6 @@ class Transactions(TransactionEnds):
         self.heartbeats.note(txns=heartbeat.open, at=self.heartbeats.time(now))
         return heartbeat
 
-    @contextmanager
     def writing(
         self,
         txn_id: int,
@@ -172,7 +171,7 @@ class Transactions(TransactionEnds):
         *,
         owner: str | None = None,
         first: Callable[[], Sequence[Query]] = tuple,
-    ) -> Iterator[Step]:
+    ) -> AbstractContextManager[Step]:
         """An open transaction with its write id for a table, inside one SQL transaction.
 
         What the block stages on the step's connection is durable when the block ends, and undone
@@ -185,14 +184,12 @@ class Transactions(TransactionEnds):
         ``owner``, `TransactionFinished`, `ObjectNotFound`, and `UnsupportedOperation` for a table
         that is not transactional and for a read-only transaction.
         """
-        with ExitStack() as stack:
-            yield self._writes.enter(
-                stack,
-                lambda connection: self._write_on(connection, txn_id, table_id, owner),
-                timeout=PATIENCE,
-                first=lambda: self._step_queries(txn_id, table_id, first()),
-                notifies=False,
-            )
+        return self._writes.opened(
+            lambda connection: self._write_on(connection, txn_id, table_id, owner),
+            timeout=PATIENCE,
+            first=lambda: self._step_queries(txn_id, table_id, first()),
+            notifies=False,
+        )
 
     def allocate(
         self, txn_ids: Iterable[int], table_id: int, *, owner: str | None = None
@@ -275,23 +272,22 @@ class Transactions(TransactionEnds):
         between. And at the commit, when the block cannot be run again, this process may not know
         the catalog of any time: it may not have looked at the log while the block ran.
         """
-        with ExitStack() as stack:
 
-            def start(connection: Connection) -> Step:
-                now = take_time(connection, self._clock)
-                version = self._catalogs.catalog_at(connection, now).version
-                prepare(connection, version)
-                begin_query = records.begin_query(
-                    begin_time=now,
-                    catalog_version=version,
-                    user=user,
-                    timeout_ms=self._timeout_ms,
-                    last_heartbeat=milliseconds(now),
-                )
-                (begun,) = records.added(run(connection, *begin_query))
-                return self._step(connection, begun, table_id, None, now=begun.begin_time)
+        def start(connection: Connection) -> Step:
+            now = take_time(connection, self._clock)
+            version = self._catalogs.catalog_at(connection, now).version
+            prepare(connection, version)
+            begin_query = records.begin_query(
+                begin_time=now,
+                catalog_version=version,
+                user=user,
+                timeout_ms=self._timeout_ms,
+                last_heartbeat=milliseconds(now),
+            )
+            (begun,) = records.added(run(connection, *begin_query))
+            return self._step(connection, begun, table_id, None, now=begun.begin_time)
 
-            step = self._writes.enter(stack, start, timeout=PATIENCE)
+        with self._writes.opened(start, timeout=PATIENCE) as step:
             yield step
             ended = self._commit_open_on(
                 step.connection,
