@@ -16,7 +16,6 @@ from strandline.clock import HybridClock, Timestamp
 from strandline.durable.update import Change, Entry, Update
 from strandline.fencing import FenceToken
 from strandline.metastore.store import tables
-from strandline.metastore.store.folder_turns import Turn
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
@@ -225,7 +224,7 @@ class Store:
             folders=warehouse,
         )
         with self.database.write() as connection:
-            reached = projector._entries.advance(connection, len(updates), Turn(connection))
+            reached = projector._entries.advance(connection, len(updates))
         with self.database.write() as connection:
             self.write_files(connection)
         return reached.projected_version == len(updates)

@@ -27,7 +27,7 @@ from strandline.durable import VERSION, MetastorageLog, durable_state, upper_wit
 from strandline.errors import Fenced, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
-from strandline.metastore.store.folder_turns import MAX_EFFECTS, Turn
+from strandline.metastore.store.folder_turns import MAX_EFFECTS
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector
@@ -115,7 +115,7 @@ class Node:
     def project_a_step(self, version: int) -> None:
         """Project as much as one SQL transaction may."""
         with self.database.write() as connection:
-            self.projector._entries.advance(connection, version, Turn(connection))
+            self.projector._entries.advance(connection, version)
 
     def lose_power(self, version: int) -> None:
         """Project up to ``version``, but lose the first SQL transaction after its effects."""

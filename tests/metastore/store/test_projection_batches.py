@@ -297,7 +297,7 @@ def test_what_the_database_loses_while_a_thread_notes_its_end_is_projected_again
     """A standby without the last commits takes over between a commit and the thread's note."""
     version = node.ddl(create(node, "a"), project=False)
     before = node.log.position()
-    noting = node.projector._note_projected
+    noting = node.projector.note_projected
 
     def set_back_first(*arguments: Any) -> None:
         monkeypatch.undo()
@@ -314,7 +314,7 @@ def test_what_the_database_loses_while_a_thread_notes_its_end_is_projected_again
 
     if noted_by == "look":
         node.projector.project_up_to(version)
-    monkeypatch.setattr(node.projector, "_note_projected", set_back_first)
+    monkeypatch.setattr(node.projector, "note_projected", set_back_first)
     if noted_by == "look":
         node.projector.catch_up()
     node.projector.project_up_to(version)

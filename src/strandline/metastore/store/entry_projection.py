@@ -45,22 +45,8 @@ class NotCarriedOut(Unavailable):
     """An effect on a folder of a version failed for a shortage."""
 
 
-class KnownProjection:
-    """Which part of the log is projected, as far as this process knows.
-
-    `Projector.set_back` replaces it. A thread that began before that notes its end in the old one:
-    the database may have lost that end.
-    """
-
-    def __init__(self) -> None:
-        self.projected = 0
-
-
 class EntryProjection:
-    """See the module. ``entries``, ``effects`` and ``failures`` count what it did.
-
-    ``known`` is what this process knows of the projection.
-    """
+    """See the module. ``entries``, ``effects`` and ``failures`` count what it did."""
 
     def __init__(
         self,
@@ -75,25 +61,22 @@ class EntryProjection:
         self._updates = updates
         self._folders = folders
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
-        self.known = KnownProjection()
         self.entries = self.effects = self.failures = 0
 
-    def turn(self, connection: Connection) -> Turn:
-        """Return the turn of the SQL transaction, which may project more than once."""
-        transaction = connection.get_transaction() or connection.begin()
-        return self._turns.setdefault(transaction, Turn(connection))
-
-    def advance(self, connection: Connection, version: int, turn: Turn) -> LogPosition:
-        """Project at most up to ``version``, with the effects that ``turn`` takes.
+    def advance(self, connection: Connection, version: int) -> LogPosition:
+        """Project at most up to ``version``, with the effects that one turn takes.
 
         Return the new position. An effect that fails is an error only if it is the first of the
-        turn; otherwise the entries before it are projected.
+        turn; otherwise the entries before it are projected. A SQL transaction has one turn, however
+        often this is called.
         """
         before = self._notifications.position_on(connection)
         last = before.projected_version
         if last >= version:
             return before
         updates = self._updates(last + 1, min(version, last + BATCH) + 1)
+        transaction = connection.get_transaction() or connection.begin()
+        turn = self._turns.setdefault(transaction, Turn(connection))
         with keeping_garbage:
             return self.advance_by(connection, before, updates, turn)
 

@@ -66,7 +66,6 @@ from strandline.errors import (
 from strandline.metastore.store.entry_projection import (
     AppliedUpdates,
     EntryProjection,
-    KnownProjection,
     NotCarriedOut,
     ReadUpdates,
 )
@@ -110,6 +109,17 @@ class ProjectionStatistics:
     unremoved: int
 
 
+class _Known:
+    """Which part of the log is projected, as far as this process knows.
+
+    `Projector.set_back` replaces it. A thread that began before that notes its end in the old one:
+    the database may have lost that end.
+    """
+
+    def __init__(self) -> None:
+        self.projected = 0
+
+
 class Projector:
     """The projection of one store. Safe for threads, and for several processes on one store.
 
@@ -137,6 +147,7 @@ class Projector:
         self._entries = EntryProjection(
             database, notifications, updates=self._updates, folders=self._folders
         )
+        self._known = _Known()
         self._state = threading.Condition()
         self._projecting = False
         self._applied = 0
@@ -153,8 +164,8 @@ class Projector:
 
     def catch_up(self) -> None:
         """Note which versions any process has projected. Does not wait for writers."""
-        known = self._entries.known
-        self._note_projected(known, self.projected_version())
+        known = self._known
+        self.note_projected(known, self.projected_version())
 
     def project_up_to(self, version: int, *, timeout: float = PATIENCE) -> None:
         """Return when ``version`` and all versions before it are projected.
@@ -164,7 +175,7 @@ class Projector:
         is no longer in the log, and `DeadlineExceeded` after ``timeout`` seconds.
         """
         deadline = time.monotonic() + min(timeout, LONGEST_PATIENCE)
-        while version > self._entries.known.projected:
+        while version > self._known.projected:
             if self._await_batch(deadline):
                 continue
             try:
@@ -180,7 +191,7 @@ class Projector:
     ) -> Companion:
         """The `Companion` that projects the versions of ``catalogs`` in their append."""
         default_places = self._folders.places_of_new(transactions, catalogs)
-        return _WithAppend(self, catalogs, default_places, self._entries.known)
+        return _WithAppend(self, catalogs, default_places, self._known)
 
     def project_appended(
         self,
@@ -242,12 +253,11 @@ class Projector:
 
     def _project_batch(self, version: int, deadline: float) -> None:
         """Project at most up to ``version``, with the effects that one SQL transaction may have."""
-        known = self._entries.known
+        known = self._known
         try:
             with self._database.write(deadline=deadline, first=[(POSITION, ())]) as connection:
                 self._guard(connection)
-                turn = self._entries.turn(connection)
-                reached = self._entries.advance(connection, version, turn)
+                reached = self._entries.advance(connection, version)
         except NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
@@ -258,10 +268,10 @@ class Projector:
                 f"recorded ({error.reason}); try again"
             ) from error
         self._failed_batch = None
-        self._note_projected(known, reached.projected_version)  # not before the commit
+        self.note_projected(known, reached.projected_version)  # not before the commit
         self._folders.delete_purged()
 
-    def _note_projected(self, known: KnownProjection, version: int) -> None:
+    def note_projected(self, known: _Known, version: int) -> None:
         """Note that any process has projected all versions up to this one."""
         known.projected = max(known.projected, version)
         self._updates.forget(known.projected)
@@ -269,7 +279,7 @@ class Projector:
     def check(self) -> None:
         """Raise `Unavailable` if the last attempt to project failed for a shortage."""
         failed = self._failed_batch
-        if failed is not None and self._applied > self._entries.known.projected:
+        if failed is not None and self._applied > self._known.projected:
             raise Unavailable(failed[1].message)
 
     def project_on(self, connection: Connection, version: int) -> None:
@@ -278,16 +288,14 @@ class Projector:
         Raises `Behind` if this takes more effects on folders than one SQL transaction may have. The
         caller then rolls back, calls `project_up_to`, and tries again.
         """
-        if version <= self._entries.known.projected:
+        if version <= self._known.projected:
             return
-        before = self._notifications.position_on(connection)
-        turn = self._entries.turn(connection)
-        while before.projected_version < version:
-            after = self._entries.advance(connection, version, turn)
+        before = None
+        while (after := self._entries.advance(connection, version)).projected_version < version:
             if after == before:
                 raise Behind(
                     f"catalog version {version} is needed in the notification log, which ends at"
-                    f" {before.projected_version}; project up to it, and try again"
+                    f" {after.projected_version}; project up to it, and try again"
                 )
             before = after
 
@@ -312,7 +320,7 @@ class Projector:
 
         The background thread projects it a little later, unless a caller does so first.
         """
-        if update.version > self._entries.known.projected:
+        if update.version > self._known.projected:
             self._updates.remember(update)
             self.applied_up_to(update.version)
 
@@ -323,7 +331,7 @@ class Projector:
 
     def set_back(self) -> None:
         """Project again what the database has lost: it was set back, and the catalog was not."""
-        self._entries.known = KnownProjection()
+        self._known = _Known()
         self._news.set()
 
     def adopt(self) -> None:
@@ -364,7 +372,7 @@ class Projector:
         if self._stop.is_set():  # the event just cleared may have been that of `stop`
             raise Stopping.of_node()
         try:
-            if self._applied > self._entries.known.projected:
+            if self._applied > self._known.projected:
                 self.catch_up()  # another process may have projected it
             self.project_up_to(self._applied)
             self._folders.delete_purged()  # those that a commit of rows has projected
@@ -381,7 +389,7 @@ class _WithAppend:
         projector: Projector,
         catalogs: Sequence[Catalog],
         default_places: DefaultPlaces,
-        known: KnownProjection,
+        known: _Known,
     ) -> None:
         self._known = known
         self._projector = projector
@@ -400,9 +408,8 @@ class _WithAppend:
         )
 
     def committed(self) -> None:
-        reached = self._reached
-        if reached is not None:
-            self._known.projected = max(self._known.projected, reached.projected_version)
+        if self._reached is not None:
+            self._projector.note_projected(self._known, self._reached.projected_version)
 
 
 def _only_makes(update: Update) -> bool:
