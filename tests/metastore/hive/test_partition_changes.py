@@ -48,8 +48,8 @@ class Caller:
 
     def __call__(self, method: str, **args: Any) -> Any:
         sent = HIVE_CODEC.decode_args(method, HIVE_CODEC.encode_args(method, args))
-        request = Request(sent, "ann", self.node.metastore)
-        answer = self._service._result(METHODS[method], request)
+        request = Request(METHODS[method], sent, "ann", self.node.metastore)
+        answer = self._service._result(request)
         return decode_result(method, HIVE_CODEC.encode_result(method, answer))
 
 

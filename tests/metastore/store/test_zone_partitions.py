@@ -172,7 +172,7 @@ def test_hive_partitions_are_assigned_to_the_partitions_of_the_zone(node: Node) 
 
     def call(method: str, **args: Any) -> None:
         sent = HIVE_CODEC.decode_args(method, HIVE_CODEC.encode_args(method, args))
-        service._result(METHODS[method], Request(sent, "ann", node.metastore))
+        service._result(Request(METHODS[method], sent, "ann", node.metastore))
 
     def partition(value: str) -> dict[str, Any]:
         sd = {"cols": [{"name": "k", "type": "int"}], "serdeInfo": {"parameters": {}}}

@@ -37,7 +37,7 @@ from strandline.catalog import Applied, Command
 from strandline.errors import InvalidInput, InvalidName
 from strandline.metastore.hive.arguments import ONE_NAME, renamed, request_of
 from strandline.metastore.hive.hive_reader import HiveReader
-from strandline.metastore.hive.recent_calls import RecentCalls
+from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.notifications import NotificationLog
@@ -59,15 +59,18 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it arrived: its decoded arguments, its user, and the metastore.
+    """A request as it arrived: its method, its decoded arguments, its user, and the metastore.
 
     Arguments are read by their names; `InvalidInput` is raised for one that was not sent.
+    ``before`` are the client's previous requests, for a method that changes something.
     ``sent_names`` are the names by which the client sends those that it names differently.
     """
 
+    method: Method
     args: dict[str, Any]
     user: str
     metastore: Metastore
+    before: RecentCalls = field(default=NOTHING_BEFORE, kw_only=True)
     sent_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def text(self, name: str) -> str:
@@ -99,8 +102,6 @@ class Call(Request):
 
     notifications: NotificationLog
     reader: HiveReader
-    before: RecentCalls
-    """The client's previous requests."""
 
     async def proven(self) -> Self:
         """Return the call with the present catalog, after reading the log if that is necessary."""
@@ -191,12 +192,13 @@ def _fitted(name: str, first: str, handler: Handler) -> Handler:
         args = renamed(call.struct(request) if request else call.args)
         # Not `replace`, which takes three times as long.
         return Call(
+            call.method,
             args,
             call.user,
             call.metastore,
             call.notifications,
             call.reader,
-            call.before,
+            before=call.before,
             sent_names=sent_names,
         )
 

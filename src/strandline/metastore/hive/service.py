@@ -44,7 +44,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from strandline import work
 from strandline.errors import ProtocolError, StrandlineError, error_of
@@ -132,6 +132,18 @@ class _Read:
             self.call.withdraw()
 
 
+class _Asked(NamedTuple):
+    """A question, with the mark of the moment, and the read in progress that answers it, if any."""
+
+    question: _Question
+    mark: Hashable | None
+    read: _Read | None
+
+    @property
+    def has_proof(self) -> bool:
+        return self.question[1] is not None
+
+
 @dataclass(frozen=True, slots=True)
 class HiveServiceStatistics:
     """``at_once`` requests were answered on the event loop, ``waited`` ended in a worker thread.
@@ -193,48 +205,51 @@ class HiveMetastoreService:
         if method is None:
             raise ApplicationException.unknown_method(name)
         user = connection.user or ANONYMOUS
-        request = self._request(method, args, user)
-        is_short = not connection.is_large and len(connection.request) <= _ANSWERED_AT_ONCE
-        if method.kind is Kind.ANSWERS and not is_short:
-            return self._in_thread(
-                connection, lambda: self._written(method, request, NOTHING_BEFORE)
-            )
+        before = NOTHING_BEFORE if method.only_reads else RecentCalls(tuple(connection.recent)[:-1])
+        request = self._request(method, args, user, before)
         if method.kind is Kind.ANSWERS:
+            if connection.is_large or len(connection.request) > _ANSWERED_AT_ONCE:
+                return self._in_thread(connection, lambda: self._written(request))
             return method.handler(request)
         if method.kind is Kind.READS:
-            return self._read(connection, method, request)
+            return self._read(connection, request)
         self._changes += 1
-        before = RecentCalls(tuple(connection.recent)[:-1])
         if method.kind is Kind.SHARES and not connection.is_large:
             return self._workers.drive(
-                self._handle(method, request, before),
+                self._handle(request),
                 user=user,
                 on_call=lambda call: setattr(connection, "on_leave", call.withdraw),
             )
         kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.WRITE
-        call = self._workers.submit(
-            lambda: self._written(method, request, before), user=user, kind=kind
-        )
+        call = self._workers.submit(lambda: self._written(request), user=user, kind=kind)
         connection.on_leave = call.withdraw
         return call.result
 
-    def _request(self, method: Method, args: dict[str, Any], user: str) -> Request:
+    def _request(
+        self, method: Method, args: dict[str, Any], user: str, before: RecentCalls
+    ) -> Request:
         refuse_other_catalogs(method.name, args)
-        return Request(args, user, self._metastore)
+        return Request(method, args, user, self._metastore, before=before)
 
-    def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
+    def _read(self, connection: ConnectionInfo, request: Request) -> Any:
+        asked = self._asked(connection.request, request.user)
+        if asked.read is None or asked.has_proof:
+            return self._read_at(asked, connection, request)
+        return self._read_after(asked, connection, request)
+
+    def _asked(self, key: bytes, user: str) -> _Asked:
         mark = self._metastore.mark()
-        question = self._question(connection, mark, request)
-        read = self._in_progress(question)
-        if read is None or question[1] is not None:
-            return self._read_at(mark, read, connection, method, request)
-        return self._read_after(read, connection, method, request)
+        question = key, mark if self._notifications.mark_is_proof else None, user
+        read = self._reads.get(question)
+        if read is not None and read.call.result.done():
+            read = None
+        return _Asked(question, mark, read)
 
     def _read_after(
-        self, earlier: _Read, connection: ConnectionInfo, method: Method, request: Request
+        self, asked: _Asked, connection: ConnectionInfo, request: Request
     ) -> Coroutine[Any, Any, Any]:
-        """Read when ``earlier`` has ended, which began before the request arrived."""
-        key, begun_reads, has_left = connection.request, self._begun_reads, False
+        """Read when the read in progress has ended, which began before the request arrived."""
+        begun_reads, has_left = self._begun_reads, False
 
         def leave() -> None:
             nonlocal has_left
@@ -243,47 +258,28 @@ class HiveMetastoreService:
         connection.on_leave = leave
 
         async def waited() -> Any:
-            read: _Read | None = earlier
-            mark: Hashable | None = None
-            question = self._question(connection, mark, request)
-            while read is not None and question[1] is None and read.number <= begun_reads:
-                await asyncio.wait([read.call.result])
+            now = asked
+            key, _, user = asked.question
+            while now.read is not None and not now.has_proof and now.read.number <= begun_reads:
+                await asyncio.wait([now.read.call.result])
                 if has_left:  # nobody needs another read
                     raise asyncio.CancelledError
-                kept_answer, mark = self.look_up(key), self._metastore.mark()
+                kept_answer = self.look_up(key)
                 if kept_answer is not None:
                     return Answer(REPLY, kept_answer)
-                question = self._question(connection, mark, request)
-                read = self._in_progress(question)
-            answer = self._read_at(mark, read, connection, method, request)
+                now = self._asked(key, user)
+            answer = self._read_at(now, connection, request)
             return await answer if isinstance(answer, Coroutine) else answer
 
         return waited()
 
-    def _question(
-        self, connection: ConnectionInfo, mark: Hashable | None, request: Request
-    ) -> _Question:
-        proof = mark if self._notifications.mark_is_proof else None
-        return connection.request, proof, request.user
-
-    def _in_progress(self, question: _Question) -> _Read | None:
-        read = self._reads.get(question)
-        return None if read is None or read.call.result.done() else read
-
-    def _read_at(
-        self,
-        mark: Hashable | None,
-        read: _Read | None,
-        connection: ConnectionInfo,
-        method: Method,
-        request: Request,
-    ) -> Any:
-        """Share ``read``, or begin one if it is None, at the present ``mark``."""
-        question = self._question(connection, mark, request)
-        key = connection.request
+    def _read_at(self, asked: _Asked, connection: ConnectionInfo, request: Request) -> Any:
+        """Share the read in progress, or begin one if there is none, at the mark of ``asked``."""
+        question, mark, read = asked
+        key = question[0]
         if read is None:
             self._begun_reads += 1
-            begun = self._begin(connection, method, request)
+            begun = self._begin(connection, request)
             if not isinstance(begun, PooledCall):
                 self._at_once += 1
                 return self._kept(key, mark, *begun)
@@ -307,7 +303,7 @@ class HiveMetastoreService:
             if isinstance(answered, bytes):
                 if has_left:  # no child works for nobody
                     raise asyncio.CancelledError
-                answered = await self._delegate_to_child(connection, method, answered)
+                answered = await self._delegate_to_child(connection, request.method, answered)
             return self._kept(key, mark, *answered)
 
         return waited()
@@ -318,9 +314,7 @@ class HiveMetastoreService:
         if read is not None and read.call is ended:
             del self._reads[question]
 
-    def _begin(
-        self, connection: ConnectionInfo, method: Method, request: Request
-    ) -> _Answered | PooledCall:
+    def _begin(self, connection: ConnectionInfo, request: Request) -> _Answered | PooledCall:
         """Begin a read. The result of a call is an answer, or the encoded arguments if too long."""
 
         def go_on(reading: Coroutine[Any, Any, _Answered]) -> _Answered | bytes:
@@ -328,15 +322,15 @@ class HiveMetastoreService:
                 with work.budget(None if self._children is None else work.IN_THREAD):
                     return finish(reading)
             except work.TooLong:
-                return HIVE_CODEC.encode_args(method.name, request.args)
+                return HIVE_CODEC.encode_args(request.method.name, request.args)
 
         def run() -> _Answered | bytes:
-            return go_on(self._encoded(method, request))
+            return go_on(self._encoded(request))
 
         user = request.user
         if connection.is_large:
             return self._workers.submit(run, user=user, kind=CallKind.LARGE, again=run)
-        reading = self._encoded(method, request)
+        reading = self._encoded(request)
         return self._workers.begin(reading, user=user, go_on=go_on, again=run)
 
     # -- in a child process
@@ -386,12 +380,12 @@ class HiveMetastoreService:
             except ProtocolError as error:
                 kind = ApplicationException.PROTOCOL_ERROR
                 raise ApplicationException(kind, error.message) from error
-            request = self._request(method, decoded, fields["user"])
+            request = self._request(method, decoded, fields["user"], NOTHING_BEFORE)
             if method.kind is Kind.READS:
                 call = finish(self._call(request))
                 result, may_be_kept = finish(method.handler(call)), _may_be_kept(call)
             else:
-                result = self._result(method, request)
+                result = self._result(request)
             answer = answer_value(HIVE_CODEC, name, result)
         except Exception as error:
             answer = answer_error(HIVE_CODEC, name, error)
@@ -405,32 +399,30 @@ class HiveMetastoreService:
             "may_be_kept": may_be_kept,
         }, answer.body
 
-    def _result(
-        self, method: Method, request: Request, before: RecentCalls = NOTHING_BEFORE
-    ) -> Any:
-        """Return the result of a method, in a thread or process that may wait."""
-        if method.kind is Kind.ANSWERS:
-            return method.handler(request)
-        return finish(self._handle(method, request, before))
+    def _result(self, request: Request) -> Any:
+        """Return the result of a request, in a thread or process that may wait."""
+        if request.method.kind is Kind.ANSWERS:
+            return request.method.handler(request)
+        return finish(self._handle(request))
 
-    def _written(self, method: Method, request: Request, before: RecentCalls) -> Any:
-        """Return the result of a method that changes something, in a thread; encode a long one."""
-        answer = self._result(method, request, before)
+    def _written(self, request: Request) -> Any:
+        """Return the result of a request that changes something, in a thread; encode a long one."""
+        answer = self._result(request)
         if _units(answer) <= work.AT_ONCE:
             return answer
-        return Answer(REPLY, HIVE_CODEC.encode_result(method.name, answer))
+        return Answer(REPLY, HIVE_CODEC.encode_result(request.method.name, answer))
 
-    async def _handle(self, method: Method, request: Request, before: RecentCalls) -> Any:
-        shares = method.kind is Kind.SHARES
-        return await method.handler(await self._call(request, before, shares=shares))
+    async def _handle(self, request: Request) -> Any:
+        return await request.method.handler(await self._call(request))
 
-    async def _encoded(self, method: Method, request: Request) -> _Answered:
+    async def _encoded(self, request: Request) -> _Answered:
         call = await self._call(request)
-        answer = await method.handler(call)
+        answer = await request.method.handler(call)
         units = _units(answer)
         await off_loop_for(units)
         work.spend(units)
-        return Answer(REPLY, HIVE_CODEC.encode_result(method.name, answer)), _may_be_kept(call)
+        body = HIVE_CODEC.encode_result(request.method.name, answer)
+        return Answer(REPLY, body), _may_be_kept(call)
 
     def _kept(self, key: bytes, mark: Hashable | None, answer: Answer, may_be_kept: bool) -> Answer:
         """Return the answer, and keep it if it may be kept.
@@ -450,17 +442,20 @@ class HiveMetastoreService:
         self._kept_answers.keep(key, mark, body)
         return answer
 
-    async def _call(
-        self, request: Request, before: RecentCalls = NOTHING_BEFORE, *, shares: bool = False
-    ) -> Call:
+    async def _call(self, request: Request) -> Call:
         catalogs = self._metastore.catalogs
-        if shares and not catalogs.delay:
+        if request.method.kind is Kind.SHARES and not catalogs.delay:
             present = catalogs.latest_catalog()
         else:
             present = await present_catalog(self._metastore)
-        reader = HiveReader(self._metastore, present, user=request.user)
         return Call(
-            request.args, request.user, self._metastore, self._notifications, reader, before
+            request.method,
+            request.args,
+            request.user,
+            self._metastore,
+            self._notifications,
+            HiveReader(self._metastore, present, user=request.user),
+            before=request.before,
         )
 
     def statistics(self) -> HiveServiceStatistics:
