@@ -45,6 +45,7 @@ from strandline.model.types import BIGINT
 from strandline.node import Node, verification
 from strandline.sql import open_sqlite
 from tests.node.conftest import before_the_next
+from tests.node.moved_catalogs import move
 from tests.strandline_command import strandline
 
 ROWS = 1000
@@ -186,6 +187,16 @@ def test_a_store_that_does_not_answer_is_no_finding(
     result = verify(store)
     assert result.exit_code == 69
     assert result.stdout == ""
+
+
+def test_a_catalog_that_moves_to_another_log_meanwhile_is_no_finding(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move(store.folder, "shadow")
+    before_the_next(monkeypatch, verification, "read_history", lambda: move(store.folder, "stash"))
+    result = verify(store)
+    assert result.exit_code == 76
+    assert "the catalog was moved" in result.stderr
 
 
 def empty(path: Path) -> None:

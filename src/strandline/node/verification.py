@@ -38,6 +38,7 @@ from strandline.catalog import Catalog, VersionInfo, read_history
 from strandline.catalog.rules import broken_rules
 from strandline.catalog.storage_usage import read_events
 from strandline.clock import format_timestamp
+from strandline.durable import Superseded
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
 from strandline.errors import CorruptData, Stopping, StrandlineError, Unavailable
 from strandline.metastore.inspection import Finding, Kind, Verified
@@ -396,7 +397,7 @@ class Verification:
 
 def _found(place: str, error: StrandlineError) -> Finding:
     """The finding for a record that cannot be read. Raises an error that says nothing about it."""
-    if isinstance(error, Unavailable | Stopping):
+    if isinstance(error, Unavailable | Stopping | Superseded):
         raise error
     return Finding(Kind.RECORD, place, error.message)
 
