@@ -237,6 +237,36 @@ def test_a_caller_gets_unknown_outcome_if_the_store_never_reports_the_outcome(
     assert manager.execute(create("b"), author="ann").version == 3
 
 
+def is_committer() -> bool:
+    return threading.current_thread().name == "catalog-committer"
+
+
+def test_a_caller_that_leaves_while_a_lost_append_is_repeated_learns_why_it_was_lost(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, repeated, has_left = Gate(manager), threading.Event(), threading.Event()
+    gate.let_all_pass()
+
+    def lose(*_: Any, **__: Any) -> Any:
+        if len(gate.sent) == 2:
+            repeated.set()
+            assert has_left.wait(callers.PATIENCE)
+        raise UnknownOutcome.of_commit("the line was cut")
+
+    gate.real = lose
+    leave_after(monkeypatch, lambda: repeated.wait(callers.PATIENCE))
+    left = Request.left
+    monkeypatch.setattr(
+        Request,
+        "left",
+        lambda request: 1.0 if is_committer() and not has_left.is_set() else left(request),
+    )
+    outcome = Call(manager, create("a"), author="late").outcome()
+    has_left.set()
+    assert isinstance(outcome, UnknownOutcome)
+    assert "(the line was cut). The change may still take effect" in outcome.message
+
+
 def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
     manager: CatalogManager,
 ) -> None:

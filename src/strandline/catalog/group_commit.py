@@ -181,9 +181,11 @@ class GroupCommit:
                 "created. Do not repeat it; read the catalog"
             )
         if request.stage is Stage.SENT:
+            lost = request.error.reason if isinstance(request.error, UnknownOutcome) else ""
             return UnknownOutcome(
-                f"the change was sent to the log, which did not answer within {passed}. The "
-                "change may still take effect: read the catalog before you repeat it"
+                f"the change was sent to the log, which did not answer within {passed}"
+                f"{lost and f' ({lost})'}. The change may still take effect: read the catalog "
+                "before you repeat it"
             )
         reason = f": {request.error}" if request.error else ""
         return DeadlineExceeded(
@@ -431,6 +433,8 @@ class GroupCommit:
                     raise
                 if isinstance(error, Stopping | Fenced):  # perhaps without asking the log
                     raise unknown from error
+            for request in requests:  # a caller that leaves now learns why
+                request.error = unknown
             self._stop.wait(min(pause, max(request.left() for request in requests)))
             if self._stop.is_set() or not any(request.left() for request in requests):
                 raise unknown  # every caller has left
