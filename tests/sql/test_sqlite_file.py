@@ -173,6 +173,22 @@ def test_a_folder_that_cannot_be_written_is_unavailable() -> None:
         assert os.listdir(folder) == ["strandline.db"]
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_a_file_of_the_database_that_another_user_owns_is_unavailable_for_lack_of_rights(
+    suffix: str,
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = file_named(folder)
+        with closing(open_sqlite(path)):
+            path.with_name(f"{path.name}{suffix}").chmod(0)
+            folder.chmod(0o777)
+            with Process("tests.sql.work:open_without_the_right_to", str(path)) as other:
+                code, message = other.hear()
+        assert code == "unavailable"
+        assert "cannot be written by this user" in message
+
+
 def test_a_file_system_that_is_mounted_read_only_is_named_in_the_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,8 +351,10 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return Unavailable(_unwritable(path))
     if code == sqlite3.SQLITE_CANTOPEN:
-        writable = os.access(path.parent, os.W_OK)
-        return Unavailable(f"{path} cannot be opened ({reason})" if writable else _unwritable(path))
+        files = (path.parent, path, write_ahead_log(path), path.with_name(f"{path.name}-shm"))
+        if all(os.access(file, os.R_OK | os.W_OK) for file in files if os.path.lexists(file)):
+            return Unavailable(f"{path} cannot be opened ({reason})")
+        return Unavailable(_unwritable(path))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL):
         return Unavailable(f"reading or writing {path} failed ({reason}); check the disk")
     return None
@@ -368,7 +370,7 @@ def _unwritable(path: Path) -> str:
             )
     return (
         f"{path} or its folder cannot be written by this user; readers write too (locks and the "
-        "log's index), so give this user write access to the folder"
+        "log's index), so give this user write access to the folder and the files in it"
     )
 
 
