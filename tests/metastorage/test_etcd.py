@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -26,23 +27,27 @@ from strandline.errors import (
 )
 from strandline.metastorage import (
     Absent,
+    Condition,
     Delete,
     DeleteRange,
     Exists,
     Lease,
+    LeaseHeld,
     Put,
     PutTimed,
     ValueIs,
 )
 from strandline.metastorage.etcd import gateway
+from strandline.metastorage.etcd import invoke as etcd_invoke
 from strandline.metastorage.etcd import leases as etcd_leases
 from strandline.metastorage.etcd import store as etcd_store
 from strandline.metastorage.etcd.access import EtcdAddress, parse_etcd_url
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.invoke import Invoke, View
 from strandline.metastorage.etcd.layout import encode_time
-from strandline.metastorage.etcd.operations import delete_operation, put_operation
+from strandline.metastorage.etcd.operations import Page, TxnAnswer, delete_operation, put_operation
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.conftest import ManualWall
 from tests.metastorage.conftest import keys, put
@@ -228,6 +233,27 @@ def test_a_lease_is_not_granted_at_a_time_that_was_overtaken(
     assert store.lease("lead") == other.lease("lead") == lease
 
 
+def test_a_write_that_relies_on_a_lease_fails_if_its_holder_changes_before_it_arrives(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new holder's clock is behind, so the times do not show that it came later."""
+    store, other = place.node(ManualWall(5 * HOUR_MS)), place.node(ManualWall(HOUR_MS))
+    lease = other.acquire_lease("lead", "me", ttl_ms=9 * HOUR_MS)
+    assert lease is not None
+    view = Invoke.view
+
+    def read_then_release(self: Invoke, gateway: EtcdGateway) -> View:
+        monkeypatch.undo()
+        read = view(self, gateway)
+        other.release_lease(lease)
+        assert other.acquire_lease("lead", "you", ttl_ms=9 * HOUR_MS) is not None
+        return read
+
+    monkeypatch.setattr(Invoke, "view", read_then_release)
+    assert not store.invoke([LeaseHeld("lead", lease.token)], [Put("a", b"")]).succeeded
+    assert store.get("a") is None
+
+
 def test_a_check_and_a_lease_are_tried_however_late_their_thread_runs(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +289,68 @@ def test_the_remembered_view_never_hides_writes_of_other_nodes(place: EtcdPlace)
     put(other, "b")
     assert store.invoke([], [Delete("b")]).revision == 7
     assert keys(other) == ["a"]
+
+
+def test_the_remembered_view_never_has_a_value_that_a_longer_one_replaced(
+    store: EtcdMetastorage,
+) -> None:
+    put(store, "a", b"1")
+    put(store, "a", b"2" * 8192)  # too long to be remembered
+    assert not store.invoke([ValueIs("a", b"1")], [Put("a", b"3")]).succeeded
+
+
+@pytest.mark.parametrize("operation", [Delete("a"), DeleteRange("a", "b")])
+def test_the_remembered_view_never_has_a_key_that_its_own_invoke_deleted(
+    store: EtcdMetastorage, operation: Delete | DeleteRange
+) -> None:
+    put(store, "a")
+    store.invoke([Exists("a")], [operation])
+    assert not store.invoke([Exists("a")], [Put("a", b"2")]).succeeded
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_many_keys_are_compared_as_they_were_at_one_moment(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    store, other = place.node(), place.node()
+    names = [f"{number:02d}" for number in range(40)]  # more than one request reads
+    both = names[0], names[-1]
+    other.invoke([], [Put(name, b"before") for name in names])
+    changes, txn = [[Put(name, b"after") for name in both]], EtcdGateway.txn
+
+    def read_then_change(self: EtcdGateway, *arguments: Any, **options: Any) -> TxnAnswer:
+        answer = txn(self, *arguments, **options)
+        if self is store._gateway and changes:
+            other.invoke([], changes.pop())
+            if is_compacted:  # then that moment cannot be read any longer
+                place.server.compact()
+        return answer
+
+    monkeypatch.setattr(EtcdGateway, "txn", read_then_change)
+    torn: list[Condition] = [ValueIs(both[0], b"before"), ValueIs(both[1], b"after")]
+    torn[1:1] = map(Exists, names)
+    assert not store.invoke(torn, []).succeeded
+    assert changes == []
+
+
+def test_a_range_of_many_pages_is_read_as_it_was_at_one_moment(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "PAGE_KEYS", 2)
+    store, other = place.node(), place.node()
+    read, writes = EtcdGateway.range, [Put(key, b"") for key in "abcdefg"]
+
+    def read_then_change(self: EtcdGateway, *arguments: Any, **options: Any) -> Page:
+        page = read(self, *arguments, **options)
+        if self is store._gateway:
+            other.invoke([], writes)
+        return page
+
+    other.invoke([], writes)
+    monkeypatch.setattr(EtcdGateway, "range", read_then_change)
+    assert [(entry.key, entry.revision) for entry in store.range("", "~")] == [
+        (key, 1) for key in "abcdefg"
+    ]
 
 
 def test_a_single_writer_needs_one_request_per_invoke(place: EtcdPlace) -> None:
@@ -313,6 +401,18 @@ def test_a_wait_from_before_the_recorded_changes_reports_a_change(
     assert store.wait_for_change("else", 1, timeout=0)
     assert not store.wait_for_change("else", 2, timeout=0)
     assert store.wait_for_change("a", 4, timeout=0)
+
+
+def test_old_changes_are_removed_a_few_revisions_after_they_are_no_longer_kept(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_invoke, "_PRUNE_EVERY", 4)
+    store, left = place.node(changes_kept=6), []
+    for _ in range(12):
+        put(store, "a")
+        first, end = place.keys.change(0), place.keys.changes_end
+        left.append(len(place.gateway.range(first, end, keys_only=True).pairs))
+    assert left == [1, 2, 3, 4, 5, 6, 7, 6, 7, 8, 9, 6]
 
 
 def test_a_delete_of_many_keys_wakes_waiters_for_every_prefix_in_its_range(

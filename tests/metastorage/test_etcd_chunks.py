@@ -75,7 +75,7 @@ def test_the_largest_value_is_read_as_it_was_written(store: EtcdMetastorage) -> 
 def test_the_largest_keys_and_inline_values_fit_into_one_invoke(place: EtcdPlace) -> None:
     store = place.node()
     names = [f"{number:04d}".ljust(1024, "~") for number in range(store.max_operations)]
-    writes = [Put(name, some_bytes(16_000, seed)) for seed, name in enumerate(names)]
+    writes = [Put(name, some_bytes(30_000, seed)) for seed, name in enumerate(names)]
     store.invoke([], writes)
     assert [Put(entry.key, entry.value) for entry in store.range("", "\x7f")] == writes
     assert store.invoke([], [Delete(name) for name in names]).succeeded
@@ -141,6 +141,26 @@ def test_chunks_removed_before_their_invoke_are_written_again(
     entry = store.get("a")
     assert entry is not None
     assert (entry.value, entry.revision, len(written)) == (b"x" * LARGE, 2, 2)
+
+
+def test_chunks_swept_before_their_invoke_are_written_again(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer was stopped for hours, and no invoke has moved the head meanwhile."""
+    store, sweeper = place.node(ManualWall(HOUR_MS)), ChunkedValues(place.gateway, place.keys)
+    write = ChunkedValues.write
+
+    def write_and_lose(self: ChunkedValues, *arguments: object) -> Reference:
+        monkeypatch.undo()
+        reference = write(self, *arguments)  # type: ignore[arg-type]  # passed on as they are
+        assert sweeper.sweep(timestamp(9 * HOUR_MS)) == 1
+        return reference
+
+    monkeypatch.setattr(ChunkedValues, "write", write_and_lose)
+    put(store, "a", b"x" * LARGE)
+    entry = store.get("a")
+    assert entry is not None
+    assert entry.value == b"x" * LARGE
 
 
 def test_orphaned_chunks_are_removed_once_they_are_old(place: EtcdPlace) -> None:

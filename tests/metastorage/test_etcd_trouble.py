@@ -330,7 +330,9 @@ def test_a_write_that_a_read_did_not_see_does_not_happen_later(
         assert look(store) is None
         answer = send(place.server.port, late)
         assert b"200 OK" in answer
+        sent.clear()
         assert look(store) is None
+        assert b"request_put" not in b"".join(sent)  # the first look has settled it
         assert place.node().get("mine") is None
         store.close()
 
