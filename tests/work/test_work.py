@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import pytest
@@ -163,6 +165,33 @@ def test_collecting_garbage_frees_new_objects_that_refer_to_each_other() -> None
     assert dropped() is None
     assert kept.other is not None
     assert gc.get_freeze_count() > before  # the next call does not visit what is alive now
+
+
+def test_collecting_garbage_takes_no_reference_to_a_tuple_that_another_thread_makes() -> None:
+    """Otherwise ``tuple(generator)`` fails in that thread."""
+    is_making, listed = threading.Event(), threading.Event()
+
+    def numbers() -> Iterator[int]:
+        is_making.set()
+        listed.wait()
+        yield from range(20)
+
+    def let_others_run(_: object, event: str, function: object) -> None:
+        """After each step of Python in which a list of all objects was made."""
+        if (event, function) == ("c_return", gc.get_objects):
+            listed.set()
+            wait([made])
+
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(lambda: tuple(numbers()))
+        is_making.wait()
+        sys.setprofile(let_others_run)
+        try:
+            collect_garbage()
+        finally:
+            sys.setprofile(None)
+            listed.set()
+        assert made.result() == tuple(range(20))
 
 
 @pytest.mark.slow

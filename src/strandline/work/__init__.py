@@ -230,7 +230,10 @@ def collect_garbage() -> None:
     request's objects live for milliseconds, and this is called once a minute. If more than
     `MAX_NEW_OBJECTS` are alive, none is visited, since no thread can run meanwhile.
     """
-    if len(gc.get_objects()) > MAX_NEW_OBJECTS:
+    # In one step, in which no other thread runs: the list has the tuples that other threads are
+    # making, and ``tuple(generator)`` raises a SystemError there if its tuple has two references.
+    (count,) = map(len, map(gc.get_objects, [None]))
+    if count > MAX_NEW_OBJECTS:
         gc.freeze()
     gc.collect()
     gc.freeze()
