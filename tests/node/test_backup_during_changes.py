@@ -134,6 +134,34 @@ def test_files_of_a_table_that_takes_the_folder_of_a_renamed_one_as_it_is_copied
         assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("part-0", "plain")]
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_files_of_a_table_that_had_the_folder_of_a_renamed_one_for_a_while_are_left_out(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    with Node.open(store) as node:
+        bob = node.session(user="bob")
+
+        def then_it_is_replaced(*arguments: Any) -> None:
+            copy_database(*arguments)
+            bob.execute(RenameTable(schema="shop", table="plain", new_name="away"))
+            bob.execute(CreateTable(schema="shop", definition=PLAIN))
+            for name in ("part-0", "part-1"):
+                (place(bob, "shop.plain") / name).write_text("another")
+
+        def put_back() -> None:
+            bob.execute(DropTable(schema="shop", table="plain"))
+            if comes_back:
+                bob.execute(RenameTable(schema="shop", table="away", new_name="plain"))
+
+        monkeypatch.setattr(module, "copy_database", then_it_is_replaced)
+        before_the_next(monkeypatch, module, "fetch_moved", put_back)
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with Node.open(tmp_path / "new") as node:
+        folder = place(node.session(user="ann"), "shop.plain")
+        assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("part-0", "plain")]
+
+
 def test_a_table_renamed_while_one_of_its_files_is_copied_is_in_the_backup(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,11 @@ def declared_verb(name: str) -> Verb:
     return _VERBS[name]
 
 
+def verbs_of_table_folders() -> tuple[str, ...]:
+    """The names of the verbs that may change the location of a table."""
+    return tuple(name for name, verb in _VERBS.items() if verb.folders in _OF_TABLES)
+
+
 # -- descriptions in words -------------------------------------------------------------------------
 
 _NOT_SHOWN = ("id", "location", "location_given", "instead_of")

@@ -7,19 +7,22 @@ and files that a node creates again are not included.
 A backup names each file by its place in the copied database. If the folder of a table or partition
 was moved since the copy (by a rename, a drop or an undone drop), the backup copies it from its
 present place to the place in the copied database. `fetch_moved` repeats this until nothing has
-moved meanwhile.
+moved meanwhile. What moved is read from the events: a folder may be back, and another table may
+have been there meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from sqlalchemy import Connection, select
 
+from strandline.catalog.verbs import verbs_of_table_folders
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
@@ -34,7 +37,7 @@ from strandline.node.catalog_log import BLOBS_FOLDER
 from strandline.node.node import CACHE_FILE
 from strandline.node.place import HEAD_FILE
 from strandline.node.warehouse_place import MARKER
-from strandline.sql import Database
+from strandline.sql import Database, marks, run, value
 from strandline.transactions.tables import TXN_WRITE_ID
 
 _IN_WAREHOUSE = f"{WAREHOUSE_FOLDER}/"
@@ -102,15 +105,21 @@ class StoreFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Whereabouts:
-    """The place of a table and the moves of its partitions."""
+    """The place of a table, the event since the copy that moved it last, its partitions' moves."""
 
     place: Place
+    moved: int
     moves: frozenset[PartitionMove]
 
 
-def _whereabouts(connection: Connection) -> dict[int, _Whereabouts]:
+def _whereabouts(
+    connection: Connection, moved: Mapping[int, int] = MappingProxyType({})
+) -> dict[int, _Whereabouts]:
     places, moves = all_places(connection), partition_moves.of_all_tables(connection)
-    return {i: _Whereabouts(place, frozenset(moves.get(i, ()))) for i, place in places.items()}
+    return {
+        table_id: _Whereabouts(place, moved.get(table_id, 0), frozenset(moves.get(table_id, ())))
+        for table_id, place in places.items()
+    }
 
 
 def fetch_moved(
@@ -125,8 +134,9 @@ def fetch_moved(
     with copied.read() as connection:
         at_copy = seen = _whereabouts(connection)
         places_at_copy = {where.place for where in at_copy.values()}
+        last_event = value(connection, "SELECT event_id FROM notification_sequence") or 0
         while True:
-            now, occupied = _read_whereabouts(store, at_copy)
+            now, occupied, moved_ids = _read_whereabouts(store, at_copy, last_event)
             for place_now in occupied - places_at_copy:
                 # Otherwise a table that is created there in the restored store would show them.
                 if (later := files.name(place_now)) is not None:
@@ -139,9 +149,12 @@ def fetch_moved(
                 table_now = now.get(table_id, table_seen)
                 if place is None or table_now == table_seen:
                     continue
-                if table_now.place != table_seen.place:
-                    # Copied from where another table is now: it may have files of that one.
-                    if occupied & ({table_at_copy.place, table_seen.place} - {table_now.place}):
+                if (table_now.place, table_now.moved) != (table_seen.place, table_seen.moved):
+                    # Copied from where another table is or was: it may have files of that one. The
+                    # rows of a transactional table name its files, so these do no harm there.
+                    left = {table_at_copy.place, table_seen.place} - {table_now.place}
+                    is_plain_table = not _committed_files(connection, table_id)
+                    if occupied & left or (is_plain_table and moved_ids != {table_id}):
                         archive.remove_folder(place)
                         sources[table_id].clear()
                     archive.add_tree(files.folders.path(table_now.place), place)
@@ -165,14 +178,21 @@ def fetch_moved(
 
 
 def _read_whereabouts(
-    store: Database, table_ids: Container[int]
-) -> tuple[dict[int, _Whereabouts], set[Place]]:
-    """Return the present whereabouts of the tables ``table_ids``, and the places of all tables."""
+    store: Database, table_ids: Container[int], last_event: int
+) -> tuple[dict[int, _Whereabouts], set[Place], Set[int]]:
+    """Return the present whereabouts of the tables ``table_ids``, and the places of all tables.
+
+    Also the ids of all tables that were made or moved after ``last_event``.
+    """
+    verbs = verbs_of_table_folders()
+    moves = f"verb IN {marks(verbs)} AND event_id > ? GROUP BY table_id"
     # A folder is moved before its transaction commits: the write lock waits for that commit.
     with store.write() as connection:
-        whereabouts = _whereabouts(connection)
+        statement = f"SELECT table_id, max(event_id) FROM notification_log WHERE {moves}"
+        moved: dict[int, int] = dict(run(connection, statement, (*verbs, last_event)))
+        whereabouts = _whereabouts(connection, moved)
     selected = {table_id: where for table_id, where in whereabouts.items() if table_id in table_ids}
-    return selected, {where.place for where in whereabouts.values()}
+    return selected, {where.place for where in whereabouts.values()}, moved.keys()
 
 
 def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
