@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from strandline.catalog import Behind, Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema
 from strandline.catalog.history import History
+from strandline.catalog.set_back import SetBackCheck
 from strandline.durable import Frontier, MetastorageLog, SetBack, durable_state
-from strandline.errors import Unavailable
+from strandline.errors import Unavailable, UnknownOutcome
 from strandline.model.descriptors import ConfigEntry
 from tests.catalog.lagging_nodes import Nodes
 
@@ -134,6 +136,49 @@ def test_a_node_whose_look_at_the_log_failed_compares_its_last_version(
         reader.manager.sync()
     with pytest.raises(SetBack, match="has another version"):
         reader.manager.sync()
+
+
+def test_a_node_that_lost_a_connection_compares_its_last_version(
+    new_node: Nodes, tmp_path: Path
+) -> None:
+    """Another server took over so fast that no look at the log failed."""
+    reader, writer = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    with set_back(tmp_path):
+        created(reader.manager, "lost")
+    created(writer.manager, "other")
+    reader.manager.connection_lost()
+    with pytest.raises(SetBack, match="has another version"):
+        reader.manager.sync()
+
+
+def test_a_look_that_began_before_a_connection_was_lost_proves_nothing() -> None:
+    now = 5
+    check = SetBackCheck(lambda: now)
+    check.look_failed()
+    check.looked(now - 1)
+    assert check.was_away
+    check.looked(now)
+    assert not check.was_away
+
+
+def test_a_change_validated_against_a_lost_version_is_not_applied(
+    new_node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is found lost by the append itself, which goes to the other database."""
+    node, other = new_node(delay=0, skew=0), new_node(delay=0, skew=0)
+    append = node.manager.state.log.append
+
+    def take_over_and_append(*arguments: Any, **named: Any) -> Any:
+        created(other.manager, "other")
+        node.manager.connection_lost()
+        return append(*arguments, **named)
+
+    with set_back(tmp_path):
+        created(node.manager, "lost")
+    monkeypatch.setattr(node.manager.state.log, "append", take_over_and_append)
+    with pytest.raises(UnknownOutcome, match="has another version"):
+        created(node.manager, "later")
+    assert node.manager.latest_catalog().schema("later") is None
 
 
 def test_a_node_whose_wait_for_the_log_failed_compares_its_last_version(

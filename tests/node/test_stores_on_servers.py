@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -236,3 +237,21 @@ def test_a_node_whose_log_lost_versions_refuses_every_call_until_it_is_started_a
             True,
             False,
         ]
+
+
+def test_a_node_notices_a_standby_that_took_over_between_two_looks(
+    on_servers: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lost its connections, and got others before it looked at the log."""
+    monkeypatch.setattr("strandline.catalog.set_back.AWAY_MS", 1_000_000)
+    is_over = threading.Event()
+    with Node.open(on_servers.address, settings=on_servers.settings) as node:
+        session = node.session(user="ann")
+        monkeypatch.setattr(node.catalogs.state.log, "listen", lambda *_, **__: is_over.wait(60))
+        with set_back(on_servers.address):
+            session.execute(CreateSchema(name="lost"))
+        with Node.open(on_servers.address, settings=on_servers.settings) as other:
+            other.session(user="bob").execute(CreateSchema(name="other"))
+        with pytest.raises(CorruptData, match="has another version"):
+            session.execute(CreateSchema(name="later"))
+        is_over.set()

@@ -9,6 +9,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from strandline.errors import Unavailable
 from strandline.sql import postgres_connection as driver
 from strandline.sql import run
 from strandline.sql.postgres_database import PostgresDatabase, open_url
@@ -23,6 +24,18 @@ def lose_a_connection(url: str, database: PostgresDatabase) -> None:
     with psycopg.connect(url, autocommit=True) as server:
         server.execute("SELECT pg_terminate_backend(%s, 10000)", (lost,))
     assert database.rows(BACKEND)[0][0] != lost
+
+
+def test_a_lost_connection_is_noted() -> None:
+    url = postgresql.running().new_schema()
+    losses: list[None] = []
+    with closing(open_url(url)) as database:
+        database.if_connection_is_lost(lambda: losses.append(None))
+        lose_a_connection(url, database)
+        assert len(losses) == 1
+        with pytest.raises(Unavailable), database.read() as connection:
+            run(connection, "SELECT pg_terminate_backend(pg_backend_pid())")
+        assert len(losses) == 2
 
 
 def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_returns() -> None:

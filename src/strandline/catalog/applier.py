@@ -300,6 +300,13 @@ class CatalogApplier:
             self._seen = Frontier(frontier.since, upper, frontier.pruned)
         self._complete_awaited()
 
+    def connection_lost(self) -> None:
+        """Compare the latest version with the log before anything else is applied.
+
+        For a connection to the server of the log that was found lost. Safe to call at any time.
+        """
+        self._set_back_check.look_failed()
+
     def refuse_set_back(self) -> None:
         """Raise `SetBack` if this node was paused and the log has lost its latest version."""
         if self._set_back_check.was_away:
@@ -407,6 +414,7 @@ class CatalogApplier:
         catalogs = []
         self._own_commit = time.monotonic()
         with self._applying:
+            self.refuse_set_back()  # the log may be another one since they were validated
             for applied in updates:
                 if applied.version > self._history.latest.version:
                     self._apply(applied)

@@ -3,8 +3,9 @@
 A standby without the last commits may take over, or an older backup be restored. Then versions that
 a node has applied are lost, and other nodes append other versions of the same numbers. A log that
 ends earlier shows it. A log that has caught up meanwhile does not. So a node that sees the log end
-earlier, or did not see it for `AWAY_MS`, compares the id of its latest update with the one in the
-log. A node that looks more often sees the log end earlier before other nodes have appended to it.
+earlier, did not see it for `AWAY_MS`, or lost a connection to its server, compares the id of its
+latest update with the one in the log. Another database does not take over unnoticed: connections
+to the first one are lost.
 
 Rejected: comparing at each look (a read of the last update), and the id of the update before in
 each update (a new format, and an append would still have to compare it).
@@ -36,6 +37,7 @@ class SetBackCheck:
     def __init__(self, elapsed: Callable[[], int]) -> None:
         self._elapsed = elapsed
         self._looked_at: float = elapsed()  # before the last look at the log that succeeded
+        self._failed_at = self._looked_at
         self._lost_versions: str | None = None  # the message, once the log has lost versions
         self.set_back: Future[str] = Future()
         """Completes, with a message, when the log has lost versions that were applied here.
@@ -45,10 +47,12 @@ class SetBackCheck:
 
     def looked(self, began: float) -> None:
         """Note that a look at the log, which ``began`` at that elapsed time, has succeeded."""
-        self._looked_at = began
+        if began >= self._failed_at:  # else it may have been a look at the log before
+            self._looked_at = began
 
     def look_failed(self) -> None:
-        """Note that a look at the log has failed."""
+        """Note that a look at the log has failed, or a connection to its server was lost."""
+        self._failed_at = self._elapsed()
         self._looked_at = float("-inf")
 
     @property

@@ -128,6 +128,7 @@ class Node:
         self.catalogs = CatalogManager(
             state, store.clock, join_anew=self._join_anew, announce=announce
         )
+        store.database.if_connection_is_lost(self.catalogs.connection_lost)
         self.configuration = EffectiveConfiguration(
             self.catalogs.latest_catalog, settings, staleness_ms=store.staleness_ms
         )

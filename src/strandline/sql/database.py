@@ -113,6 +113,7 @@ class Database(ABC):
         self._process_lock = FairLock()
         self._nobody_waits = False
         self._undos: list[Callable[[], object]] = []  # of the write that is open
+        self._if_lost: list[Callable[[], object]] = []
         self._process = os.getpid()
         self._state = threading.Condition()
         self._active = 0
@@ -185,6 +186,13 @@ class Database(ABC):
     def append_lock(self) -> tuple[Query, ...]:
         """The query with which an append waits for a `look`, unless the write lock does that."""
         return ()
+
+    def if_connection_is_lost(self, act: Callable[[], object]) -> None:
+        """Call ``act`` at each lost connection, before anything is read on another one.
+
+        Another server may have taken over, without the last commits.
+        """
+        self._if_lost.append(act)
 
     def if_undone(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` if the write of this thread fails, before any other thread can write.

@@ -437,11 +437,11 @@ class PostgresDatabase(Database):
                 # The server restarted or closed all connections, or a table has changed for the
                 # statements that all of them have prepared: discard the whole pool.
                 self._discard_pool_of(raw)
-                if lost:
-                    self._count("lost_connections")
                 tries -= 1
                 if not tries:
                     raise
+                if lost:  # else `_translate` notes it
+                    self._connection_lost()
 
     def _discard_pool_of(self, connection: driver.Connection) -> None:
         """Discard the pool from which the connection was taken, unless that has been done already.
@@ -519,7 +519,7 @@ class PostgresDatabase(Database):
             with self._state:
                 if not is_look:  # no read depends on the time that a look has left
                     self._open_outcomes += 1
-                self._counts["lost_connections"] += 1
+            self._connection_lost()
             raise UnknownOutcome.of_commit(
                 f"{self.name} did not answer a commit ({str(error).strip()})"
             ) from error
@@ -530,7 +530,14 @@ class PostgresDatabase(Database):
             if notifies:
                 self._listener.count_commit()
 
+    def _connection_lost(self) -> None:
+        self._count("lost_connections")
+        for act in self._if_lost:
+            act()
+
     def _translate(self, error: Exception) -> StrandlineError | None:
+        if driver.is_lost(error):
+            self._connection_lost()
         return driver.translate(error, self.name)
 
     def _open_connections(self) -> int:
