@@ -18,6 +18,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.catalog.events import AppliedVersion
 from strandline.clock import milliseconds
 from strandline.config import Settings
+from strandline.durable.persist.persist_log import PersistLog
 from strandline.errors import CorruptData, ObjectNotFound, Unavailable, UnknownOutcome
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
@@ -382,6 +383,18 @@ def test_a_node_whose_warehouse_is_read_only_is_ready_for_reads_and_says_so(
         (problem,) = cast(list[dict[str, str]], body["problems"])
         assert problem["check"] == "warehouse writable"
         assert "creates no managed tables" in problem["reason"]
+
+
+def test_a_node_whose_catalog_cannot_write_its_blobs_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(tmp_path, settings=Settings(catalog_log="persist")) as node:
+        log = node.catalogs.state.log
+        assert isinstance(log, PersistLog)
+        assert node.health.report() == []
+        monkeypatch.setattr(log.maintenance, "_every", 1)  # so a rollup is overdue
+        (problem,) = node.health.report()
+        assert (problem.check, problem.stops_reads) == ("catalog blobs writable", False)
 
 
 def test_metrics_count_the_watches_of_etcd_and_the_calls_that_share_writes(

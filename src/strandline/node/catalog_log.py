@@ -137,13 +137,15 @@ class OpenedLog:
     """A log. ``upper_within`` reads its upper in a transaction on the store's SQL database.
 
     It is None if the log is elsewhere. ``metastorage`` is the one that the log uses, or None.
-    ``require_log`` is the argument of `join_or_create`.
+    ``require_log`` is the argument of `join_or_create`. ``check_blobs`` raises if the blobs of the
+    catalog cannot be written, and is None if it has none.
     """
 
     log: UpdateLog
     upper_within: UpperWithin | None
     metastorage: Metastorage | None = None
     require_log: RequireLog = accept_log
+    check_blobs: Callable[[], object] | None = None
 
 
 def _metastorage_of(
@@ -186,7 +188,7 @@ def _open_persist(place: LogPlace, stack: ExitStack) -> OpenedLog:
         folder_mode=place.folder_mode,
         environment=place.environment,
     )
-    return OpenedLog(log, within, store)
+    return OpenedLog(log, within, store, check_blobs=log.maintenance.check)
 
 
 _OPENERS: dict[str, Callable[[LogPlace, ExitStack], OpenedLog]] = {

@@ -37,7 +37,7 @@ from strandline.durable.persist.shard_state import (
     seqno_of,
 )
 from strandline.durable.rows import UPDATE, Row, consolidated
-from strandline.errors import CorruptData, StrandlineError
+from strandline.errors import CorruptData, StrandlineError, Unavailable
 from strandline.fencing import FenceToken
 from strandline.wire.registry import encode
 
@@ -57,6 +57,15 @@ class Maintenance:
     def __init__(self, shard: Shard, *, every: int) -> None:
         self._shard = shard
         self._every = every
+
+    def check(self) -> None:
+        """Raise `Unavailable` if a rollup is overdue: its blobs could not be written."""
+        count = _diffs_since_rollup(self._shard.known)
+        if count >= 2 * self._every:
+            raise Unavailable(
+                f"the catalog's blobs were not written for {count} changes; the log of the node"
+                f" that made them says why. After {MAX_DIFFS} changes, further ones are refused"
+            )
 
     def before_append(self) -> None:
         """Raise `Unavailable` if too many diffs have no rollup and none can be written."""
