@@ -391,6 +391,8 @@ def test_a_node_whose_catalog_cannot_write_its_blobs_says_so(
     with Node.open(tmp_path, settings=Settings(catalog_log="persist")) as node:
         log = node.catalogs.state.log
         assert isinstance(log, PersistLog)
+        for name in ("a", "b"):
+            node.session(user="ann").execute(CreateSchema(name=name))
         assert node.health.report() == []
         monkeypatch.setattr(log.maintenance, "_every", 1)  # so a rollup is overdue
         (problem,) = node.health.report()

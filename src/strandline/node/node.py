@@ -240,8 +240,9 @@ class Node:
         health.add("clock", self._check_clock)
         health.add("database writable", self._check_writes, stops_reads=False)
         health.add("warehouse writable", self._check_warehouse, stops_reads=False)
-        if (check := self._opened_store.catalog_log.check_blobs) is not None:
-            health.add("catalog blobs writable", check, stops_reads=False)
+        check_blobs = self._opened_store.catalog_log.check_blobs
+        if check_blobs is not None:
+            health.add("catalog blobs writable", check_blobs, stops_reads=False)
         return health
 
     @property
