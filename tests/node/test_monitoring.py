@@ -24,7 +24,7 @@ from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring
 from strandline.node import node as node_module
-from strandline.node.health import Problem
+from strandline.node.health import NodeHealth
 from strandline.node.metrics import METRICS, metrics_text
 from strandline.sql import FenceRow, change
 from tests.metastore.session.served import monitored, serving
@@ -176,19 +176,20 @@ def test_a_node_that_can_make_no_folders_is_not_ready_until_it_can(
         assert (tmp_path / "s" / "warehouse" / "new.db").is_dir()
 
 
-def test_a_health_check_that_never_ends_is_reported_as_a_problem(
+def test_a_health_check_that_never_ends_is_named_as_a_problem(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "DEADLINE", 0.05)
-    go_on = threading.Event()
+    go_on, checks = threading.Event(), NodeHealth()
+    checks.add("clock", lambda: None)
+    checks.add("catalog head", go_on.wait)
+    reason = "the store did not answer within 0.05 s: the check 'catalog head' waits for it"
     try:
-        with serving(monitored(node, check_health=go_on.wait)) as url:  # type: ignore[arg-type]  # it never returns what it should
+        with serving(monitored(node, checks=checks)) as url:
             for _ in range(4):  # more requests than threads
                 status, body = health(url)
                 assert status == 503
-                assert body["problems"] == [
-                    {"check": "deadline", "reason": "the store did not answer within 0.05 s"}
-                ]
+                assert body["problems"] == [{"check": "deadline", "reason": reason}]
             go_on.set()
     finally:
         go_on.set()
@@ -225,10 +226,9 @@ def test_only_a_few_requests_for_metrics_can_hang_and_they_block_no_health_check
 
 
 def test_liveness_does_not_depend_on_the_store(node: Node) -> None:
-    def gone() -> list[Problem]:
-        raise AssertionError("nobody asks the store")
-
-    with serving(monitored(node, check_health=gone)) as url:
+    checks = NodeHealth()
+    checks.add("store", lambda: pytest.fail("nobody asks the store"))
+    with serving(monitored(node, checks=checks)) as url:
         assert httpx.get(f"{url}/health/live", trust_env=False).status_code == 200
 
 

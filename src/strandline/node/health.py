@@ -34,6 +34,8 @@ class NodeHealth:
 
     def __init__(self) -> None:
         self._checks: dict[str, tuple[Check, bool]] = {}
+        self.in_progress: str | None = None
+        """The name of the check that a report waits for."""
 
     def add(self, name: str, check: Check, *, stops_reads: bool = True) -> None:
         """Add ``check`` to the report under ``name``.
@@ -46,6 +48,7 @@ class NodeHealth:
         """Return the problems of this moment; an empty list if the node can do its work."""
         problems = []
         for name, (check, stops_reads) in self._checks.items():
+            self.in_progress = name
             try:
                 check()
             except (StrandlineError, OSError) as error:
@@ -55,4 +58,5 @@ class NodeHealth:
                 logger.exception("the check of %s failed with an internal error", name)
                 reason = f"the check failed with an internal error: {type(error).__name__}"
                 problems.append(Problem(name, reason))
+        self.in_progress = None
         return problems

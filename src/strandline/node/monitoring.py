@@ -31,7 +31,7 @@ from strandline.metastore.session.http_messages import Answer
 from strandline.metastore.session.openapi import openapi_text
 from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.workers import Workers
-from strandline.node.health import Problem
+from strandline.node.health import NodeHealth, Problem
 from strandline.node.metrics import METRICS_TYPE, metrics_text
 from strandline.node.node import LagStatistics
 
@@ -62,8 +62,7 @@ class Health:
 class Monitoring:
     """The pages of one node, by path.
 
-    ``check_health`` returns the problems of the node. ``statistics`` are the functions that return
-    those of its parts, by name.
+    ``statistics`` are the functions that return those of its parts, by name.
     """
 
     PAGES: Mapping[str, str] = {
@@ -79,12 +78,12 @@ class Monitoring:
     def __init__(
         self,
         catalogs: CatalogManager,
-        check_health: Callable[[], Sequence[Problem]],
+        health: NodeHealth,
         statistics: Mapping[str, Callable[[], object]],
         calls: CallLog,
     ) -> None:
         self._catalogs = catalogs
-        self._check_health = check_health
+        self._health = health
         self._of_parts = {"log": lambda: LagStatistics(catalogs.lag()), **statistics}
         self._calls = calls
         self._workers = Workers(threads=_THREADS, max_calls=_MAX_WAITING)
@@ -109,9 +108,11 @@ class Monitoring:
         node nothing would be read.
         """
         try:
-            problems = await self._in_thread(self._check_health, "checks")
+            problems: Sequence[Problem] = await self._in_thread(self._health.report, "checks")
         except DeadlineExceeded as error:
-            problems = [Problem("deadline", error.message)]
+            check = self._health.in_progress
+            waits = f": the check {check!r} waits for it" if check else ""
+            problems = [Problem("deadline", f"{error.message}{waits}")]
         is_failing = any(problem.stops_reads for problem in problems)
         health = Health(
             "failing" if is_failing else "read_only" if problems else "ok",

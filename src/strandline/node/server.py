@@ -169,7 +169,7 @@ async def _serve(
         "thrift": thrift.statistics,
         "hive": service.statistics,
     }
-    monitoring = Monitoring(catalogs, node.health.report, statistics, calls)
+    monitoring = Monitoring(catalogs, node.health, statistics, calls)
     application = HttpApplication(
         node.metastore,
         workers=workers,

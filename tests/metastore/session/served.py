@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.workers import Workers
 from strandline.node import Node, monitoring
-from strandline.node.health import Problem
+from strandline.node.health import NodeHealth
 from strandline.node.http_connections import HttpConnections
 from strandline.node.monitoring import Monitoring
 from tests.log_lines import NEVER_SLOW_MS
@@ -71,14 +71,14 @@ def serving(
 def monitored(
     node: Node,
     *,
-    check_health: Callable[[], Sequence[Problem]] | None = None,
+    checks: NodeHealth | None = None,
     workers: Workers | None = None,
     **options: Any,
 ) -> HttpApplication:
     """Return the application for a node, with its monitoring pages."""
     workers, calls = workers or Workers(), CallLog(NEVER_SLOW_MS)
     statistics = {**node.statistics, "workers": workers.statistics}
-    shown = Monitoring(node.catalogs, check_health or node.health.report, statistics, calls)
+    shown = Monitoring(node.catalogs, checks or node.health, statistics, calls)
     application = HttpApplication(
         node.metastore, workers=workers, calls=calls, pages=shown.pages, **options
     )
