@@ -273,6 +273,28 @@ def test_a_version_whose_folder_could_not_be_synced_is_appended_and_projected_la
     assert location(in_folder, "a") == f"file://{folder_of(in_folder, 'a')}"
 
 
+def test_a_folder_that_cannot_be_made_is_logged_once_when_its_version_is_in_the_log(
+    in_folder: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that becomes read-only refuses the folder, and then the commits."""
+    commit, failures = SqliteDatabase._commit, [UnknownOutcome("cut")] * 3
+
+    def make(path: str, *_: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    def commit_later(*arguments: Any) -> None:  # Any: as in the real function
+        if failures:
+            assert "is carried out" not in caplog.text
+            raise failures.pop()
+        commit(*arguments)
+
+    monkeypatch.setattr(os, "mkdir", make)
+    monkeypatch.setattr(SqliteDatabase, "_commit", commit_later)
+    version = execute(in_folder, create("a"))
+    assert failures == []
+    assert caplog.text.count(f"version {version} is carried out without the folder") == 1
+
+
 @pytest.mark.parametrize("before", ["_commit", "apply_own"])
 def test_the_next_process_completes_what_a_killed_process_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str

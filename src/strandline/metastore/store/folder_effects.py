@@ -215,7 +215,7 @@ class FolderEffects:
         """Carry out the effect of ``entry`` of ``update``; False if it must wait for the next turn.
 
         ``effect`` is the `folder_effect` of the entry. It may have been done before. Raises
-        `Unavailable` for a shortage.
+        `Unavailable` for a shortage, and in the turn of an append also for a refusal.
         """
         if not turn.effects_left:
             return False
@@ -403,6 +403,8 @@ class FolderEffects:
         try:
             yield
         except FolderRefused as refused:
+            if task.turn.appends:
+                raise  # the append may still fail; the version is projected after it
             self.refused[how] += 1
             outcome = outcome.format(self._folders.location(place), refused.message)
             logger.warning("version %d is carried out%s", task.update.version, outcome)
