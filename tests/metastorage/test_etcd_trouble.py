@@ -248,6 +248,24 @@ def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
         assert store.revision() == 2
 
 
+def test_calls_that_no_member_answers_fail_with_one_message_whichever_member_is_asked_first() -> (
+    None
+):
+    with ExitStack() as stack:
+        ports = [stack.enter_context(closing(ReservedPort())) for _ in range(3)]
+        address = ",".join(f"127.0.0.1:{port.number}" for port in ports)
+        etcd = stack.enter_context(
+            closing(EtcdGateway(parse_etcd_url(f"etcd://{address}"), timeout=60))
+        )
+        messages = set[str]()
+        for first in range(len(ports)):
+            etcd._preferred = first
+            with pytest.raises(Unavailable) as unanswered:
+                etcd.range(b"a")
+            messages.add(unanswered.value.message)
+    assert len(messages) == 1
+
+
 def test_a_call_that_no_member_answers_leaves_no_objects_that_refer_to_each_other() -> None:
     with closing(ReservedPort()) as port:
         etcd = EtcdGateway(parse_etcd_url(f"etcd://127.0.0.1:{port.number}"), timeout=60)

@@ -505,7 +505,8 @@ def _unknown(endpoint: str, reason: str) -> UnknownOutcome:
 def _of_all(failures: Mapping[str, tuple[str, bool]]) -> Unavailable:
     """One error for a call that no endpoint answered; each failure has its reason and `slow`."""
     slow = all(is_slow for _, is_slow in failures.values())
-    reasons = "; ".join(reason for reason, _ in failures.values())
+    # In an order that stays: the log of a node has a message once until it changes.
+    reasons = "; ".join(sorted(reason for reason, _ in failures.values()))
     return (DeadlineExceeded if slow else Unavailable)(
         f"no etcd endpoint answered ({reasons}); nothing was done. Start etcd, or correct the"
         " endpoints and the options in the store's address"
