@@ -12,8 +12,15 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp, system_wall_clock
-from strandline.errors import CorruptData, Fenced, IncompatibleFormat
-from strandline.metastorage import Delete, Metastorage, Put, open_metastorage
+from strandline.errors import CorruptData, Fenced, IncompatibleFormat, WrongEnvironment
+from strandline.metastorage import (
+    Delete,
+    DeleteRange,
+    Metastorage,
+    Put,
+    open_metastorage,
+    prefix_end,
+)
 from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastore.inspection import Kind
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
@@ -187,6 +194,20 @@ def test_an_empty_database_in_place_of_the_stores_database_is_refused(
     monkeypatch.setenv("STRANDLINE_OBJECTS", empty.objects)
     refused = strandline("accept-loss", store.address, "--yes")
     assert f"there is no store in {shown_address(empty.objects)} yet" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_store_whose_etcd_was_emptied_says_that_the_catalog_is_lost_and_not_the_database(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metastorage, _ = mark_of(store)
+    with closing(metastorage):
+        metastorage.invoke([], [DeleteRange("catalog.", prefix_end("catalog."))])
+    lost = rf"the catalog .* is empty, but {shown_address(store.settings.objects)} has the rows"
+    with pytest.raises(WrongEnvironment, match=f"{lost}.* restore etcd from a snapshot"):
+        Node.open(store.address, settings=store.settings)
+    monkeypatch.setenv("STRANDLINE_OBJECTS", store.settings.objects)
+    assert re.search(lost, strandline("status", store.address).stderr)
 
 
 def test_a_store_without_a_mark_is_opened_and_gets_one(store: EmptyStore) -> None:

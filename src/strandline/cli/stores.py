@@ -27,10 +27,10 @@ from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, shown_address, store_address
 from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered_log
 from strandline.node.database_mark import DatabaseMark
-from strandline.node.place import refuse_lost_database, settle
+from strandline.node.place import recorded_place, refuse_lost_database, settle
 from strandline.node.settings import load
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
-from strandline.node.warehouse_place import refuse_copied
+from strandline.node.warehouse_place import lost_catalog, refuse_copied
 from strandline.sql import Database, SqliteDatabase, open_database, schema_versions
 from strandline.transactions.tables import TXN
 
@@ -84,7 +84,8 @@ def log_at(
             raise _no_store(address)
         with reading_catalog_log(place) as log:
             if log.token() is None:
-                raise _no_store(address)
+                is_claimed = address.folder is None and recorded_place(database) is not None
+                raise lost_catalog(database) if is_claimed else _no_store(address)
             yield log, database
 
 

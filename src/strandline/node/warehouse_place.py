@@ -51,8 +51,9 @@ class WarehousePlace:
         """Raise if the folder is not that of the store, before this node joins it or takes it over.
 
         Raises what `claim` raises, `WrongEnvironment` if a new store would take the warehouse of
-        another store, and `InvalidInput` if the folder of a new store is inside the folder of
-        another store. ``is_new`` returns whether the database has no store yet.
+        another store or if the catalog of this one is lost, and `InvalidInput` if the folder of a
+        new store is inside the folder of another store. ``is_new`` returns whether there is no
+        catalog yet.
         """
         recorded = recorded_place(self.database)
         with self.database.read() as connection:
@@ -60,6 +61,8 @@ class WarehousePlace:
         if recorded is not None and fence is not None:
             self._require_same(recorded.path, os.path.realpath(self.folder))
             self.check(fence.environment)
+            if is_new():
+                raise lost_catalog(self.database)
         environment = marked_environment(self.folder)
         # In this order: a node that creates this store writes the catalog before the marker.
         if environment is not None and is_new():
@@ -170,6 +173,15 @@ def marked_environment(warehouse: Path) -> str | None:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptData(f"{path} is damaged: {error}; restore it from a backup") from error
+
+
+def lost_catalog(database: Database) -> WrongEnvironment:
+    """The error of a store on servers that has rows in ``database``, and an empty catalog."""
+    return WrongEnvironment(
+        f"the catalog of the store is empty, but {database.name} has the rows of its tables. If "
+        "etcd keeps the catalog, restore etcd from a snapshot, or correct its address and prefix; "
+        "else restore the store from a backup. Keep the database and the warehouse as they are"
+    )
 
 
 def refuse_nested(folder: Path) -> None:
