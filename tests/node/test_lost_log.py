@@ -288,6 +288,21 @@ def test_a_head_file_of_a_newer_release_is_refused_and_kept(folder: Path) -> Non
     assert (folder / HEAD_FILE).read_bytes() == written
 
 
+def test_the_id_of_a_transaction_that_was_lost_is_not_assigned_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Its client would commit the transaction of another one."""
+    Node.open(folder).close()
+    shutil.copy(folder / DATABASE_FILE, tmp_path / "older.db")
+    with Node.open(folder) as node:
+        write_some(node, 2)
+        begun = node.transactions.begin(user="ann").txn_id
+    shutil.copy(tmp_path / "older.db", folder / DATABASE_FILE)
+    assert strandline("accept-loss", folder, "--yes").exit_code == 0
+    with Node.open(folder) as node:
+        assert node.transactions.begin(user="ann").txn_id > begun
+
+
 def test_the_missing_versions_events_and_transactions_are_named_exactly(
     folder: Path, tmp_path: Path
 ) -> None:
