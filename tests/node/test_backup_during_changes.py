@@ -162,6 +162,42 @@ def test_files_of_a_table_that_had_the_folder_of_a_renamed_one_for_a_while_are_l
         assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("part-0", "plain")]
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_table_that_is_dropped_and_undropped_while_files_are_copied_is_in_the_backup(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    add_folder = ArchiveWriter.add_folder
+    with Node.open(store) as node:
+        bob = node.session(user="bob")
+        before = place(bob, "shop.plain")
+        drop = DropTable(schema="shop", table="plain", purge=is_replaced)
+
+        def drop_it() -> None:
+            versions.append(bob.execute(replace(drop, purge=False)).version)
+            if is_replaced:
+                bob.execute(CreateTable(schema="shop", definition=PLAIN))
+                (before / "part-0").write_text("another")
+
+        def undrop_it() -> None:
+            if is_replaced:
+                bob.execute(drop)
+            bob.undo(versions[0])
+
+        def then_it_changes(writer: ArchiveWriter, source: Path, name: str) -> None:
+            changes.pop(name, lambda: None)()
+            add_folder(writer, source, name)
+
+        versions: list[int] = []
+        changes = {"warehouse/shop.db/plain": drop_it, "warehouse/shop.db/rows": undrop_it}
+        monkeypatch.setattr(ArchiveWriter, "add_folder", then_it_changes)
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
+        assert (changes, place(bob, "shop.plain")) == ({}, before)
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with Node.open(tmp_path / "new") as node:
+        folder = place(node.session(user="ann"), "shop.plain")
+        assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("part-0", "plain")]
+
+
 def test_a_table_renamed_while_one_of_its_files_is_copied_is_in_the_backup(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,7 +187,9 @@ def _read_whereabouts(
     verbs = verbs_of_table_folders()
     moves = f"verb IN {marks(verbs)} AND event_id > ? GROUP BY table_id"
     # A folder is moved before its transaction commits: the write lock waits for that commit.
-    with store.write() as connection:
+    with store.write():
+        pass
+    with store.read() as connection:
         statement = f"SELECT table_id, max(event_id) FROM notification_log WHERE {moves}"
         moved: dict[int, int] = dict(run(connection, statement, (*verbs, last_event)))
         whereabouts = _whereabouts(connection, moved)
