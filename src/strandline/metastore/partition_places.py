@@ -132,6 +132,21 @@ class PartitionPlaces:
         for path in purged:  # after the transaction: this may take long, and others may write
             delete_or_leave(path)
 
+    @contextmanager
+    def undone_by(self, store: SqlObjectStore, moves: Sequence[PartitionMove]) -> Iterator[None]:
+        """For a block that moves folders and then commits: ``moves`` undo it if it does not commit.
+
+        Until then they are marked as unfinished, so that they are made even if the process dies.
+        """
+        if moves:
+            store.begin_moves(self._table.id, moves)
+        try:
+            yield
+        except BaseException:
+            with suppress(StrandlineError):  # if that fails, the next node that starts does it
+                self.finish_moves(store, moves)
+            raise
+
     def require_present(self, change: Staging) -> None:
         """Raise `WriteConflict` if the table has moved since its location was read.
 
@@ -528,24 +543,18 @@ def undrop_partitions(
 
     with metastore.store.change(table.id, author=author) as change:
         places, rows, _ = read(change)
-    begun = places.moves_aside(rows)
-    metastore.store.sql_store.begin_moves(table.id, begun)
-    try:
-        with metastore.store.change(table.id, author=author) as change:
-            places, rows, statistics = read(change)
-            places.require_begun(change, places.moves_aside(rows))
-            moves = FolderMoves(metastore.folders, change.if_undone)
-            for row in rows:
-                places.bring_back(row, moves)
-            moves.sync()
-            new_rows = [row.replaced_by(row.content) for row in (*rows, *statistics)]
-            new_row_ids = change.stage(add=new_rows)  # those of the statistics are last
-            for row, new_row_id in zip(rows, new_row_ids, strict=False):
-                places.record_return(change, row, new_row_id)
-    except BaseException:
-        with suppress(StrandlineError):  # if that fails, the next node that starts does it
-            places.finish_moves(metastore.store.sql_store, begun)
-        raise
+    undone = places.undone_by(metastore.store.sql_store, places.moves_aside(rows))
+    with undone, metastore.store.change(table.id, author=author) as change:
+        places, rows, statistics = read(change)
+        places.require_begun(change, places.moves_aside(rows))
+        moves = FolderMoves(metastore.folders, change.if_undone)
+        for row in rows:
+            places.bring_back(row, moves)
+        moves.sync()
+        new_rows = [row.replaced_by(row.content) for row in (*rows, *statistics)]
+        new_row_ids = change.stage(add=new_rows)  # those of the statistics are last
+        for row, new_row_id in zip(rows, new_row_ids, strict=False):
+            places.record_return(change, row, new_row_id)
     return sorted(row.name for row in rows)
 
 

@@ -7,12 +7,11 @@ table the folder of a partition moves when the partition is renamed.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from strandline import work
 from strandline.catalog.privileges.rules import WRITING
-from strandline.errors import IllegalChange, StrandlineError
+from strandline.errors import IllegalChange
 from strandline.metastore.hive.accuracy import without_accurate
 from strandline.metastore.hive.parameters import QuickStatistics, split_parameters
 from strandline.metastore.hive.partition_changes import (
@@ -212,41 +211,34 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
         new = replace(new, parameters=counted)
         if new_name not in present and places.is_own(present[old_name]):
             begun.append(PartitionMove(new_name, present[old_name].row_id, old.location))
-            store.sql_store.begin_moves(table_id, begun)
-    try:
-        with store.change(table_id, author=call.user) as change:
-            places.require_present(change)
-            rows = change.visible(RowKind.PARTITION, names)
-            if old_name not in rows:
-                raise IllegalChange(
-                    "Unable to rename partition because old partition does not exist"
-                )
-            if new_name == old_name or new_name in rows:
-                table_name = f"{partitioned.schema}.{partitioned.table.name.lower()}"
-                shown = f"{table_name}.[{', '.join(new.values)}]"
-                raise IllegalChange(f"Partition already exists:{shown}")
-            places.return_folders(change, [rows[old_name]], except_for=new_name)
-            old = rows[old_name].as_(PartitionRow)
-            renamed_row = replace(_with_unsent(new, partition, old), location=old.location)
-            if places.is_own(rows[old_name]):
-                undo = PartitionMove(new_name, rows[old_name].row_id, old.location)
-                places.require_begun(change, [undo])
-                renamed_row = replace(renamed_row, location=new_name)
-            before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
-            after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
-            renamed = [*stored_rows(call, partitioned, {new_name: renamed_row}, change), *after]
-            row_id, *_ = change.stage_each([(renamed, [row.row_id for row in before])])
-            if renamed_row.location != old.location:
-                change.record_moves(
-                    PartitionMove(old.location, rows[old_name].row_id, renamed_row.location, row_id)
-                )
-                moves = FolderMoves(call.folders, change.if_undone)
-                _move_folder(call, partitioned, old, renamed_row, moves)
-                moves.sync()
-    except BaseException:
-        with suppress(StrandlineError):  # if that fails, the next node that starts does it
-            places.finish_moves(store.sql_store, begun)
-        raise
+    changing = store.change(table_id, author=call.user)
+    with places.undone_by(store.sql_store, begun), changing as change:
+        places.require_present(change)
+        rows = change.visible(RowKind.PARTITION, names)
+        if old_name not in rows:
+            raise IllegalChange("Unable to rename partition because old partition does not exist")
+        if new_name == old_name or new_name in rows:
+            table_name = f"{partitioned.schema}.{partitioned.table.name.lower()}"
+            shown = f"{table_name}.[{', '.join(new.values)}]"
+            raise IllegalChange(f"Partition already exists:{shown}")
+        places.return_folders(change, [rows[old_name]], except_for=new_name)
+        old = rows[old_name].as_(PartitionRow)
+        renamed_row = replace(_with_unsent(new, partition, old), location=old.location)
+        if places.is_own(rows[old_name]):
+            undo = PartitionMove(new_name, rows[old_name].row_id, old.location)
+            places.require_begun(change, [undo])
+            renamed_row = replace(renamed_row, location=new_name)
+        before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
+        after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
+        renamed = [*stored_rows(call, partitioned, {new_name: renamed_row}, change), *after]
+        row_id, *_ = change.stage_each([(renamed, [row.row_id for row in before])])
+        if renamed_row.location != old.location:
+            change.record_moves(
+                PartitionMove(old.location, rows[old_name].row_id, renamed_row.location, row_id)
+            )
+            moves = FolderMoves(call.folders, change.if_undone)
+            _move_folder(call, partitioned, old, renamed_row, moves)
+            moves.sync()
 
 
 def _move_folder(
