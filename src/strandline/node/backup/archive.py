@@ -101,8 +101,8 @@ class ArchiveWriter:
     def add_file(self, source: Path, name: str) -> None:
         """Copy a file to the archive as ``name``, replacing an earlier copy of that name.
 
-        Raises FileNotFoundError, and `Unavailable` if every attempt finds that the file was
-        truncated while it was copied.
+        Its folder was added before. Raises FileNotFoundError, and `Unavailable` if every attempt
+        finds that the file was truncated while it was copied.
         """
         for _ in range(_TRIES):
             with source.open("rb") as file:
@@ -137,6 +137,8 @@ class ArchiveWriter:
 
     def remove_folder(self, place: str) -> None:
         """Remove the folder ``place`` and everything in it from the manifest."""
+        if place not in self._folders:  # nor is anything in it
+            return
         files, inside = self.manifest.files, f"{place}/"
         for name in [name for name in files if name.startswith(inside)]:
             del files[name]
