@@ -32,7 +32,7 @@ def test_an_address_is_shown_without_user_password_and_options(address: str, sho
     assert shown_address(address) == shown
 
 
-def test_an_unset_variable_does_not_name_a_store() -> None:
-    unset: Any = None
-    with pytest.raises(InvalidInput, match="is named by a folder or an address, not by None"):
+@pytest.mark.parametrize("unset", [None, ""])
+def test_an_unset_variable_does_not_name_a_store(unset: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"not by {unset!r}"):
         store_address(unset, Settings())

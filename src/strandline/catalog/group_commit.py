@@ -173,7 +173,7 @@ class GroupCommit:
             return True
 
     def _late(self, request: Request) -> StrandlineError:
-        passed = f"{time.monotonic() - request.began:.1f} s"
+        passed = f"{time.monotonic() - request.began:.3f} s"
         if request.version is not None:
             return UnknownOutcome(
                 f"the change is in the log as version {request.version}, but this node did not "

@@ -58,7 +58,7 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
     """
     if isinstance(store, StoreAddress):
         return store
-    if not isinstance(store, str | os.PathLike):
+    if not isinstance(store, str | os.PathLike) or store == "":
         raise InvalidInput(f"a store is named by a folder or an address, not by {store!r:.80}")
     text = str(store)
     if isinstance(store, Path) or _SEPARATOR not in text:
