@@ -195,7 +195,6 @@ def test_the_last_copy_of_a_file_is_restored_and_removed_folders_are_not(tmp_pat
     (source / "in").mkdir(parents=True)
     with (tmp_path / "archive").open("wb") as file:
         writer = ArchiveWriter(file, new_manifest())
-        writer.add_folder(source, "t")
         for text in ("first", "second and longer"):
             for name in ("strandline.db", "in/a"):
                 (source / name).write_text(text)

@@ -18,6 +18,7 @@ import os
 import stat
 import tarfile
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -82,6 +83,7 @@ class ArchiveWriter:
     def __init__(self, file: BinaryIO, manifest: Manifest) -> None:
         self.manifest = manifest
         self._folders = set(manifest.folders)
+        self._files_in = defaultdict[str, list[str]](list)  # by folder: many files are in few
         self._file = file
         self._tar = tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - `finish` closes it
         self._tar.copybufsize = _CHUNK  # type: ignore[attr-defined]  # tarfile's, without a stub
@@ -101,8 +103,8 @@ class ArchiveWriter:
     def add_file(self, source: Path, name: str) -> None:
         """Copy a file to the archive as ``name``, replacing an earlier copy of that name.
 
-        Its folder was added before. Raises FileNotFoundError, and `Unavailable` if every attempt
-        finds that the file was truncated while it was copied.
+        Raises FileNotFoundError, and `Unavailable` if every attempt finds that the file was
+        truncated while it was copied.
         """
         for _ in range(_TRIES):
             with source.open("rb") as file:
@@ -114,6 +116,7 @@ class ArchiveWriter:
                 self._add(info, hashed)
             if hashed.is_whole:
                 self.manifest.files[name] = info.size, hashed.digest.hexdigest()
+                self._files_in[name.rpartition("/")[0]].append(name)
                 return
         raise Unavailable(
             f"{source} is repeatedly truncated while it is copied; back up again when its"
@@ -137,11 +140,10 @@ class ArchiveWriter:
 
     def remove_folder(self, place: str) -> None:
         """Remove the folder ``place`` and everything in it from the manifest."""
-        if place not in self._folders:  # nor is anything in it
-            return
-        files, inside = self.manifest.files, f"{place}/"
-        for name in [name for name in files if name.startswith(inside)]:
-            del files[name]
+        inside = f"{place}/"
+        for folder in [f for f in self._files_in if f == place or f.startswith(inside)]:
+            for name in self._files_in.pop(folder):
+                self.manifest.files.pop(name, None)  # None: it was copied twice
         self._folders = {n for n in self._folders if n != place and not n.startswith(inside)}
         self.manifest.folders[:] = [n for n in self.manifest.folders if n in self._folders]
 
