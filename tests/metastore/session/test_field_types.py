@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.errors import InvalidInput, StrandlineError
+from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession, LocalSession
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import BIGINT, ArrayType, AtomicType, DataType, StructField, StructType
@@ -167,3 +169,40 @@ def test_a_list_may_stand_for_a_tuple(session: LocalSession, of_columns: type) -
     session.execute(CreateTable(schema="s", definition=definition))
     assert [column.name for column in session.table("s.lists").descriptor.columns] == ["a"]
     session.execute(DropTable(schema="s", table="lists"))
+
+
+MISTAKES: list[tuple[Callable[[Session], object], str]] = [
+    (lambda s: s.commit(untyped(s)), "txn_id of commit must be a whole number of 64 bits, not <"),
+    (lambda s: s.table("s.t", at=untyped(1)), "at of table must be of the class AsOf, not 1"),
+    (lambda s: s.undrop("t", timeout=untyped(None)), "timeout of undrop must be a number, not N"),
+    (lambda s: s.undo(untyped("1")), "version of undo must be a whole number of 64 bits, not '1'"),
+    (
+        lambda s: s.hold("job", at=untyped("now")),
+        "at of hold must be a whole number of 64 bits or None, not 'now'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES)
+def test_an_argument_of_a_wrong_type_is_named(
+    session: LocalSession, call: Callable[[Session], object], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=f"^the argument {re.escape(message)}"):
+        call(session)
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES[:3])
+def test_an_argument_that_cannot_be_sent_is_named(
+    call: Callable[[Session], object], message: str
+) -> None:
+    with (
+        HttpSession("http://127.0.0.1:1", user="ann") as remote,
+        pytest.raises(InvalidInput, match=f"^the argument {re.escape(message)}"),
+    ):
+        call(remote)
+
+
+def test_an_error_that_no_argument_explains_stays_as_it_is(session: LocalSession) -> None:
+    call: Any = session.commit
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'txn_id'"):
+        call()

@@ -1,4 +1,4 @@
-"""Refuses commands whose fields have values of wrong types, before a catalog plans them.
+"""Refuses values of wrong types: in the fields of commands, before a catalog plans them.
 
 Python does not check the type hints of a dataclass. With a number where a name belongs, planning
 would fail with an error that names neither the field nor the value. With a text where a flag
@@ -11,28 +11,34 @@ read by the same hints (`json_forms`), so a node does not check them again. As t
 at most 64 bits, and a text has only whole characters.
 
 Rejected: checks in the constructors, because the values that a node reads from its log need none.
+
+The arguments of a session are looked at only after a call has failed with an error of Python
+(`naming_misfits`).
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
 import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, TypeVar
 
 from strandline.catalog import commands
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput
+from strandline.metastore.interface import Session
 from strandline.metastore.session.json_values import Misfit, cut
 from strandline.model.types import ATOMIC_TYPES, AtomicType, DataType
 from strandline.wire.codecs import is_text
 
 _BITS = 63
 _Fit = Callable[[Any], Any]
+S = TypeVar("S", bound=Session)
 
 
 class _Misfit(Misfit):
@@ -169,3 +175,49 @@ def _tuple(members: Sequence[Any]) -> _Fit:
         return value if is_unchanged else tuple(fitting)
 
     return fit
+
+
+# -- the arguments of a session
+
+
+def naming_misfits(of: type[S]) -> type[S]:
+    """The class, whose calls raise `InvalidInput` if an argument of a wrong type made them fail."""
+    for name in Session.__abstractmethods__:
+        setattr(of, name, _naming_misfits(getattr(of, name), getattr(Session, name)))
+    return of
+
+
+def _naming_misfits(method: Callable[..., Any], declared: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return method(*arguments, **named)
+        except (AttributeError, TypeError, ValueError) as error:
+            misfit = _misfit_in(declared, arguments, named)
+            if misfit is None:
+                raise
+            raise InvalidInput(misfit) from error
+
+    return call
+
+
+def _misfit_in(
+    declared: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> str | None:
+    try:
+        given = inspect.signature(declared).bind(*arguments, **named).arguments
+    except TypeError:  # one is missing, which the error of the call says too
+        return None
+    hints = typing.get_type_hints(declared)
+    for name, value in given.items():
+        hint = hints.get(name, object)
+        is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+        members = typing.get_args(hint) if is_union else (hint,)
+        of = [getattr(member, "__supertype__", member) for member in members]  # of a `NewType`
+        if not all(isinstance(member, type) for member in of):
+            continue
+        if not isinstance(value, (*of, int) if float in of else tuple(of)):
+            expected = [_SCALARS[each][1] if each in _SCALARS else _noun(each) for each in of]
+            what = f"the argument {name} of {declared.__name__}"
+            return f"{what} must be {' or '.join(expected)}, not {cut(repr(value))}"
+    return None

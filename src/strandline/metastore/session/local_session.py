@@ -54,7 +54,7 @@ from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import finish
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
-from strandline.metastore.session.field_types import checked_batch
+from strandline.metastore.session.field_types import checked_batch, naming_misfits
 from strandline.metastore.session.partition_pruning import partition_filter
 from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.session.staged_files import (
@@ -89,6 +89,7 @@ MAX_SNAPSHOT_TABLES = 10_000
 T = TypeVar("T")
 
 
+@naming_misfits
 class LocalSession(Session):
     """A user's session with a `Metastore` of this process. Keeps no resources open.
 
