@@ -13,6 +13,7 @@ from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.files import sync_folder
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.warehouse import (
+    FolderMoves,
     FolderRefused,
     Moved,
     Unsynced,
@@ -341,3 +342,23 @@ def test_a_folder_that_cannot_be_deleted_is_logged_in_one_line_with_what_happens
     assert caplog.text.count("\n") == 1
     assert f"{file} is not deleted yet: [Errno 20] Not a directory" in caplog.text
     assert caplog.messages[0].endswith("; cleaning tries again")
+
+
+@pytest.mark.parametrize("has_new_table", [False, True])
+def test_files_do_not_go_back_to_a_folder_that_another_process_has_moved_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_new_table: bool
+) -> None:
+    """The connection to the database was lost, and the table renamed before this was noticed."""
+    undos: list[Callable[[], object]] = []
+    moves, table, aside = FolderMoves(FOLDERS, undos.append), tmp_path / "t", tmp_path / "aside"
+    table.mkdir()
+    (table / "a").touch()
+    moves.move(str(table), str(aside))
+    moves.make(str(table))
+    table.rename(tmp_path / "renamed")
+    if has_new_table:
+        table.mkdir()
+    undos[0]()
+    assert "could not be moved back; move it to" in caplog.text
+    assert (aside / "a").exists()
+    assert table.exists() == has_new_table

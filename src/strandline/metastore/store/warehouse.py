@@ -258,6 +258,7 @@ class FolderMoves:
         self._folders = folders
         self._unsynced = Unsynced()
         self.moved: list[tuple[str, str]] = []
+        self._made: dict[str, os.stat_result] = {}
         if_undone(self._move_back)
 
     def move(self, source: str, target: str) -> Moved:
@@ -268,18 +269,26 @@ class FolderMoves:
 
     def make(self, location: str) -> None:
         self._folders.make(location, unsynced=self._unsynced)
+        self._made[location] = os.stat(self._folders.path_text(location))
 
     def sync(self) -> None:
         """Sync what was done. Call it before the change is committed."""
         self._unsynced.sync()
 
     def _move_back(self) -> None:
-        """Move the folders back, as far as the system allows."""
+        """Move the folders back, as far as the system allows.
+
+        If the connection to the database was lost, another process may have moved the table since,
+        and another table may have its folder: a folder that was made must still be the same one.
+        """
         while self.moved:
             source, target = self.moved.pop()
             try:
+                made = self._made.get(source)
+                if made and not os.path.samestat(made, os.stat(self._folders.path_text(source))):
+                    raise FolderRefused(f"{source} is now the folder of another table")
                 self._folders.move(target, source)
-            except StrandlineError:
+            except (StrandlineError, OSError):
                 logger.exception(
                     "a change failed, and the folder %s could not be moved back; move it to %s, "
                     "since cleaning may delete it after a day",
