@@ -404,6 +404,21 @@ def test_an_append_that_cannot_be_read_back_is_acknowledged(
     assert shadow(first, second).updates(2, 3) == (appended,)
 
 
+def test_an_append_just_before_the_catalog_moves_to_the_second_log_is_acknowledged(
+    first: MetastorageLog, second: StashLog
+) -> None:
+    begin(shadow(first, second), 1)
+
+    def then_it_moves(*arguments: Any, **named: Any) -> tuple[Update, ...]:
+        appended = second.append(*arguments, **named)
+        shadow(first, second).append(3, TOKEN, [update(3)], new_token=TOKEN.sealed())
+        second.append(4, TOKEN.sealed(), [update(4)], new_token=NEXT)
+        return appended
+
+    log = shadow(first, wrapped(second, append=then_it_moves))
+    assert log.append(2, TOKEN, [update(2)]) == second.updates(2, 3)
+
+
 def test_a_second_log_that_refuses_an_update_of_the_first_is_a_difference(
     first: MetastorageLog, second: StashLog
 ) -> None:

@@ -40,7 +40,7 @@ from typing import TypeVar
 
 from strandline.clock import Timestamp
 from strandline.durable.collections import APPEND_ONLY
-from strandline.durable.log import Checked, Frontier, LogAppend, Scanned, UpdateLog
+from strandline.durable.log import Checked, Frontier, LogAppend, Scanned, Superseded, UpdateLog
 from strandline.durable.log_copy import LogCopy
 from strandline.durable.update import CatalogSnapshot, Update
 from strandline.errors import (
@@ -122,7 +122,7 @@ class ShadowLog(UpdateLog):
                     new_token=append.new_token,
                 )
             self._read_back(appended)
-        except (Unavailable, Stopping, OSError) as error:
+        except (Unavailable, Stopping, OSError, Superseded) as error:
             logger.warning(
                 "version %d is in the log %s, but could not be appended to %s or read back; the "
                 "next call copies what is missing: %s",
