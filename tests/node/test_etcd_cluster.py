@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import AlreadyExists, Unavailable
+from strandline.metastorage.etcd.access import parse_etcd_url
+from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.node import Node
 from tests.servers import etcd, stores
 from tests.servers.etcd import EtcdServer
@@ -64,3 +67,17 @@ def test_each_change_is_made_once_while_each_member_is_killed_in_turn(
             )
             assert {name: created[name] for name in names} == dict.fromkeys(names, 1)
             assert all(node.catalogs.present().schema(name) for name in names)
+
+
+@pytest.mark.slow
+def test_a_member_that_is_cut_off_from_the_others_refuses_calls_and_does_not_let_them_wait(
+    members: list[EtcdServer],
+) -> None:
+    address = parse_etcd_url(f"etcd://127.0.0.1:{members[0].port}")
+    with closing(EtcdGateway(address, timeout=60)) as gateway:
+        for member in members[1:]:
+            member.crash()
+        with pytest.raises(Unavailable):
+            gateway.range(b"a")  # the member may not have noticed yet
+        with pytest.raises(Unavailable, match="no leader"):
+            gateway.range(b"a")
