@@ -98,6 +98,15 @@ def test_a_write_conditional_on_a_lease_needs_its_token_and_is_refused_after_exp
     assert keys(store) == ["a"]
 
 
+def test_a_write_conditional_on_a_lease_is_refused_after_its_release(place: Place) -> None:
+    store = place.node()
+    lease = store.acquire_lease("lead", "one", ttl_ms=60_000)
+    assert lease is not None
+    store.release_lease(lease)
+    assert not store.invoke([LeaseHeld("lead", lease.token)], [Put("a", b"")]).succeeded
+    assert keys(store) == []
+
+
 def test_a_lost_lease_cannot_be_renewed(place: Place) -> None:
     wall = ManualWall(1_000)
     store = place.node(wall)

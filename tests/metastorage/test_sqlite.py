@@ -125,6 +125,7 @@ def test_a_wait_from_before_the_recorded_deletions_reports_a_change(
         store.invoke([], [Delete(f"k{n}")])
     assert store.revision() == 5
     # The deletion of k0 in revision 2 is no longer recorded.
+    assert database.rows("SELECT count(*) FROM metastorage_deletion") == [(3,)]
     assert store.wait_for_change("else", 1, timeout=0)
     assert not store.wait_for_change("else", 2, timeout=0)
     assert store.wait_for_change("k1", 2, timeout=0)
