@@ -248,9 +248,7 @@ def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
         assert store.revision() == 2
 
 
-def test_calls_that_no_member_answers_fail_with_one_message_whichever_member_is_asked_first() -> (
-    None
-):
+def test_calls_that_no_member_answers_fail_with_one_message_in_whichever_order_it_asks() -> None:
     with ExitStack() as stack:
         ports = [stack.enter_context(closing(ReservedPort())) for _ in range(3)]
         address = ",".join(f"127.0.0.1:{port.number}" for port in ports)
