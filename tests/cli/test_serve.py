@@ -9,6 +9,7 @@ import signal
 import socket
 import sqlite3
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -33,7 +34,7 @@ from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.metastore.session import HttpSession
 from strandline.metastore.thrift.messages import ThriftException
-from strandline.node import DATABASE_FILE
+from strandline.node import DATABASE_FILE, Node
 from strandline.node.users import new_token
 from strandline.sql import FenceRow, open_sqlite
 from strandline.work import IN_THREAD
@@ -218,6 +219,20 @@ def test_a_store_that_cannot_be_served_gives_one_line_and_its_own_exit_status(
     assert errors.startswith("strandline: ")
     assert says in errors
     assert errors.count("\n") == 1
+
+
+def test_a_system_that_has_no_more_threads_gives_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    Node.open(tmp_path / "s").close()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    refused = strandline("trim", tmp_path / "s", 2)
+    assert refused.exit_code == 69
+    assert refused.stderr.startswith("strandline: the system lets this process start no more")
+    assert refused.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -330,14 +330,20 @@ def test_a_node_with_few_descriptors_refuses_connections_and_goes_on(tmp_path: P
         (RLIM_INFINITY, RLIM_INFINITY, None, MAX_DESCRIPTORS),
     ],
 )
-def test_a_node_raises_its_limit_of_open_files(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised_to: int | None, for_each_port: int
+def test_a_node_raises_its_limit_of_open_files_and_warns_if_that_is_too_low(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    soft: int,
+    hard: int,
+    raised_to: int | None,
+    for_each_port: int,
 ) -> None:
     limits = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits[0])
     monkeypatch.setattr(resource, "setrlimit", lambda which, given: limits.append(given))
     assert node_server._allow_connections() == for_each_port
     assert limits[1:] == ([] if raised_to is None else [(raised_to, hard)])
+    assert ("LimitNOFILE" in caplog.text) == (for_each_port < 1_000)
 
 
 def test_a_node_ends_with_an_error_when_one_of_its_threads_has_ended(tmp_path: Path) -> None:

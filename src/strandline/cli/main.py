@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from strandline import __version__
-from strandline.errors import StrandlineError, surface_of
+from strandline.errors import SURFACES, StrandlineError, Unavailable, surface_of
 from strandline.logs import in_one_line
 
 
@@ -117,6 +117,15 @@ class _Commands(click.Group):
         except StrandlineError as error:
             click.echo(f"strandline: {in_one_line(error.message)}", err=True)
             sys.exit(surface_of(error).exit)
+        except RuntimeError as error:
+            if str(error) != "can't start new thread":
+                raise
+            click.echo(
+                "strandline: the system lets this process start no more threads; raise its limits "
+                "of memory and of processes (TasksMax in systemd, the pids limit of a container)",
+                err=True,
+            )
+            sys.exit(SURFACES[Unavailable].exit)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -365,7 +365,15 @@ def _allow_connections() -> int:
         soft = limit
     if soft == resource.RLIM_INFINITY:
         return MAX_DESCRIPTORS
-    return max(LEAST_CONNECTIONS, (soft - OWN_DESCRIPTORS) // 2)
+    connections = max(LEAST_CONNECTIONS, (soft - OWN_DESCRIPTORS) // 2)
+    if connections < MAX_CONNECTIONS:
+        logger.warning(
+            "this process may open only %d files, so each port accepts only %d connections; raise "
+            "the limit (LimitNOFILE in systemd, --ulimit nofile of a container)",
+            soft,
+            connections,
+        )
+    return connections
 
 
 @contextmanager
