@@ -82,6 +82,7 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Count("lost_appends", "ddl_conflicts", "Appends to the log that lost to another one."),
         Count("joined_anew", "fenced", "How often a newer holder fenced this node."),
         Count("applier_failures", "applier_failures", "Failed attempts to apply new versions."),
+        Count("times_ahead", "times_ahead", "Times of the log that were ahead of this clock."),
     ),
     "log": (
         Gauge("lag", "catalog_lag_versions", "Versions in the log that are not applied here yet."),

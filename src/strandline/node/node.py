@@ -237,7 +237,7 @@ class Node:
             "catalog applier", lambda: self.catalogs.check_applier(longest=self._longest_lag())
         )
         health.add("fence", self._check_fence)
-        health.add("clock", self._check_clock)
+        health.add("clock", self._check_clock, stops_reads=False)
         health.add("database writable", self._check_writes, stops_reads=False)
         health.add("warehouse writable", self._check_warehouse, stops_reads=False)
         check_blobs = self._opened_store.catalog_log.check_blobs
