@@ -138,8 +138,8 @@ class RequestedPlaces:
     def _alter_table(self, command: AlterTable) -> AlterTable:
         definition = command.definition
         old = self._catalog.table(command.schema, command.table)
-        if old is None:
-            return command
+        if old is None or (old.kind, definition.kind) == (TableKind.EXTERNAL, TableKind.MANAGED):
+            return command  # which fails
         place = None
         if old.kind is TableKind.MANAGED:
             self._project_up_to(self._catalog)
@@ -147,11 +147,6 @@ class RequestedPlaces:
         requested_location = definition.location
         if definition.kind is TableKind.EXTERNAL:
             definition = replace(definition, location=requested_location or place)
-        elif old.kind is TableKind.EXTERNAL:
-            raise IllegalChange(
-                f"the external table {command.schema}.{command.table} cannot become a managed "
-                "table: a user chose its location; create a managed table and copy the files"
-            )
         elif requested_location and (
             place is None or not self._folders.same(requested_location, place)
         ):

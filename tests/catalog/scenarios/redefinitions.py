@@ -377,6 +377,12 @@ SCENARIOS = [
         )
     ),
     Scenario(
+        "an external table redefined as a managed one",
+        setup=[SCHEMA, PLAIN, redefine("a int", "b string", kind=TableKind.EXTERNAL)],
+        run=redefine("a int", "b string"),
+        expect=Refused(IllegalChange, "cannot become a managed table"),
+    ),
+    Scenario(
         "a plain table redefined as a transactional one",
         setup=[SCHEMA, PLAIN],
         run=redefine("a int", "b string", transactional=True),

@@ -43,6 +43,7 @@ from strandline.model.descriptors import (
     Properties,
     SchemaDescriptor,
     TableDescriptor,
+    TableKind,
     ZoneDescriptor,
     properties,
 )
@@ -372,6 +373,11 @@ class AlterTable:
 
 
 def _check_kind_and_location(old: TableDescriptor, definition: TableDefinition) -> None:
+    if old.kind is TableKind.EXTERNAL and definition.kind is TableKind.MANAGED:
+        raise IllegalChange(
+            f"the external table {old.name} cannot become a managed table: a user chose its "
+            "location; create a managed table and copy the files"
+        )
     if definition.transactional and not old.transactional:
         raise IllegalChange(
             f"the plain table {old.name} cannot become transactional; create a transactional table "

@@ -235,17 +235,10 @@ class AlterRelation:
         next_location: str | None,
     ) -> TableDefinition:
         """SET LOCATION makes a managed table external, because a user named the files."""
-        if definition.kind is TableKind.EXTERNAL:
+        if TableKind.EXTERNAL in (old.kind, definition.kind) or requested_location is None:
             return definition
-        if old.kind is TableKind.EXTERNAL:
-            raise IllegalChange(
-                f"the external table {self.schema}.{old.name} cannot become a managed table: a "
-                "user chose its location; create a managed table and copy the files"
-            )
         places = [place for place in (self.location, next_location) if place is not None]
-        if requested_location is None or any(
-            same_location(requested_location, place) for place in places
-        ):
+        if any(same_location(requested_location, place) for place in places):
             return definition
         return replace(definition, kind=TableKind.EXTERNAL, location=requested_location)
 
