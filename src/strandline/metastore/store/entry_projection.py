@@ -17,10 +17,9 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection
 
 from strandline.catalog.kinds import kind_named
-from strandline.catalog.verbs import FolderEffect
 from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError, Unavailable
-from strandline.metastore.store.folder_effects import EntryEffect, FolderEffects, folder_effect
+from strandline.metastore.store.folder_effects import FolderEffects, Task, folder_effect
 from strandline.metastore.store.folder_turns import Turn
 from strandline.metastore.store.notifications import (
     DdlEvent,
@@ -86,29 +85,27 @@ class EntryProjection:
         """`advance` by some of ``updates``, which follow ``before``."""
         last, done_entries = before.projected_version, before.projected_entries
         events: list[NewEvent] = []
-        entries = ((update, entry) for update in updates for entry in update.entries)
-        effects = self._effects_of(turn, islice(entries, done_entries, None))
-        for update in updates:
-            for entry in islice(update.entries, done_entries, None):
-                effect = next(effects)
-                if effect is not None:
-                    first = turn.untouched
-                    try:
-                        self._database.check_write()  # else it would change the folders of others
-                        if not self._folders.carry_out(turn, entry, effect, update=update):
-                            break
-                    except StrandlineError as error:
-                        failed = self._failed(update.version, entry.verb, error)
-                        if first:
-                            raise failed from error
+        for task in self._tasks(turn, updates, done_entries):
+            update, entry = task.update, task.entry
+            if update.version > last + 1:  # all before it are projected
+                last, done_entries = update.version - 1, 0
+            if task.effect is not None:
+                first = turn.untouched
+                try:
+                    self._database.check_write()  # else it would change the folders of others
+                    if not self._folders.carry_out(task):
                         break
-                    self.effects += 1
-                if not entry.silent:
-                    events.append(_event(update, entry))
-                done_entries += 1
-            if done_entries < len(update.entries):
-                break
-            last, done_entries = update.version, 0
+                except StrandlineError as error:
+                    failed = self._failed(update.version, entry.verb, error)
+                    if first:
+                        raise failed from error
+                    break
+                self.effects += 1
+            if not entry.silent:
+                events.append(_event(update, entry))
+            done_entries += 1
+        else:
+            last, done_entries = updates[-1].version, 0
         try:
             turn.unsynced.sync()
         except Unavailable as error:
@@ -129,17 +126,20 @@ class EntryProjection:
         self.entries += len(events)
         return after
 
-    def _effects_of(
-        self, turn: Turn, entries: Iterator[tuple[Update, Entry]]
-    ) -> Iterator[FolderEffect | None]:
-        """Yield the effect of each entry, and look ahead to what those of the turn will need.
+    def _tasks(self, turn: Turn, updates: Sequence[Update], done_entries: int) -> Iterator[Task]:
+        """Yield the entries after the first ones; look ahead to what those of the turn will need.
 
         A look ends at the second effect on one table: that one mostly waits for the next turn.
         """
-        while upcoming := list(_with_effects(entries, limit=turn.effects_left)):
+        entries = ((update, entry) for update in updates for entry in update.entries)
+        tasks = (
+            Task(turn, update, entry, folder_effect(entry))
+            for update, entry in islice(entries, done_entries, None)
+        )
+        while upcoming := list(_with_effects(tasks, limit=turn.effects_left)):
             self._folders.expect(turn, upcoming)
-            yield from (effect for _, _, effect in upcoming)
-        yield from (folder_effect(entry) for _, entry in entries)
+            yield from upcoming
+        yield from tasks
 
     def _failed(self, version: int, what: str, error: StrandlineError) -> NotCarriedOut:
         self.failures += 1
@@ -149,22 +149,19 @@ class EntryProjection:
         )
 
 
-def _with_effects(entries: Iterator[tuple[Update, Entry]], *, limit: int) -> Iterator[EntryEffect]:
-    """Yield the next of ``entries`` with the effect of each, until ``limit`` have an effect.
+def _with_effects(tasks: Iterator[Task], *, limit: int) -> Iterator[Task]:
+    """Yield the next of ``tasks`` until ``limit`` have an effect.
 
     Also ends with the second effect on one table.
     """
     table_ids: set[int] = set()
-    while limit and (following := next(entries, None)) is not None:
-        update, entry = following
-        effect = folder_effect(entry)
-        yield update, entry, effect
-        if effect is not None:
+    while limit and (task := next(tasks, None)) is not None:
+        yield task
+        if task.effect is not None:
             limit -= 1
-            changed = {change.object_id for change in entry.changes if change.kind == "table"}
-            if not table_ids.isdisjoint(changed):
+            if not table_ids.isdisjoint(task.table_ids):
                 return
-            table_ids |= changed
+            table_ids |= task.table_ids
 
 
 class AppliedUpdates:

@@ -66,10 +66,6 @@ The name is a table's `Place.aside`, a random number, the time of the move in mi
 """
 
 
-EntryEffect = tuple[Update, Entry, FolderEffect | None]
-"""An entry of an update, with its `folder_effect`."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
     """The first fields of a table's record."""
@@ -103,12 +99,18 @@ def folder_effect(entry: Entry) -> FolderEffect | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """An entry whose effect is to be carried out in a turn, and its update."""
+class Task:
+    """An entry of an update that a turn projects, with its `folder_effect`."""
 
     turn: Turn
     update: Update
     entry: Entry
+    effect: FolderEffect | None
+
+    @property
+    def table_ids(self) -> set[int]:
+        """The ids of the tables that the entry changes."""
+        return {change.object_id for change in self.entry.changes if change.kind == "table"}
 
     def table(self) -> tuple[_Table | None, _Table]:
         """The table of the entry: before it (None if new), and after it or, if dropped, as last."""
@@ -175,22 +177,19 @@ class FolderEffects:
                         break
         return places
 
-    def expect(self, turn: Turn, entries: Sequence[EntryEffect]) -> None:
-        """Read what the effects of the entries will need, in a few statements."""
+    def expect(self, turn: Turn, tasks: Sequence[Task]) -> None:
+        """Read what the effects of the turn's tasks will need, in a few statements."""
         table_ids: list[int] = []
-        moved: list[Entry] = []
         new_places: list[Place] = []
-        for update, entry, effect in entries:
-            if effect is FolderEffect.MAKE_TABLE:
-                new_places += self._expect_made(_Task(turn, update, entry))
-            elif effect is not None:
-                table_ids += [c.object_id for c in entry.changes if c.kind == "table"]
-            if effect is FolderEffect.MOVE_TABLE:
-                moved.append(entry)
+        for task in tasks:
+            if task.effect is FolderEffect.MAKE_TABLE:
+                new_places += self._expect_made(task)
+            elif task.effect is not None:
+                table_ids += task.table_ids
         turn.places.expect(table_ids)
-        turn.places.expect_at(chain(new_places, self._places_to_restore(turn, moved)))
+        turn.places.expect_at(chain(new_places, self._places_to_restore(tasks)))
 
-    def _expect_made(self, task: _Task) -> list[Place]:
+    def _expect_made(self, task: Task) -> list[Place]:
         """The place that the name of a new table gives, if any."""
         _, table = task.table()
         task.turn.places.expect_none(table.id)
@@ -201,28 +200,28 @@ class FolderEffects:
         place = task.turn.default_places[key]
         return [] if place is None else [place]
 
-    def _places_to_restore(self, turn: Turn, moved: Iterable[Entry]) -> Iterator[Place]:
-        """The places that the restored tables among ``moved`` would go back to."""
-        for entry in moved:
-            for change in entry.changes:
+    def _places_to_restore(self, tasks: Iterable[Task]) -> Iterator[Place]:
+        """The places that restored tables would go back to."""
+        for task in tasks:
+            for change in task.entry.changes if task.effect is FolderEffect.MOVE_TABLE else ():
                 if change.kind == "table" and change.old is None and change.new is not None:
                     table = _Table.read(change.new)
-                    place = turn.places.of(table.id)
+                    place = task.turn.places.of(table.id)
                     if place is not None:
                         yield place.back(table.id, table.name)
 
-    def carry_out(self, turn: Turn, entry: Entry, effect: FolderEffect, *, update: Update) -> bool:
-        """Carry out the effect of ``entry`` of ``update``; False if it must wait for the next turn.
+    def carry_out(self, task: Task) -> bool:
+        """Carry out the effect of a task, if any; return False if it must wait for the next turn.
 
-        ``effect`` is the `folder_effect` of the entry. It may have been done before. Raises
-        `Unavailable` for a shortage, and in the turn of an append also for a refusal.
+        It may have been done before. Raises `Unavailable` for a shortage, and in the turn of an
+        append also for a refusal.
         """
-        if not turn.effects_left:
+        if not task.turn.effects_left:
             return False
-        work = _PLANS[effect](self, _Task(turn, update, entry))
+        work = None if task.effect is None else _PLANS[task.effect](self, task)
         if work is None:
             return True
-        if not turn.take(self._paths(work.makes), self._paths(work.moves)):
+        if not task.turn.take(self._paths(work.makes), self._paths(work.moves)):
             return False
         work.do()
         return True
@@ -234,17 +233,17 @@ class FolderEffects:
 
     # -- the effect of each verb
 
-    def _schema_made(self, task: _Task) -> _Work | None:
+    def _schema_made(self, task: Task) -> _Work | None:
         place = self._named(task)
         return None if place is None else _Work(partial(self._make, task, place), makes=(place,))
 
-    def _schema_dropped(self, task: _Task) -> _Work | None:
+    def _schema_dropped(self, task: Task) -> _Work | None:
         place = self._named(task)
         if place is None or not place.is_of_schema:
             return None
         return _Work(partial(self._remove, task, place), moves=(place,))
 
-    def _table_made(self, task: _Task) -> _Work | None:
+    def _table_made(self, task: Task) -> _Work | None:
         """A new managed table gets a place that no other table has."""
         _, table = task.table()
         requested_place = task.turn.default_places[task.update.version, table.id]
@@ -262,7 +261,7 @@ class FolderEffects:
             partial(self._make_table, task, table.id, place), makes=(requested_place, place)
         )
 
-    def _table_moved(self, task: _Task) -> _Work | None:
+    def _table_moved(self, task: Task) -> _Work | None:
         """A renamed table follows its name if it was at the place that its old name gave.
 
         A restored table leaves the folder of dropped tables for the place of its name.
@@ -280,7 +279,7 @@ class FolderEffects:
                 target = self._default_place(task, new, argument="to")
         return self._moving(task, new.id, place, target, own=False)
 
-    def _table_dropped(self, task: _Task) -> _Work | None:
+    def _table_dropped(self, task: Task) -> _Work | None:
         _, table = task.table()
         place = task.turn.places.of(table.id)
         if place is None:
@@ -293,7 +292,7 @@ class FolderEffects:
             return _Work(do, moves=(place, _purged(aside)))
         return self._moving(task, table.id, place, aside, own=True)
 
-    def _default_place(self, task: _Task, table: _Table, *, argument: str) -> Place | None:
+    def _default_place(self, task: Task, table: _Table, *, argument: str) -> Place | None:
         """The place of a table unless another table has it; None if its schema is not found.
 
         The ``argument`` of the entry is the qualified name, and so gives the name that the schema
@@ -311,13 +310,13 @@ class FolderEffects:
         place = self._folders.place_of_schema(schema)
         return place_of_table(place, table.name, schema_name=schema_name)
 
-    def _named(self, task: _Task) -> Place | None:
+    def _named(self, task: Task) -> Place | None:
         """The place that an entry names: that of a schema, or of a table up to release 0.2.1."""
         location = task.argument("location")
         return None if location is None else self._folders.place(location)
 
     def _moving(
-        self, task: _Task, table_id: int, source: Place | None, target: Place | None, *, own: bool
+        self, task: Task, table_id: int, source: Place | None, target: Place | None, *, own: bool
     ) -> _Work | None:
         if source is None or target is None or source == target:
             return None
@@ -335,11 +334,11 @@ class FolderEffects:
 
     # -- carrying it out
 
-    def _make_table(self, task: _Task, table_id: int, place: Place) -> None:
+    def _make_table(self, task: Task, table_id: int, place: Place) -> None:
         self._make(task, place)
         task.turn.places.put(table_id, place)
 
-    def _make(self, task: _Task, place: Place) -> None:
+    def _make(self, task: Task, place: Place) -> None:
         own = place.is_of_table or place.is_of_schema
         if not own and not self._folders.may_make(place):
             return
@@ -349,7 +348,7 @@ class FolderEffects:
                 self._folders.verify(place)
             self._folders.make(place, unsynced=task.turn.unsynced)
 
-    def _move(self, task: _Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
+    def _move(self, task: Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
         """Move the folder of a table; ``own``: no other table can have ``target``."""
         places = task.turn.places
         outcome = (
@@ -364,7 +363,7 @@ class FolderEffects:
                 self._make(task, target)
             places.put(table_id, target)
 
-    def _refuse_shared(self, task: _Task, table_id: int, places: Iterable[Place]) -> None:
+    def _refuse_shared(self, task: Task, table_id: int, places: Iterable[Place]) -> None:
         """Raise `FolderRefused` if another table has one of ``places``, as in older releases."""
         for place in places:
             if task.turn.places.taken(place, by_other_than=table_id):
@@ -372,7 +371,7 @@ class FolderEffects:
                     f"{self._folders.location(place)} is also the folder of another table"
                 )
 
-    def _purge(self, task: _Task, table_id: int, place: Place, aside: Place) -> None:
+    def _purge(self, task: Task, table_id: int, place: Place, aside: Place) -> None:
         """Move the folder of a table to a name that no table has, and forget its place.
 
         `delete_purged` deletes its files later, when no lock is held.
@@ -388,7 +387,7 @@ class FolderEffects:
             self._purged += [purged, Place(f"{aside.text}{PARTITIONS_SUFFIX}")]
         task.turn.places.put(table_id, None)
 
-    def _remove(self, task: _Task, place: Place) -> None:
+    def _remove(self, task: Task, place: Place) -> None:
         outcome = (
             ", but the folder {} of its schema is still there: {}. It is not needed; remove it"
             " when you can"
@@ -398,7 +397,7 @@ class FolderEffects:
             self._folders.remove_empty(place, unsynced=task.turn.unsynced)
 
     @contextmanager
-    def _or_refused(self, how: str, task: _Task, place: Place, outcome: str) -> Iterator[None]:
+    def _or_refused(self, how: str, task: Task, place: Place, outcome: str) -> Iterator[None]:
         """Count and log a refusal. ``outcome`` is formatted with the folder and the reason."""
         try:
             yield
@@ -424,7 +423,7 @@ class _Schemas:
         self._update: Update | None = None
         self._by_id: dict[int, SchemaDescriptor | None] = {}
 
-    def schema(self, task: _Task, schema_id: int) -> SchemaDescriptor | None:
+    def schema(self, task: Task, schema_id: int) -> SchemaDescriptor | None:
         """The schema with that id, even if the update drops it; its name may be a later one."""
         update = task.update
         if update is not self._update:
@@ -440,7 +439,7 @@ class _Schemas:
         return self._by_id[schema_id]
 
 
-_PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
+_PLANS: dict[FolderEffect, Callable[[FolderEffects, Task], _Work | None]] = {
     FolderEffect.MAKE_SCHEMA: FolderEffects._schema_made,
     FolderEffect.REMOVE_SCHEMA: FolderEffects._schema_dropped,
     FolderEffect.MAKE_TABLE: FolderEffects._table_made,
