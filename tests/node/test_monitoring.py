@@ -103,7 +103,7 @@ def test_a_node_whose_applier_hangs_is_not_ready_until_it_continues(
         node.catalogs.subscribe(hang)
         with serving(monitored(node)) as url:
             try:
-                other.metastore.execute(CreateSchema(name="new"), author="ann")
+                other.metastore.execute(CreateSchema(name="new"), user="ann")
                 assert hangs.wait(60)
                 # Not all checks: after a pause of this process, that of the store waits as well.
                 node.catalogs.check_applier(longest=60)
@@ -169,7 +169,7 @@ def test_a_node_that_can_make_no_folders_is_not_ready_until_it_can(
         with monkeypatch.context() as full:
             full.setattr(os, "mkdir", fail)
             with pytest.raises(UnknownOutcome, match="No space left"):
-                node.metastore.execute(CreateSchema(name="new"), author="ann")
+                node.metastore.execute(CreateSchema(name="new"), user="ann")
             assert "No space left on device" in problem(node, "folders and events")
         while problem(node, "folders and events"):
             pass

@@ -78,17 +78,12 @@ class Metastore:
         self.snapshot_holds = SnapshotHolds(transactions.holds, snapshot_hold_ms)
 
     def execute(
-        self,
-        commands: Command | Sequence[Command],
-        *,
-        author: str,
-        identity: str | None = None,
-        timeout: float = 30.0,
+        self, commands: Command | Sequence[Command], *, user: str, timeout: float = 30.0
     ) -> Applied:
         """Execute DDL commands and wait until their folders and notification events are made.
 
-        ``identity`` is the user whose privileges are checked; None is the program itself. Raises
-        `UnknownOutcome` if the folders and events are not made in time.
+        ``user`` is their author, whose privileges are checked. Raises `UnknownOutcome` if the
+        folders and events are not made in time.
         """
         batch = commands if isinstance(commands, Sequence) else [commands]
         deadline = time.monotonic() + timeout
@@ -97,15 +92,13 @@ class Metastore:
         )
         resolved = places.resolve(batch)
         seconds_left = deadline - time.monotonic()
-        applied = self.catalogs.execute(
-            resolved, author=author, identity=identity, timeout=seconds_left
-        )
+        applied = self.catalogs.execute(resolved, author=user, identity=user, timeout=seconds_left)
         if applied.actions and logger.isEnabledFor(logging.INFO):
             logger.info(
                 "version %d: %s",
                 applied.version,
                 describe_all(applied.actions),
-                extra=kept(user=author, catalog_version=applied.version),
+                extra=kept(user=user, catalog_version=applied.version),
             )
         with completing(applied, "its folders and events will follow"):
             self.transactions.pass_activation(applied.time)
@@ -113,9 +106,7 @@ class Metastore:
             self.projector.project_up_to(applied.version, timeout=seconds_left)
         return applied
 
-    def take_back(
-        self, read: Callable[[], Undo], *, author: str, identity: str | None, timeout: float
-    ) -> Applied:
+    def take_back(self, read: Callable[[], Undo], *, user: str, timeout: float) -> Applied:
         """Execute the undo that ``read`` returns; read it again if the history has moved.
 
         Raises what ``read`` and `Undo` raise, and `ObjectNotFound` if the files of a table to be
@@ -127,9 +118,7 @@ class Metastore:
             undo = read()
             try:
                 with work.budget(None):  # what changes something is not given up
-                    return self.execute(
-                        undo, author=author, identity=identity, timeout=seconds_left
-                    )
+                    return self.execute(undo, user=user, timeout=seconds_left)
             except HistoryMoved:
                 if time.monotonic() >= deadline:
                     raise

@@ -231,7 +231,7 @@ def test_parameters_with_the_names_of_stored_fields_are_left_out(hive: HiveNode,
     for stored in ("x", str(1 << 40)):  # by an older release
         written = (("strandline.hive.retention", stored),)
         old = SetTableProperties(schema="d1", table="t1", set=written)
-        hive.node.metastore.execute(old, author="ann")
+        hive.node.metastore.execute(old, user="ann")
         assert stub.get_table("d1", "t1").retention == 0
 
 
@@ -304,7 +304,7 @@ def test_parameters_of_an_older_release_that_contradict_the_table_are_not_shown(
 
         before = shown()
         old = SetTableProperties(schema="d1", table=name, set=tuple(CONTRADICTIONS.items()))
-        hive.node.metastore.execute(old, author="ann")
+        hive.node.metastore.execute(old, user="ann")
         assert shown() == before
         kind = session.table(f"d1.{name}").descriptor.kind
         sent = stub.get_table("d1", name)

@@ -126,7 +126,7 @@ class Call(Request):
         return sent or ("" if self.reader.for_all else self.user)
 
     def execute(self, *commands: Command) -> Applied:
-        return self.metastore.execute(commands, author=self.user, identity=self.user)
+        return self.metastore.execute(commands, user=self.user)
 
 
 # A handler returns a value of its method's type; there are many types: hence Any.

@@ -107,14 +107,11 @@ class LocalSession(Session):
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
-        user = self._user
         batch = commands if isinstance(commands, Sequence) else [commands]
         if not self._has_typed_commands:
             batch = checked_batch(batch)
         refuse_reserved(batch, self._metastore.catalogs.latest_catalog())
-        return _executed(
-            self._metastore.execute(batch, author=user, identity=user, timeout=timeout)
-        )
+        return _executed(self._metastore.execute(batch, user=self._user, timeout=timeout))
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
         return finish(self._reader().table(name, at=at))
@@ -166,10 +163,7 @@ class LocalSession(Session):
         return self._take_back(lambda: visible_undrop(catalogs, kind, name, identity=user), timeout)
 
     def _take_back(self, read: Callable[[], Undo], timeout: float) -> Executed:
-        user = self._user
-        return _executed(
-            self._metastore.take_back(read, author=user, identity=user, timeout=timeout)
-        )
+        return _executed(self._metastore.take_back(read, user=self._user, timeout=timeout))
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
         table = finish(self._reader().table(name, need=Privilege.INSERT)).descriptor
