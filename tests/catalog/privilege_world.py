@@ -177,8 +177,8 @@ class World:
 
     def run(self, command: Command, *, author: str = "system") -> CatalogTransaction:
         """Execute the command; if it raises an error, nothing is changed."""
-        transaction = CatalogTransaction(At(1, self.contents), author="ann")
-        command.plan(Planning(self.catalog, transaction, MIN_TIMESTAMP, author=author))
+        transaction = CatalogTransaction(At(1, self.contents), author=author)
+        command.plan(Planning(self.catalog, transaction, MIN_TIMESTAMP))
         self.contents = transaction.contents
         return transaction
 

@@ -214,7 +214,7 @@ def an_index_needs_no_building(patch: pytest.MonkeyPatch) -> None:
 
     def plan(self: CreateIndex, planning: Planning) -> None:
         base = Catalog(0, planning.base.time, EMPTY)
-        real(self, Planning(base, planning.transaction, planning.now, author=planning.author))
+        real(self, Planning(base, planning.transaction, planning.now))
 
     patch.setattr(CreateIndex, "plan", plan)
 

@@ -57,7 +57,7 @@ def append(state: DurableCatalogState, name: str) -> None:
     latest = (state.recovered + state.updates_after(state.recovered[-1]))[-1]
     transaction = state.transaction(latest, author="bob")
     base = Catalog(latest.version, MIN_TIMESTAMP, latest.contents)
-    CreateSchema(name=name).plan(Planning(base, transaction, MIN_TIMESTAMP, author="bob"))
+    CreateSchema(name=name).plan(Planning(base, transaction, MIN_TIMESTAMP))
     state.commit_transaction(transaction)
 
 

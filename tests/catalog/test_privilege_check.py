@@ -78,8 +78,8 @@ from tests.catalog.scenario import create_table, create_view
 
 def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | None) -> None:
     """Plan and check privileges as the manager does, without changing anything."""
-    transaction = CatalogTransaction(base, author="ann")
-    planning = Planning(base, transaction, base.time, author=user or "system")
+    transaction = CatalogTransaction(base, author=user or "system")
+    planning = Planning(base, transaction, base.time)
     for command in wanted if isinstance(wanted, Sequence) else [wanted]:
         command.plan(planning)
     PrivilegeCheck(Access(base, user), transaction).finish()

@@ -27,7 +27,6 @@ from strandline.durable.update import Argument
 from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound, UnsupportedOperation
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
 from strandline.model.identifiers import normalize
-from strandline.model.privileges import SYSTEM_NAME
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -49,18 +48,11 @@ class Named(Protocol):
 class Planning:
     """One batch during planning: the transaction, and the catalog as the transaction sees it."""
 
-    def __init__(
-        self,
-        base: Catalog,
-        transaction: CatalogTransaction,
-        now: Timestamp,
-        *,
-        author: str = SYSTEM_NAME,
-    ) -> None:
+    def __init__(self, base: Catalog, transaction: CatalogTransaction, now: Timestamp) -> None:
         self.base = base
         self.transaction = transaction
         self.now = now
-        self.author = author
+        self.author = transaction.author
         self._catalog = base
 
     @property

@@ -149,7 +149,7 @@ def validate(
     If one command is refused, the request produces no version. The work stops as soon as the caller
     leaves, because a batch may take long and the callers after it are waiting.
     """
-    planning = Planning(base, transaction, now, author=request.author)
+    planning = Planning(base, transaction, now)
     access = Access(base, request.identity)
     check = PrivilegeCheck(access, transaction, before_each=request.check_waiting)
     applied = []
