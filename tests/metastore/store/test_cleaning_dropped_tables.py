@@ -184,7 +184,7 @@ def test_a_table_that_another_node_restores_before_its_cleaning_begins_stays(
     with Node.open(lake.address, settings=lake.node.settings) as other:
         undo = read_undrop(other.catalogs, "table", "default.t")
         assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
-        restore = partial(other.metastore.execute, undo, author="bob")
+        restore = partial(other.metastore.execute, undo, user="bob")
         before_the_next(monkeypatch, ReadAgain, "plan", restore)
         assert lake.node.cleaner.clean().parts == ()
     assert lake.paths(table) == [path]
