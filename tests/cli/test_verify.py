@@ -270,6 +270,30 @@ def test_a_delete_file_whose_bitmaps_are_texts_is_found(store: Store) -> None:
     assert "of type string, not lists of numbers" in str(finding["message"])
 
 
+@pytest.mark.parametrize("form", DeleteForm)
+def test_a_delete_file_with_fewer_deleted_rows_than_were_written_is_found(
+    store: Store, form: DeleteForm
+) -> None:
+    path = store.table / "_deletes" / "b.parquet"
+
+    def write(rows: int) -> None:
+        positions = pa.table({"file_id": [2] * rows, "position": range(rows)})
+        word = pa.array([[-1 if rows == 64 else (1 << rows) - 1]], pa.list_(pa.int64()))
+        bitmap = pa.table({"file_id": [2], "bitmap": word})
+        pq.write_table(positions if form is DeleteForm.POSITIONS else bitmap, path)
+
+    write(64)
+    file = DeleteFile(path="_deletes/b.parquet", file_ids=(2,), counts=(64,), form=form)
+    with Node.open(store.folder) as node:
+        session = node.session(user="ann")
+        session.commit(stage(session, session.table("shop.t").descriptor.id, file))
+    assert findings(store) == []
+    write(63)
+    (finding,) = findings(store)
+    assert finding["place"] == str(path)
+    assert "its deleted rows are not the 64 that were written" in str(finding["message"])
+
+
 def test_what_is_checked_again_is_counted_once(store: Store) -> None:
     cut(store.deletes)
     assert "and 3 files of" in verify(store).stdout
@@ -429,6 +453,14 @@ def test_a_folder_that_a_node_records_or_deletes_a_little_later_is_no_leftover(
     folder = store.table.parent / ".dropped" / "999"
     folder.mkdir(parents=True)
     before_the_next(monkeypatch, time, "sleep", folder.rmdir)
+    assert findings(store) == []
+
+
+def test_the_folders_of_dropped_partitions_are_no_leftovers(store: Store) -> None:
+    """Kept versions of their table have them."""
+    with Node.open(store.folder) as node:
+        table_id = node.session(user="ann").table("shop.p").descriptor.id
+    (store.table.parent / ".dropped" / f"{table_id}.partitions" / "7").mkdir(parents=True)
     assert findings(store) == []
 
 
