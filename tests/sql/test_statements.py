@@ -162,6 +162,16 @@ def test_many_rows_are_inserted_unchanged(database: Database, longest: int) -> N
     assert sum(len(text) for text, _ in kept) < 10_000
 
 
+def test_the_last_of_many_rows_is_inserted_although_its_statement_has_no_other(
+    database: Database,
+) -> None:
+    rows = [(number, "x" * (1 << 15), None) for number in range(9)]  # two of them fill a statement
+    with database.write() as connection:
+        HARD.create(connection)
+        change_each(connection, "INSERT INTO hard (id, text, data) VALUES (?, ?, ?)", rows)
+    assert database.rows("SELECT id, text, data FROM hard ORDER BY id") == rows
+
+
 def test_one_refused_row_of_many_undoes_the_write(database: Database) -> None:
     rows = [(number, number) for number in range(1, 1_000)]
     with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
