@@ -226,8 +226,9 @@ def test_a_table_renamed_while_one_of_its_files_is_copied_is_in_the_backup(
         assert (place(node.session(user="ann"), "shop.plain") / "part-0").read_text() == "plain"
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
 def test_files_of_a_table_created_during_a_backup_are_not_in_it(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dropped: bool
 ) -> None:
     later = replace(PLAIN, name="later")
     with Node.open(store) as node:
@@ -236,9 +237,16 @@ def test_files_of_a_table_created_during_a_backup_are_not_in_it(
         def then_one_is_created(*arguments: Any) -> None:
             copy_database(*arguments)
             bob.execute(CreateTable(schema="shop", definition=later))
-            (place(bob, "shop.later") / "part-0").write_text("later")
+            (place(bob, "shop.later") / "k=1").mkdir()
+            for name in ("part-0", "k=1/part-0"):
+                (place(bob, "shop.later") / name).write_text("later")
+
+        def drop() -> None:
+            if is_dropped:
+                bob.execute(DropTable(schema="shop", table="later"))
 
         monkeypatch.setattr(module, "copy_database", then_one_is_created)
+        before_the_next(monkeypatch, module, "fetch_moved", drop)
         assert back_up(node, tmp_path / "b", user="ann").missing == []
     assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
     with Node.open(tmp_path / "new") as node:

@@ -17,6 +17,7 @@ import os
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -71,6 +72,21 @@ class StoreFiles:
         if self.folder is None:
             return self.root / name.removeprefix(_IN_WAREHOUSE)
         return self.folder / name
+
+    def is_of_later_table(
+        self, folder: str, places_at_copy: Container[Place], store: Database
+    ) -> bool:
+        """Whether the folder of that name is, or is in, that of a table that was not there before.
+
+        Call it after the folder was listed: if the table was dropped since, no file is found there.
+        """
+        if not folder.startswith(_IN_WAREHOUSE):
+            return False
+        paths = accumulate(folder.removeprefix(_IN_WAREHOUSE).split("/"), "{}/{}".format)
+        place = next((place for place in map(Place.below, paths) if place.is_of_table), None)
+        if place is None or place in places_at_copy:
+            return False
+        return bool(store.rows("SELECT 1 FROM table_location WHERE location = ?", (place.text,)))
 
     def walk(self) -> Iterator[tuple[Path, str, list[str]]]:
         """Yield the path of every folder, its name, and the names of its files.

@@ -34,7 +34,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import repeat
@@ -49,6 +49,8 @@ from strandline.clock import HybridClock, format_timestamp
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.errors import AlreadyExists, InvalidInput
 from strandline.files import sync_folder, try_lock
+from strandline.metastore.store.table_places import all_places
+from strandline.model.places import Place
 from strandline.node.address import DATABASE_FILE
 from strandline.node.backup.archive import ArchiveWriter
 from strandline.node.backup.database_copy import copy_database
@@ -58,7 +60,7 @@ from strandline.node.catalog_log import LogPlace, bring_catalog, keep_blobs_at, 
 from strandline.node.chores import Chores
 from strandline.node.node import Node
 from strandline.node.store_database import CATALOG_MARK, head_of
-from strandline.sql import FenceRow, open_sqlite, sqlite_file, stored_time
+from strandline.sql import Database, FenceRow, open_sqlite, sqlite_file, stored_time
 from strandline.transactions.holds import BACKUP
 from strandline.transactions.tables import HOLD
 
@@ -90,7 +92,9 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
         with closing(open_sqlite(work / DATABASE_FILE)) as copied:
             with copied.write() as connection:  # no process would release it there
                 connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold_id))
-            _copy_files(files, archive)
+            with copied.read() as connection:
+                places = set(all_places(connection).values())
+            _copy_files(files, archive, places, node.database)
             fetch_moved(node.database, files, copied, archive)
         archive.add_tree(work / CATALOG_FOLDER, CATALOG_FOLDER)
         archive.add_file(work / DATABASE_FILE, DATABASE_FILE)
@@ -113,8 +117,12 @@ def _holding(node: Node, user: str) -> Iterator[int]:
         holds.release(hold_id)
 
 
-def _copy_files(files: StoreFiles, archive: ArchiveWriter) -> None:
+def _copy_files(
+    files: StoreFiles, archive: ArchiveWriter, places_at_copy: Set[Place], store: Database
+) -> None:
     for path, folder, names in files.walk():
+        if files.is_of_later_table(folder, places_at_copy, store):
+            continue  # a plain table of that name in the restored store would show the files
         inside = "" if folder == "." else f"{folder}/"
         if inside:
             archive.add_folder(path, folder)
