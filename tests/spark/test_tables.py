@@ -332,6 +332,8 @@ def test_a_refused_alter_or_drop_changes_nothing(tables: Tables) -> None:
         (lambda: tables.create("shop.p", "id INT", partitioned_by="id"), r"\['id'\]"),
         (lambda: tables.create("shop.p", "id INT", primary_key="id"), r"\['id'\]"),
         (lambda: tables.alter("shop.t", drop="id"), r"\['id'\]"),
+        (lambda: tables.alter("shop.t", rename=["id"]), "rename must be a dict"),  # type: ignore[arg-type]  # wrong
+        (lambda: tables.create("shop.p", "id INT", properties=["a"]), "properties must be a dict"),  # type: ignore[arg-type]  # wrong
         (lambda: tables.alter("shop.t", types={"id": "BIGGER"}), "BIGGER"),
         (lambda: tables.alter("shop.t", types={"id": 5}), "type or SQL text"),  # type: ignore[dict-item]  # wrong
         (lambda: tables.create("shop.p", None), "must be a Spark schema or SQL text"),  # type: ignore[arg-type]  # wrong

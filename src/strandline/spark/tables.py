@@ -11,7 +11,7 @@ from datetime import datetime
 from random import uniform
 from time import sleep
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as spark_types
@@ -46,6 +46,7 @@ from strandline.spark.transaction import Counts, TablesTransaction, tables_trans
 from strandline.transactions import Hold, ValidWriteIdList
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PROVIDER = "strandline"
 DELETE_SECONDS = 1800
@@ -173,6 +174,12 @@ def _texts(what: str, values: Sequence[str]) -> tuple[str, ...]:
     return tuple(values)
 
 
+def _pairs(what: str, pairs: Mapping[str, T] | None) -> Mapping[str, T]:
+    if not isinstance(pairs, Mapping | None):
+        raise InvalidInput(f"{what} must be a dict, not {pairs!r:.80}")
+    return pairs or {}
+
+
 class Tables:
     """The transactional tables of ``session``'s metastore, read and written by ``spark``.
 
@@ -221,7 +228,7 @@ class Tables:
                 provider=PROVIDER,
                 primary_key=_texts("primary_key", primary_key),
                 partitioned_by=_texts("partitioned_by", partitioned_by),
-                properties=canonical_properties(properties or {}),
+                properties=canonical_properties(_pairs("properties", properties)),
                 comment=comment,
             ),
             if_not_exists=if_not_exists,
@@ -287,13 +294,11 @@ class Tables:
         if drop:
             names = _texts("drop", drop)
             commands.append(DropColumns(schema=schema, table=table, names=names))
-        if rename:
-            commands.append(
-                RenameColumns(schema=schema, table=table, new_names=canonical_properties(rename))
-            )
+        if new_names := canonical_properties(_pairs("rename", rename)):
+            commands.append(RenameColumns(schema=schema, table=table, new_names=new_names))
         commands += (
             AlterColumn(schema=schema, table=table, column=column, type=column_type(new_type))
-            for column, new_type in (types or {}).items()
+            for column, new_type in _pairs("types", types).items()
         )
         if add is not None:
             columns = column_definitions(add)
