@@ -11,7 +11,8 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.config import Settings
-from strandline.errors import CorruptData, InvalidInput
+from strandline.durable.persist.blob import FileBlob
+from strandline.errors import CorruptData, InvalidInput, Unavailable
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node
@@ -113,6 +114,20 @@ def test_a_setting_that_names_another_place_than_that_of_the_blobs_is_refused(
     other = replace(settings, catalog_blobs=str(tmp_path / "other"))
     with pytest.raises(InvalidInput, match=f"the blobs of the catalog are in {tmp_path}/blobs"):
         Node.open(tmp_path / "s", settings=other)
+
+
+def test_processes_that_die_while_they_try_the_place_of_the_blobs_leave_one_blob_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise Unavailable("the process died")
+
+    monkeypatch.setattr(FileBlob, "delete", die)
+    settings = Settings(catalog_log="persist", catalog_blobs=str(tmp_path / "blobs"))
+    for name in ("a", "b"):
+        with pytest.raises(Unavailable):
+            Node.open(tmp_path / name, settings=settings)
+    assert len([path for path in (tmp_path / "blobs").iterdir() if path.is_file()]) == 1
 
 
 def test_a_store_of_an_older_release_has_its_log_in_the_metastorage(
