@@ -24,6 +24,7 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.inspection import Inspection
 from strandline.metastore.requested_places import WHY_FILES_ARE_GONE, RequestedPlaces
 from strandline.metastore.snapshot_holds import SnapshotHolds
+from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
@@ -62,6 +63,7 @@ class Metastore:
         catalogs: CatalogManager,
         transactions: Transactions,
         store: CachedStore,
+        notifications: NotificationLog,
         projector: Projector,
         warehouse: str,
         folders: StoreFolders,
@@ -71,6 +73,7 @@ class Metastore:
         self.catalogs = catalogs
         self.transactions = transactions
         self.store = store
+        self.notifications = notifications
         self.projector = projector
         self.warehouse = warehouse.rstrip("/")
         self.folders = folders

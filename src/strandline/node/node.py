@@ -221,6 +221,7 @@ class Node:
             catalogs=self.catalogs,
             transactions=self.transactions,
             store=self.store,
+            notifications=self.notifications,
             projector=self.projector,
             warehouse=self._opened_store.warehouse,
             folders=self.folders,

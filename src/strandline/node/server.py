@@ -153,9 +153,7 @@ async def _serve(
     catalogs = node.catalogs
     node.health.add("child processes", forks.check)
     children = ChildPool(forks.child, on_announced=catalogs.expect, on_ended=catalogs.child_ended)
-    service = HiveMetastoreService(
-        node.metastore, notifications=node.notifications, workers=workers, children=children
-    )
+    service = HiveMetastoreService(node.metastore, workers=workers, children=children)
     calls = CallLog(settings.slow_call_ms)
     served = ServerSettings(max_connections=min(max_connections, ServerSettings().max_connections))
     thrift = ThriftServer(service.dispatcher, calls=calls, settings=served)
@@ -392,7 +390,7 @@ def open_child(
     with Node.open(
         store, settings=settings, background=False, announce=announce, origins=origins
     ) as node:
-        hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
+        hive = HiveMetastoreService(node.metastore)
 
         def answer(fields: Fields, data: bytes) -> tuple[Fields, bytes | Content]:
             match fields["service"]:

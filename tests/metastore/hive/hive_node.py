@@ -25,6 +25,10 @@ from strandline.config import Settings
 from strandline.errors import StrandlineError
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.off_loop import finish
+from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.thrift import ThriftException, ThriftServer
@@ -66,6 +70,12 @@ class HiveNode:
     def another_node(self) -> Node:
         """Another node on the store; a context manager, like `Node.open`."""
         return Node.open(self.store, settings=self.node.settings)
+
+    def call(self, method: str, **args: Any) -> Call:
+        """A request of a client, as its handler gets it in a thread."""
+        metastore = self.node.metastore
+        reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
+        return Call(METHODS[method], args, "ann", metastore, reader)
 
     def client(self) -> ThriftClient:
         return ThriftClient(self.host, self.port, timeout=WAIT)
@@ -144,7 +154,7 @@ def hive_node(
     thread.start()
     try:
         with Node.open(store, settings=settings, wall=wall) as node:
-            service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+            service = HiveMetastoreService(node.metastore)
             calls = CallLog(NEVER_SLOW_MS)
             server = ThriftServer(service.dispatcher, host="127.0.0.1", port=0, calls=calls)
             asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT)

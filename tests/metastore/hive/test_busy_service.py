@@ -61,7 +61,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
 
 
 def service_of(node: Node, **parts: Any) -> HiveMetastoreService:
-    return HiveMetastoreService(node.metastore, notifications=node.notifications, **parts)
+    return HiveMetastoreService(node.metastore, **parts)
 
 
 async def test_ddl_that_waits_does_not_block_reads_that_need_a_thread(

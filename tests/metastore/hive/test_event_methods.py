@@ -22,11 +22,7 @@ from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.metastore.hive import event_methods
 from strandline.metastore.hive import events as rendering
-from strandline.metastore.hive.hive_reader import HiveReader
-from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
-from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.off_loop import finish
-from strandline.metastore.reader import present_catalog
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 from tests.metastore.hive.listed_events import events, kinds, message
@@ -50,19 +46,16 @@ def test_an_event_costs_as_many_units_as_it_has_rows(hive: HiveNode, stub: Any) 
 def test_a_thread_gives_up_a_request_for_very_many_events_before_it_renders_them(
     hive: HiveNode, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    metastore, count = hive.node.metastore, 40
+    count = 40
     before = hive.node.notifications.head()
     hive.node.session(user="ann").execute([CreateSchema(name=f"s{n}") for n in range(count)])
-    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
     request = {"lastEvent": before, "fromEventId": before, "dbName": "s1"}
-    call = Call(
-        {"rqst": request}, "ann", metastore, hive.node.notifications, reader, NOTHING_BEFORE
-    )
+    call = hive.call(method, rqst=request)
     with work.budget(5 * count):
-        finish(METHODS[method].handler(call))
+        finish(call.method.handler(call))
     monkeypatch.delattr(rendering.HiveEvents, "render")
     with work.budget(5 * count - 1), pytest.raises(work.TooLong):
-        finish(METHODS[method].handler(call))
+        finish(call.method.handler(call))
 
 
 def test_event_ids_have_no_gaps_and_events_can_be_read_in_pieces(

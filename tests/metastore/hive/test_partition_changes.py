@@ -44,7 +44,7 @@ class Caller:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+        self._service = HiveMetastoreService(node.metastore)
 
     def __call__(self, method: str, **args: Any) -> Any:
         sent = HIVE_CODEC.decode_args(method, HIVE_CODEC.encode_args(method, args))

@@ -24,10 +24,7 @@ from strandline import work
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.partition_values import DEFAULT_PARTITION, partition_name
-from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
-from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.off_loop import finish
-from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.thrift import ThriftException
 from strandline.model.descriptors import TableKind
@@ -274,13 +271,10 @@ def test_a_request_for_many_tables_exceeds_the_budget_of_a_thread(
         [CreateTable(schema="d1", definition=replace(definition, name=name)) for name in names]
     )
     monkeypatch.delattr(HiveReader, "struct")
-    metastore = hive.node.metastore
-    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
-    for method, args in (
-        ("get_table_names_by_filter", {"dbname": "d1", "filter": "", "max_tables": 1}),
-        ("get_table_objects_by_name", {"dbname": "d1", "tbl_names": names}),
-        ("get_table_objects_by_name_req", {"req": {"dbName": "d1"}}),
+    for call in (
+        hive.call("get_table_names_by_filter", dbname="d1", filter="", max_tables=1),
+        hive.call("get_table_objects_by_name", dbname="d1", tbl_names=names),
+        hive.call("get_table_objects_by_name_req", req={"dbName": "d1"}),
     ):
-        call = Call(args, "ann", metastore, hive.node.notifications, reader, NOTHING_BEFORE)
         with work.budget(work.IN_THREAD), pytest.raises(work.TooLong):
-            finish(METHODS[method].handler(call))
+            finish(call.method.handler(call))

@@ -12,11 +12,7 @@ from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline import work
 from strandline.catalog.commands import CreateFunction
-from strandline.metastore.hive.hive_reader import HiveReader
-from strandline.metastore.hive.recent_calls import NOTHING_BEFORE
-from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.off_loop import finish
-from strandline.metastore.reader import present_catalog
 from tests.metastore.hive.differential.statistics import numbers, statistics
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
@@ -25,11 +21,9 @@ KEYS = [FieldSchema("p", "string", None)]
 
 def ask(hive: HiveNode, method: str, **args: Any) -> Any:
     """The result of a method, in a thread of a serving node."""
-    metastore = hive.node.metastore
-    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
-    call = Call(args, "ann", metastore, hive.node.notifications, reader, NOTHING_BEFORE)
+    call = hive.call(method, **args)
     with work.budget(work.IN_THREAD):
-        return finish(METHODS[method].handler(call))
+        return finish(call.method.handler(call))
 
 
 @contextmanager

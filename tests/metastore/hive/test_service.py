@@ -84,7 +84,7 @@ def test_a_kept_answer_does_not_outlive_a_commit_of_another_node(hive: HiveNode,
     stub.add_partition(ours)
     assert stub.get_partition_names("d1", "t1", -1) == ["p=ours"]
     with hive.another_node() as other:
-        service = HiveMetastoreService(other.metastore, notifications=other.notifications)
+        service = HiveMetastoreService(other.metastore)
         for number in range(20):
             partition = {"values": [f"{number:02d}"], "dbName": "d1", "tableName": "t1"}
             answer(service, "add_partition", {"new_part": partition})

@@ -13,11 +13,8 @@ import pytest
 from strandline import work
 from strandline.errors import InvalidInput
 from strandline.metastore.hive import accuracy, statistics_changes
-from strandline.metastore.hive.hive_reader import HiveReader
-from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.hive.statistics_values import capped, combined, read_summary
 from strandline.metastore.off_loop import finish
-from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.rows import RowKind
 from strandline.model.descriptors import ColumnDescriptor
 from strandline.model.types import DecimalType
@@ -383,14 +380,12 @@ def test_a_request_for_many_partitions_exceeds_the_budget_of_a_thread(
     hive: HiveNode, client: ThriftClient
 ) -> None:
     """A thread of the node gives up the request before it goes through the names."""
-    metastore = hive.node.metastore
     request = {"dbName": "d1", "tblName": "parted", "colNames": ["a"]}
     request["partNames"] = [f"p={n}" for n in range(100_000)]
-    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
     for method in ("get_partitions_statistics_req", "get_aggr_stats_for"):
-        call = Call({"request": request}, "ann", metastore, hive.node.notifications, reader, ())  # type: ignore[arg-type]  # reads look at no earlier calls
+        call = hive.call(method, request=request)
         with work.budget(work.IN_THREAD), pytest.raises(work.TooLong):
-            finish(METHODS[method].handler(call))
+            finish(call.method.handler(call))
 
 
 class Name(str):
@@ -415,13 +410,11 @@ def test_the_requested_columns_are_not_looked_up_again_for_each_partition(
     names = [f"p={number}" for number in numbers_of_parts]
     sent = [statistics("d1", "parted", numbers(), texts(), part=name) for name in names]
     client.call("set_aggr_stats_for", request={"colStats": sent})
-    metastore = hive.node.metastore
     asked = ["b", *(Name(f"c{number}") for number in range(100)), "a"]
     request = {"dbName": "d1", "tblName": "parted", "colNames": asked, "partNames": names}
-    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
-    call = Call({"request": request}, "ann", metastore, hive.node.notifications, reader, ())  # type: ignore[arg-type]  # reads look at no earlier calls
+    call = hive.call("get_aggr_stats_for", request=request)
     Name.looked_up = 0
-    answer = finish(METHODS["get_aggr_stats_for"].handler(call))
+    answer = finish(call.method.handler(call))
     assert Name.looked_up < 10 * len(asked)
     assert answer["partsFound"] == 0
     assert [known["colName"] for known in answer["colStats"]] == ["b", "a"]

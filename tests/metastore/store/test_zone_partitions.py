@@ -168,7 +168,7 @@ def test_staged_files_are_assigned_to_the_partitions_of_the_zone(node: Node) -> 
 def test_hive_partitions_are_assigned_to_the_partitions_of_the_zone(node: Node) -> None:
     table = node.session(user="ann").table("default.plain").descriptor
     zone = ZonePartitions(table, ZONE)
-    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    service = HiveMetastoreService(node.metastore)
 
     def call(method: str, **args: Any) -> None:
         sent = HIVE_CODEC.decode_args(method, HIVE_CODEC.encode_args(method, args))

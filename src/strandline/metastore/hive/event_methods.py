@@ -41,7 +41,7 @@ _UNITS_PER_EVENT = 5
 async def get_current_notification_event_id(call: Call) -> Struct:
     await off_loop()
     call.reader.needs_proof = True
-    return {"eventId": call.notifications.head()}
+    return {"eventId": call.metastore.notifications.head()}
 
 
 @reads("get_next_notification")
@@ -59,13 +59,13 @@ async def get_next_notification(call: Call) -> Struct:
     limit = request.get("maxEvents") or 0
     limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
     last = request["lastEvent"]
-    passes = _filter(request)
-    ahead = max(0, call.notifications.head() - last)
+    passes, log = _filter(request), call.metastore.notifications
+    ahead = max(0, log.head() - last)
     work.spend(_UNITS_PER_EVENT * (min(limit, ahead) if passes is None else ahead))
     rendered = HiveEvents(call.metastore)
     encoded: list[bytes] = []
     size = 0
-    while len(encoded) < limit and (events := call.notifications.read(last, limit=PAGE)):
+    while len(encoded) < limit and (events := log.read(last, limit=PAGE)):
         last = events[-1].event_id
         passing = filter(passes, rendered.render(events))
         # Encoded one by one: all texts together would need the memory of the answer once more.
@@ -114,16 +114,15 @@ async def get_notification_events_count(call: Call) -> Struct:
     call.reader.needs_proof = True
     passes, last = _filter(call.args), call.args["fromEventId"]
     assert passes is not None  # a request without a schema does not decode
-    head = call.notifications.head()
+    log = call.metastore.notifications
+    head = log.head()
     to = call.args.get("toEventId") or head
     limit = call.args.get("limit") or 0
     max_count = limit if limit > 0 else head
     events = HiveEvents(call.metastore)
     count = 0
     while last < min(to, head) and count < max_count:
-        page = [
-            event for event in call.notifications.read(last, limit=PAGE) if event.event_id <= to
-        ]
+        page = [event for event in log.read(last, limit=PAGE) if event.event_id <= to]
         if not page:
             break
         work.spend(_UNITS_PER_EVENT * len(page))

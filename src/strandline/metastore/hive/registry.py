@@ -40,7 +40,6 @@ from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.reader import present_catalog
-from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.thrift.field_table import HIVE_METASTORE
 from strandline.metastore.thrift.messages import ThriftException
@@ -98,9 +97,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Call(Request):
-    """A request, with the sources that its handler reads from."""
+    """A request, with what its handler reads from."""
 
-    notifications: NotificationLog
     reader: HiveReader
 
     async def proven(self) -> Self:
@@ -196,7 +194,6 @@ def _fitted(name: str, first: str, handler: Handler) -> Handler:
             args,
             call.user,
             call.metastore,
-            call.notifications,
             call.reader,
             before=call.before,
             sent_names=sent_names,

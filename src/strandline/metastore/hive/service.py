@@ -76,7 +76,6 @@ from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import finish, off_loop_for
 from strandline.metastore.reader import present_catalog
 from strandline.metastore.served_calls import delegate
-from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import (
     Answer,
@@ -165,12 +164,10 @@ class HiveMetastoreService:
         self,
         metastore: Metastore,
         *,
-        notifications: NotificationLog,
         workers: Workers | None = None,
         children: ChildPool | None = None,
     ) -> None:
         self._metastore = metastore
-        self._notifications = notifications
         self._workers = workers or Workers()
         self._children = children
         self._kept_answers = KeptAnswers(max_bytes=_KEPT_BYTES)
@@ -239,7 +236,7 @@ class HiveMetastoreService:
 
     def _asked(self, key: bytes, user: str) -> _Asked:
         mark = self._metastore.mark()
-        question = key, mark if self._notifications.mark_is_proof else None, user
+        question = key, mark if self._metastore.notifications.mark_is_proof else None, user
         read = self._reads.get(question)
         if read is not None and read.call.result.done():
             read = None
@@ -453,7 +450,6 @@ class HiveMetastoreService:
             request.args,
             request.user,
             self._metastore,
-            self._notifications,
             HiveReader(self._metastore, present, user=request.user),
             before=request.before,
         )
@@ -472,7 +468,7 @@ class HiveMetastoreService:
 def _may_be_kept(call: Call) -> bool:
     """Whether the answer to a call that reads may be kept until the next commit."""
     reader = call.reader
-    is_current = call.notifications.mark_is_proof or not reader.needs_proof
+    is_current = call.metastore.notifications.mark_is_proof or not reader.needs_proof
     return is_current and reader.for_all and not reader.relies_on_hold
 
 
