@@ -128,8 +128,6 @@ class Dml:
         """Return a cache in front of this store."""
         return kind(
             self.store,
-            self.log,
-            self.transactions,
             memory_bytes=memory_bytes,
             staleness=staleness,
             zone_partitions=zone_partitions,

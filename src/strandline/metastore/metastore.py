@@ -24,7 +24,6 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.inspection import Inspection
 from strandline.metastore.requested_places import WHY_FILES_ARE_GONE, RequestedPlaces
 from strandline.metastore.snapshot_holds import SnapshotHolds
-from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
@@ -63,7 +62,6 @@ class Metastore:
         catalogs: CatalogManager,
         transactions: Transactions,
         store: CachedStore,
-        notifications: NotificationLog,
         projector: Projector,
         warehouse: str,
         folders: StoreFolders,
@@ -73,7 +71,7 @@ class Metastore:
         self.catalogs = catalogs
         self.transactions = transactions
         self.store = store
-        self.notifications = notifications
+        self.notifications = store.sql_store.notifications
         self.projector = projector
         self.warehouse = warehouse.rstrip("/")
         self.folders = folders

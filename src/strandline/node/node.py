@@ -192,8 +192,6 @@ class Node:
         )
         return CachedStore(
             rows,
-            self.notifications,
-            self.transactions,
             memory_bytes=memory_bytes,
             staleness=self.configuration.metadata_staleness,
             on_set_back=self.projector.set_back,
@@ -221,7 +219,6 @@ class Node:
             catalogs=self.catalogs,
             transactions=self.transactions,
             store=self.store,
-            notifications=self.notifications,
             projector=self.projector,
             warehouse=self._opened_store.warehouse,
             folders=self.folders,
@@ -386,7 +383,6 @@ class Node:
         file = StateFile(
             path,
             self.store,
-            notifications=self.notifications,
             environment=self._environment,
             token=lambda: self.catalogs.token,
             memory_bytes=settings.cache_bytes,

@@ -24,9 +24,7 @@ FILES = RowKind.DATA_FILE
 
 def test_a_read_of_the_present_is_not_as_old_as_the_staleness(dml: Dml) -> None:
     now = [100.0]
-    cache = CachedStore(
-        dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: now[0]
-    )
+    cache = CachedStore(dml.store, staleness=1.0, monotonic=lambda: now[0])
     assert files(cache) == []
     dml.append("a")
     now[0] += 0.999
@@ -65,7 +63,7 @@ def test_a_reader_that_waits_too_long_for_a_look_of_another_one_reads_the_store(
 @pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
 def test_on_a_server_memory_is_level_until_a_notification_arrives_or_it_is_stale(dml: Dml) -> None:
     now = 0.0
-    cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: now)
+    cache = CachedStore(dml.store, staleness=1.0, monotonic=lambda: now)
     location = dml.put_place(FLIGHTS, "s.db/a")
     cache.log_applier.catch_up()
     cache.location(FLIGHTS)
@@ -88,7 +86,7 @@ def test_on_a_server_memory_is_level_until_a_notification_arrives_or_it_is_stale
 def test_without_staleness_a_commit_in_the_millisecond_of_a_look_is_seen(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=0, monotonic=lambda: 7.0)
+    cache = CachedStore(dml.store, staleness=0, monotonic=lambda: 7.0)
     mark = dml.log.mark()
     monkeypatch.setattr(dml.log, "mark", lambda: mark)  # the notification is on its way
     assert files(cache) == []
@@ -114,7 +112,7 @@ def test_memory_is_not_fresh_after_the_machine_slept(
 def test_a_look_in_progress_does_not_count_for_a_look_that_is_requested_later(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: 0.0)
+    cache = CachedStore(dml.store, staleness=1.0, monotonic=lambda: 0.0)
     cache.log_applier.catch_up()
     while not cache.log_applier.is_at_head():  # the notification of the own tables arrives later
         cache.log_applier.catch_up()
@@ -210,9 +208,7 @@ def test_readers_do_not_wait_while_many_events_are_applied(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    cache = CachedStore(
-        dml.store, dml.log, dml.transactions, staleness=600.0, monotonic=lambda: now[0]
-    )
+    cache = CachedStore(dml.store, staleness=600.0, monotonic=lambda: now[0])
     assert files(cache) == []
     dml.append("a")
     dml.append("b")

@@ -44,7 +44,7 @@ def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
     dml: Dml, when: str, applied: bool, ends: str
 ) -> None:
     store = dml.store_of(Interrupted)
-    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    cache = CachedStore(store, staleness=0)
     dml.append("there")
     opened = dml.begin()
     stage(dml.store, opened, FLIGHTS, add=[data_file("staged")])
@@ -75,7 +75,7 @@ def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
 
 def test_a_reader_does_not_wait_for_a_table_that_another_reader_loads(dml: Dml) -> None:
     store = dml.store_of(Interrupted)
-    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    cache = CachedStore(store, staleness=0)
     dml.append("a")
     dml.append("b", table_id=WEATHER)
     seen = []
@@ -99,7 +99,7 @@ def test_a_call_that_can_begin_again_gives_way_until_the_load_of_its_table_has_e
     dml: Dml, monkeypatch: pytest.MonkeyPatch, outcome: str
 ) -> None:
     store = dml.store_of(Interrupted)
-    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    cache = CachedStore(store, staleness=0)
     dml.append("a")
     write_ids = dml.transactions.write_ids(FLIGHTS)
     loads: list[Future[None]] = []
@@ -132,7 +132,7 @@ def test_a_call_that_can_begin_again_gives_way_until_the_load_of_its_table_has_e
 
 def test_a_table_can_be_loaded_after_a_failed_load(dml: Dml) -> None:
     store = dml.store_of(Interrupted)
-    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    cache = CachedStore(store, staleness=0)
     dml.append("a")
     store.before = away
     with pytest.raises(Unavailable):

@@ -37,7 +37,7 @@ def state(dml: Dml, path: Path, cache: CachedStore, **changed: object) -> StateF
         "memory_bytes": MEMORY,
         **changed,
     }
-    return StateFile(path, cache, notifications=dml.log, **given)  # type: ignore[arg-type]  # by name
+    return StateFile(path, cache, **given)  # type: ignore[arg-type]  # by name
 
 
 def started(dml: Dml, path: Path, **changed: object) -> tuple[CachedStore, bool]:

@@ -62,12 +62,11 @@ from strandline.metastore.cache.replica_set import (
     ReplicaSetStatistics,
 )
 from strandline.metastore.cache.replicas import Replica, VisibleRows
-from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.model.partitioning import Partition
-from strandline.transactions import Transactions, ValidWriteIdList
+from strandline.transactions import ValidWriteIdList
 from strandline.work.following import FollowingThread
 
 DEFAULT_STALENESS = 1.0
@@ -150,8 +149,6 @@ class CachedStore(ObjectStore):
     def __init__(
         self,
         store: SqlObjectStore,
-        notifications: NotificationLog,
-        transactions: Transactions,
         *,
         zone_partitions: Callable[[int], frozenset[int] | None] = lambda table_id: None,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
@@ -160,14 +157,12 @@ class CachedStore(ObjectStore):
         monotonic: Callable[[], float] = elapsed_seconds,
     ) -> None:
         self.sql_store = store
-        self._notifications = notifications
         self._zone_partitions = zone_partitions
-        self._replicas = ReplicaSet(applied_event=notifications.head(), memory_bytes=memory_bytes)
+        head = store.notifications.head()
+        self._replicas = ReplicaSet(applied_event=head, memory_bytes=memory_bytes)
         self._locations = KnownLocations()
         self.log_applier = self.applier(
             store,
-            notifications,
-            transactions,
             self._replicas,
             on_move=self._locations.forget,
             on_set_back=on_set_back,
@@ -182,7 +177,7 @@ class CachedStore(ObjectStore):
     def lag(self) -> int:
         """The number of events of the notification log that are not applied here."""
         applied = self._replicas.applied_event  # first: the head never falls below it
-        return self._notifications.head() - applied
+        return self.sql_store.notifications.head() - applied
 
     def statistics(self) -> CachedStoreStatistics:
         return CachedStoreStatistics(

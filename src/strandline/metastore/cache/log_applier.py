@@ -38,11 +38,9 @@ from strandline.metastore.store.notifications import (
     STAGED,
     LogPosition,
     Notification,
-    NotificationLog,
     WriteEvent,
 )
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +79,6 @@ class LogApplier:
     def __init__(
         self,
         store: SqlObjectStore,
-        notifications: NotificationLog,
-        transactions: Transactions,
         replicas: ReplicaSet,
         *,
         on_move: Callable[[int | None], None],
@@ -91,8 +87,7 @@ class LogApplier:
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
-        self._notifications = notifications
-        self._transactions = transactions
+        self._notifications = store.notifications
         self._replicas = replicas
         self._on_move = on_move
         self._on_set_back = on_set_back
@@ -238,7 +233,7 @@ class LogApplier:
             return (event.table_id,)
         try:
             if event.txn_id is not None:
-                return [t for t, _ in self._transactions.write_id_pairs(event.txn_id)]
+                return [t for t, _ in self._store.transactions.write_id_pairs(event.txn_id)]
         except StrandlineError:
             logger.exception("the tables of transaction %d cannot be read", event.txn_id)
         return None

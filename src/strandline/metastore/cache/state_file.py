@@ -62,7 +62,7 @@ from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.cache.replicas import Replica
-from strandline.metastore.store.notifications import Notification, NotificationLog
+from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.rows import Row, RowKind
 from strandline.metastore.store.table_contents import LeftOut, TableContents
 from strandline.transactions import ValidWriteIdList
@@ -101,7 +101,6 @@ class StateFile:
         path: Path,
         cache: CachedStore,
         *,
-        notifications: NotificationLog,
         environment: str,
         token: Callable[[], FenceToken],
         memory_bytes: int,
@@ -109,7 +108,7 @@ class StateFile:
     ) -> None:
         self.path = path
         self._cache = cache
-        self._notifications = notifications
+        self._notifications = cache.sql_store.notifications
         self._environment = environment
         self._token = token
         self._memory_bytes = memory_bytes

@@ -141,8 +141,8 @@ class SqlObjectStore(ObjectStore):
         projector: ProjectsDdl,
     ) -> None:
         self._database = database
-        self._transactions = transactions
-        self._notifications = notifications
+        self.transactions = transactions
+        self.notifications = notifications
         self._guard = guard
         self._folders = folders
         self._projector = projector
@@ -253,7 +253,7 @@ class SqlObjectStore(ObjectStore):
             return table_contents(
                 connection,
                 table_id,
-                event_id=self._notifications.position_on(connection).event_id,
+                event_id=self.notifications.position_on(connection).event_id,
                 max_bytes=max_bytes,
                 max_rows=max_rows,
             )
@@ -286,7 +286,7 @@ class SqlObjectStore(ObjectStore):
                 ahead += queries.visible_queries(table_id, RowKind.DATA_FILE, paths)
             return [*ahead, NUMBERS.query, queries.ROW_IDS.query]
 
-        with self._transactions.writing(txn_id, table_id, owner=owner, first=first) as step:
+        with self.transactions.writing(txn_id, table_id, owner=owner, first=first) as step:
             yield self._staging(step)
         faults.reached("rows-staged")
 
@@ -294,7 +294,7 @@ class SqlObjectStore(ObjectStore):
     def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
         with (
             suppress(_NothingStaged),
-            self._transactions.autocommit(
+            self.transactions.autocommit(
                 table_id, user=author, prepare=self._projector.project_on
             ) as step,
         ):
@@ -325,4 +325,4 @@ class SqlObjectStore(ObjectStore):
             return list(islice(commits, limit))
 
     def _staging(self, step: Step) -> Staging:
-        return Staging(step, self._notifications, if_undone=self._database.if_undone)
+        return Staging(step, self.notifications, if_undone=self._database.if_undone)
