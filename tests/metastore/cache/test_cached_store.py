@@ -298,6 +298,43 @@ def test_rows_that_the_database_has_lost_are_forgotten(
 
 
 @ONLY_PROOF
+@pytest.mark.parametrize("how", ["applied before an outage", "loaded before it was applied"])
+def test_a_list_is_not_answered_with_lost_rows_of_the_same_write_id(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    cache = dml.cached()
+    dml.append("kept")
+    cache.log_applier.catch_up()
+    with (
+        closing(sqlite3.connect(dml.folder / "strandline.db")) as live,
+        closing(sqlite3.connect(":memory:")) as copy,
+    ):
+        live.backup(copy)
+        dml.append("lost")
+        lost = dml.transactions.write_ids(FLIGHTS)
+        assert files(cache, write_ids=lost) == ["kept", "lost"]
+        with monkeypatch.context() as patch:
+            if how == "applied before an outage":
+                cache.log_applier.catch_up()
+                patch.setattr(dml.log, "read_next", away)
+                with pytest.raises(Unavailable):
+                    cache.log_applier.apply(BATCH)
+        copy.backup(live)
+    dml.append("new")
+    if how == "loaded before it was applied":
+        cache.log_applier.catch_up()
+    now = dml.transactions.write_ids(FLIGHTS)
+    assert now == lost
+    known = cache.known_rows(FLIGHTS, FILES, write_ids=now)
+    assert known is None or names(known) == ["kept", "new"]
+    assert files(cache, write_ids=now) == ["kept", "new"]
+
+
+def away(*_: object, **__: object) -> tuple[LogPosition, list[Notification]]:
+    raise Unavailable("the store is away")
+
+
+@ONLY_PROOF
 def test_catching_up_ends_if_the_log_is_set_back_meanwhile(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,6 +240,8 @@ class CachedStore(ObjectStore):
         """`rows`, or None if memory cannot answer without waiting or reading many rows or bytes."""
         if kind is RowKind.STATISTICS:
             return None
+        if self.log_applier.was_away:
+            return None
         if write_ids is None and not self.log_applier.is_known_level():
             return None
         replica = self._replicas.get(table_id, max_rows=work.AT_ONCE)
@@ -287,7 +289,8 @@ class CachedStore(ObjectStore):
         """The visible rows of all names or at least of ``names``; None if the store must answer."""
         if kind is RowKind.STATISTICS:
             return None  # no replica has statistics
-        if write_ids is None and not self.log_applier.is_level():
+        log = self.log_applier
+        if not log.is_same_log() or (write_ids is None and not log.is_level()):
             self._misses["behind"] += 1
             return None
         replica = self._loaded(table_id, is_cheap=names is not None)
@@ -356,6 +359,8 @@ class CachedStore(ObjectStore):
             self._replicas.refuse_load(load)
             return False
         self._replicas.finish_load(load, replica)
+        if replica.event_id > self._replicas.applied_event:
+            self.log_applier.look()
         return True
 
     # -- writing: the store writes; a plain change is applied before the call returns

@@ -12,7 +12,10 @@ microseconds, so each reader of the present can compare it.
 
 If the database was set back (a standby without the last commits took over, or an older backup was
 restored), the log may have ended earlier and have other events now. So each read of the log begins
-with the last event that was applied. If it is another one than before, memory is dropped.
+with the last event that was applied. If it is another one than before, memory is dropped. Until the
+first read after one that failed, memory answers nobody: a write may have got the write id of a lost
+one. A table that was loaded with later events than the last applied one is followed by a look, so
+that a lost event is always noticed.
 
 A look also reads up to which catalog version DDL was projected. Memory may answer for the places of
 tables to readers of catalogs up to that version.
@@ -95,6 +98,8 @@ class LogApplier:
         self._monotonic = monotonic
         self._applying = threading.Lock()
         self._last_applied: tuple[int, Timestamp] | None = None  # the last event, if it was read
+        self.was_away = False
+        """Whether the last read of the log failed: the database may have been set back since."""
         self._checking = threading.Lock()
         self._last_level: _Level | None = None
         self._looks = 0  # that have begun; changed under `_checking`
@@ -116,7 +121,11 @@ class LogApplier:
         """`apply`; return also the log's position when the events were read."""
         with self._applying:
             applied = self._replicas.applied_event
-            position, events = self._notifications.read_next(applied, limit=limit)
+            try:
+                position, events = self._notifications.read_next(applied, limit=limit)
+            except Unavailable:
+                self.was_away = True
+                raise
             if events and events[0].event_id == applied:
                 last = events.pop(0)
                 is_set_back = self._is_another(last)
@@ -131,6 +140,8 @@ class LogApplier:
                 )
                 self._start_after(position.event_id)
                 self._on_set_back()
+            self.was_away = False
+            if is_set_back:
                 return position, 0
             if events and events[0].event_id != applied + 1:
                 # The log was cleaned beyond `applied`: the events in between are unknown.
@@ -299,6 +310,10 @@ class LogApplier:
         Returns False if this takes too long: the caller must read the store.
         """
         return self.is_known_level() or self.look()
+
+    def is_same_log(self) -> bool:
+        """Whether memory reflects this log; looks at it if it was away."""
+        return not self.was_away or self.look() or not self.was_away
 
     def look(self) -> bool:
         """Look at the head and apply the events up to it; return whether memory is then level.
