@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from strandline.errors import StoreMoved
@@ -51,6 +52,28 @@ def test_a_cloned_database_is_refused_until_an_operator_accepts_it(
     assert accepted.exit_code == 0, accepted.output
     assert "the store is now in postgresql://" in accepted.output
     open_and_change(clone, "v")
+
+
+def test_a_running_node_changes_nothing_in_a_copy_that_takes_the_place_of_its_database(
+    original: EmptyStore,
+) -> None:
+    server, name = postgresql.running(), original.address.rpartition("/")[2]
+    with Node.open(original.address, settings=original.settings) as node:
+        session = node.session(user="ann")
+        with psycopg.connect(server.url(), autocommit=True) as administrator:
+            for statement in (
+                f"ALTER DATABASE {name} ALLOW_CONNECTIONS false",
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+                f" WHERE datname = '{name}'",
+                f"ALTER DATABASE {name} RENAME TO {name}_old",
+                f"CREATE DATABASE {name} TEMPLATE {name}_old",
+            ):
+                administrator.execute(statement.encode())
+        with pytest.raises(StoreMoved, match="is another database now than when this process"):
+            session.begin()
+        assert "is another database now" in node.health.report()[0].reason
+    with closing(open_database(original.address)) as copy:
+        assert copy.rows("SELECT count(*) FROM txn") == [(0,)]
 
 
 def test_a_clone_cannot_be_made_a_separate_store_on_the_same_warehouse(clone: EmptyStore) -> None:

@@ -33,6 +33,7 @@ from strandline.errors import (
     CorruptData,
     DeadlineExceeded,
     InvalidInput,
+    StoreMoved,
     StrandlineError,
     Unavailable,
 )
@@ -116,6 +117,10 @@ class NoAnswer(psycopg.OperationalError):
 
 class NotConnected(psycopg.OperationalError):
     """The server cannot be reached, or refuses the connection."""
+
+
+class OtherDatabase(psycopg.OperationalError):
+    """The address leads to another database than before."""
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -425,6 +430,12 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
     original = getattr(error, "orig", None) or error
     if isinstance(original, NoAnswer):
         return DeadlineExceeded(f"{name} did not answer in time; nothing was changed, try again")
+    if isinstance(original, OtherDatabase):
+        return StoreMoved(
+            f"{name} is another database now than when this process opened it: it was restored or "
+            "cloned, or the address leads to another server; nothing was changed. Correct the "
+            "address; if the other database is to be used, restart this process with it"
+        )
     if not isinstance(original, psycopg.Error):
         return None
     state = original.sqlstate or ""
@@ -436,7 +447,7 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
     if state in _LOST_TABLE_STATES:
         return CorruptData(
             f"tables that were created in {name} are missing ({reason}); correct its search_path"
-            " if that was changed, or restore a backup of the database"
+            " or the address if that was changed, or restore a backup of the database"
         )
     if state == _NO_SCHEMA:
         return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")

@@ -41,7 +41,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from itertools import takewhile
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from sqlalchemy import Connection, create_engine, event
@@ -144,6 +144,8 @@ class PostgresDatabase(Database):
         super().__init__(name, patience=patience, read_only=read_only)
         self._writing: Connection | None = None  # that of the thread whose turn it is
         self._heard = 0.0  # it held the lock at this instant or later
+        self._identity: int | None = None  # of the database of the first connection
+        self._may_read_identity = False
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._connections: WeakSet[driver.Connection] = WeakSet()
@@ -238,10 +240,10 @@ class PostgresDatabase(Database):
 
     def identity(self) -> int:
         """See `Database.identity`. A physical standby that takes over has the same."""
-        if not self.rows(_MAY_READ_IDENTITY)[0][0]:
-            return 0
-        digest = blake2b(repr(self.rows(_IDENTITY)[0]).encode(), digest_size=8).digest()
-        return int.from_bytes(digest) >> 1 or 1  # as a positive BIGINT
+        if self._identity is None:
+            self.rows("SELECT 1")  # which connects
+        assert self._identity is not None
+        return self._identity
 
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
@@ -279,9 +281,32 @@ class PostgresDatabase(Database):
 
     def _connect(self) -> driver.Connection:
         connection = driver.connect(self._address, patience=self._patience)
+        try:
+            self._refuse_other_database(connection)
+        except BaseException:
+            connection.close()
+            raise
         with self._state:
             self._connections.add(connection)
         return connection
+
+    def _refuse_other_database(self, connection: driver.Connection) -> None:
+        """Raise unless the connection is to the database of the first one.
+
+        A copy has the same catalog and fence, so a change of a running process would succeed there.
+        """
+        if self._identity is None:
+            self._may_read_identity = _first(connection, _MAY_READ_IDENTITY)[0]
+        identity = 0
+        if self._may_read_identity:
+            row = _first(connection, _IDENTITY)
+            digest = blake2b(repr(row).encode(), digest_size=8).digest()
+            identity = int.from_bytes(digest) >> 1 or 1  # as a positive BIGINT
+        with self._state:
+            if self._identity is None:
+                self._identity = identity
+        if identity != self._identity:
+            raise driver.OtherDatabase("it is another database now")
 
     def give_up(self) -> None:
         self._patience = min(self._patience, GIVE_UP_SECONDS)
@@ -583,3 +608,9 @@ def _allow(
 
 def _raw(pooled: PoolProxiedConnection) -> driver.Connection:
     return cast(driver.Connection, pooled.driver_connection)
+
+
+def _first(connection: driver.Connection, query: str) -> tuple[Any, ...]:  # Any: of each type
+    row = connection.execute(query.encode(), prepare=False).fetchone()
+    assert row is not None  # no query has a condition that may fail
+    return row
