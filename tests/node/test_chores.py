@@ -9,7 +9,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from strandline.errors import Stopping, Unavailable
+from strandline.errors import CorruptData, Stopping, Unavailable
 from strandline.node.chores import Chores
 
 PATIENCE_SECONDS = 60.0
@@ -41,16 +41,18 @@ class Counted:
 def test_a_failed_chore_is_logged_and_repeated_like_the_others(
     chores: Chores, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failing, other = Counted(Unavailable("no server"), RuntimeError("a mistake")), Counted()
+    errors = Unavailable("no server"), CorruptData("broken"), RuntimeError("a mistake")
+    failing, other = Counted(*errors), Counted()
     chores.repeat("t", {"counting": failing, "the other": other}, pauses=repeat(0))
     failing.wait(5)
     other.wait(3)
     logged = [(r.levelno, r.getMessage()) for r in caplog.records]
     assert logged == [
         (logging.WARNING, "counting failed: no server; it will be tried again later"),
+        (logging.ERROR, "counting failed: broken; it will be tried again later"),
         (logging.ERROR, "counting failed; it will be tried again later"),
     ]
-    assert chores.statistics().failures == {"counting": 2, "the other": 0}
+    assert chores.statistics().failures == {"counting": 3, "the other": 0}
 
 
 def test_a_failure_that_repeats_is_logged_once_and_again_after_a_success(

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from strandline.errors import Fenced, Stopping, Unavailable
+from strandline.errors import CorruptData, Fenced, Stopping, Unavailable
 from strandline.work import following
 from strandline.work.following import FollowingThread
 
@@ -29,8 +29,8 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
 
     def round_() -> None:
         rounds[0] += 1
-        if rounds[0] <= 2:
-            raise (Unavailable("away") if rounds[0] == 1 else KeyError("a bug"))
+        if rounds[0] <= 3:
+            raise (Unavailable("away"), CorruptData("broken"), KeyError("a bug"))[rounds[0] - 1]
         enough.set()
 
     caplog.set_level(logging.WARNING)
@@ -40,12 +40,16 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
     assert follower.running()
     follower.stop()
     assert not follower.running()
-    assert follower.failures == 2
+    assert follower.failures == 3
     assert follower.last_failure == "KeyError: 'a bug'"
-    # An unavailable store is only a warning: it is not a defect.
-    assert [(r.levelname, r.getMessage().partition(";")[0]) for r in caplog.records] == [
-        ("WARNING", "applier: away"),
-        ("ERROR", "applier failed"),
+    # An unavailable store is only a warning: it is not a defect. Only a defect has frames.
+    assert [
+        (r.levelname, r.getMessage().partition(";")[0], r.exc_info is not None)
+        for r in caplog.records
+    ] == [
+        ("WARNING", "applier: away", False),
+        ("ERROR", "applier: broken", False),
+        ("ERROR", "applier failed", True),
     ]
 
 

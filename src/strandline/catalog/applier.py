@@ -155,9 +155,7 @@ class CatalogApplier:
         self._awaited = AwaitedVersions()
         self._listeners = Listeners()
         self._stop = threading.Event()
-        self._applier = FollowingThread(
-            self._follow, name="catalog-applier", expected=(Unavailable, Fenced), final=FINAL
-        )
+        self._applier = FollowingThread(self._follow, name="catalog-applier", final=FINAL)
         self._quiet = ROUND_SECONDS
         self._joined_anew = 0
         self._set_back_check = SetBackCheck(elapsed)

@@ -95,7 +95,6 @@ class CatalogFollower(CatalogApplier):
         self._looker = FollowingThread(
             self._look_for_readers,
             name="catalog-looker",
-            expected=(StrandlineError,),
             final=FINAL,
         )
         self._looks = 0  # begun by readers of the present

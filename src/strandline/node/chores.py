@@ -19,7 +19,7 @@ from strandline.catalog import CatalogManager
 from strandline.catalog.storage_usage import RecordedSizes, measured, record_storage_usage
 from strandline.clock import MIN_TIMESTAMP, Timestamp, milliseconds
 from strandline.config import Settings
-from strandline.errors import Stopping, Unavailable
+from strandline.errors import Stopping, StrandlineError, Unavailable
 from strandline.metastore.store.storage_sizes import measured_sizes
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.sql import Database
@@ -93,8 +93,9 @@ class Chores:
         if self._logged.get(chore) == failure:
             return
         self._logged[chore] = failure
-        if isinstance(error, Unavailable):
-            logger.warning("%s failed: %s; it will be tried again later", chore, error)
+        if isinstance(error, StrandlineError):
+            level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
+            logger.log(level, "%s failed: %s; it will be tried again later", chore, error)
         else:
             logger.error("%s failed; it will be tried again later", chore, exc_info=error)
 

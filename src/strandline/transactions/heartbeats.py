@@ -88,9 +88,7 @@ class Heartbeats:
         self._changed = threading.Condition()
         self._storing = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = FollowingThread(
-            self._round, name="storing heartbeats", expected=(StrandlineError,)
-        )
+        self._thread = FollowingThread(self._round, name="storing heartbeats")
 
     def note(self, *, txns: Iterable[int] = (), locks: Iterable[int] = (), at: int) -> None:
         """Note that the clients of these transactions and locks were alive at ``at`` (ms).

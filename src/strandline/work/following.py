@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from strandline.errors import Stopping, Unavailable
+from strandline.errors import Fenced, Stopping, StrandlineError, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -18,9 +18,9 @@ LONGEST_PAUSE = 5.0
 class FollowingThread:
     """Calls ``round_`` between `start` and `stop`.
 
-    A failure is logged once until it changes or a round succeeds. Failures of the types
-    ``expected`` are logged in one line, others with their frames. The thread ends if a round raises
-    `Stopping`, or an error of the types ``final``, which every later round would raise too.
+    A failure is logged once until it changes or a round succeeds: a `StrandlineError` in one line,
+    others with their frames. The thread ends if a round raises `Stopping`, or an error of the types
+    ``final``, which every later round would raise too.
     """
 
     def __init__(
@@ -28,12 +28,10 @@ class FollowingThread:
         round_: Callable[[], None],
         *,
         name: str,
-        expected: tuple[type[Exception], ...] = (Unavailable,),
         final: tuple[type[Exception], ...] = (),
     ) -> None:
         self._round = round_
         self._name = name
-        self._expected = expected
         self._final: tuple[type[Exception], ...] = (Stopping, *final)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -106,8 +104,10 @@ class FollowingThread:
                 if not self._is_failing:
                     self._failing_since = time.monotonic()
                 self._is_failing, self.last_failure = True, failure
-                if not is_known and isinstance(error, self._expected):
-                    logger.warning("%s: %s; it tries again until it works", self._name, error)
+                if not is_known and isinstance(error, StrandlineError):
+                    passes = isinstance(error, Unavailable | Fenced)
+                    level = logging.WARNING if passes else logging.ERROR
+                    logger.log(level, "%s: %s; it tries again until it works", self._name, error)
                 elif not is_known:
                     logger.exception("%s failed; it tries again until it works", self._name)
                 self._stop.wait(pause)
