@@ -135,7 +135,10 @@ class LogApplier:
             if is_set_back:
                 logger.error(
                     "event %d of the notification log was applied here, but is no longer in it: "
-                    "the database was set back; this node drops the lost events from memory",
+                    "the database was set back (a standby without the last commits took over, or "
+                    "an older backup was restored). This node goes on without the lost commits; "
+                    "find out which jobs made them (`strandline log --data` shows the last one "
+                    "that is kept), and run these again",
                     applied,
                 )
                 self._start_after(position.event_id)
