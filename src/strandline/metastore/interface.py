@@ -34,7 +34,7 @@ from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.descriptors import TableDescriptor
-from strandline.model.identifiers import MAX_USER_LENGTH, QualifiedName, is_user_name, normalize
+from strandline.model.identifiers import MAX_USER_LENGTH, QualifiedName, normalize
 from strandline.transactions import Hold, Holders, Transaction, ValidWriteIdList
 
 
@@ -120,10 +120,10 @@ def table_key(name: str) -> str:
 
 def require_user(user: str) -> str:
     """Return the name of a user. Raises `InvalidInput` for what is none, like an unset variable."""
-    if not isinstance(user, str) or not is_user_name(user):
+    if not isinstance(user, str) or not 0 < len(user) <= MAX_USER_LENGTH:
         raise InvalidInput(
-            f"a session needs the name of its user as a text of 1 to {MAX_USER_LENGTH} printable "
-            f"characters, not {user!r:.80}"
+            "a session needs the name of its user as a text of 1 to"
+            f" {MAX_USER_LENGTH} characters, not {user!r:.80}"
         )
     return user
 

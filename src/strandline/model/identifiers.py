@@ -36,11 +36,6 @@ def normalize(name: str) -> str:
     return name.lower() if name.isascii() else name.casefold()
 
 
-def is_user_name(name: str) -> bool:
-    """Whether ``name`` can be the name of a user."""
-    return 0 < len(name) <= MAX_USER_LENGTH and name.isprintable()
-
-
 def version_number(text: str) -> int | None:
     """The version that ``text`` names by its number, or None: a number has at most 18 digits."""
     return int(text) if _VERSION.fullmatch(text) else None

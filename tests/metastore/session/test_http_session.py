@@ -424,14 +424,14 @@ def test_an_invalid_node_address_is_refused(url: Any) -> None:
         HttpSession(url, user="ann")
 
 
-@pytest.mark.parametrize("user", [None, "", "ann\nbob", "a" * (MAX_USER_LENGTH + 1)])
+@pytest.mark.parametrize("user", [None, "", "a" * (MAX_USER_LENGTH + 1)])
 def test_a_session_without_the_name_of_its_user_is_refused(
     node: tuple[Node, str], user: Any
 ) -> None:
     for session in (node[0].session, partial(HttpSession, "http://127.0.0.1:1")):
         with pytest.raises(InvalidInput, match="needs the name of its user as a text") as refusal:
             session(user=user)
-        assert refusal.value.message.endswith(f"printable characters, not {user!r:.80}")
+        assert refusal.value.message.endswith(f"characters, not {user!r:.80}")
 
 
 def test_a_snapshot_of_a_list_among_the_names_is_refused() -> None:

@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 from strandline.errors import InvalidInput, PermissionDenied
 from strandline.metastore.session.calls import ANONYMOUS, USER_HEADER
-from strandline.model.identifiers import MAX_USER_LENGTH, is_user_name
+from strandline.model.identifiers import MAX_USER_LENGTH
 
 if TYPE_CHECKING:  # a client needs no server
     from strandline.metastore.session.http_messages import Request
@@ -110,7 +110,7 @@ def _unquoted(name: str) -> str:
 
 
 def _user(user: str, header: str) -> str:
-    if not is_user_name(user):
+    if not user or not user.isprintable() or len(user) > MAX_USER_LENGTH:
         raise InvalidInput(
             f"the header {header} does not name a user: give 1 to {MAX_USER_LENGTH} printable "
             "characters, percent-encoded as UTF-8"
