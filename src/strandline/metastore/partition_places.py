@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from strandline.catalog import CatalogManager
 from strandline.errors import (
     AlreadyExists,
     CorruptData,
@@ -158,6 +159,18 @@ class PartitionPlaces:
             raise WriteConflict(
                 f"table {self._table.name} was renamed or dropped meanwhile; nothing was changed,"
                 " try again"
+            )
+
+    def require_kind(self, change: Staging, catalogs: CatalogManager) -> None:
+        """Raise `WriteConflict` if the table was managed and has got another location since.
+
+        Or the other way round: only in a managed table, locations are relative to the table's.
+        """
+        present = catalogs.catalog(change.catalog_version).table_by_id(self._table.id)
+        if present is None or present.kind is not self._table.kind:
+            raise WriteConflict(
+                f"table {self._table.name} was dropped or got another location meanwhile; nothing"
+                " was changed, try again"
             )
 
     def require_begun(self, change: Staging, moves: Iterable[PartitionMove]) -> None:
@@ -537,6 +550,7 @@ def undrop_partitions(
         moves = change.partition_moves()
         places = PastPlaces(table, location=location, folders=metastore.folders, moves=moves)
         places.require_present(change)
+        places.require_kind(change, metastore.catalogs)
         rows, statistics = _to_restore(change, places, names, shown_name)
         places.refuse_shared(rows, change)
         return places, rows, statistics

@@ -244,12 +244,15 @@ def test_a_partition_that_is_added_while_its_table_gets_another_location_keeps_i
     assert places == {"1": f"{first}/p=1", "2": f"{first}/p=2"}
 
 
-@pytest.mark.parametrize("change", ["append_partition", "alter_partition"])
+@pytest.mark.parametrize("change", ["append", "alter", "undrop"])
 def test_a_change_of_a_partition_is_refused_if_its_table_has_got_another_location_meanwhile(
     call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
+    """Otherwise its files would be looked for at the new location of the table."""
     table = _partitioned(call)
-    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    for value in "13":
+        call("append_partition", db_name="default", tbl_name="t", part_vals=[value])
+    call("drop_partition", db_name="default", tbl_name="t", part_vals=["3"], deleteData=True)
     before = call("get_partition", db_name="default", tbl_name="t", part_vals=["1"])
     begin_change = CachedStore.change
 
@@ -260,9 +263,15 @@ def test_a_change_of_a_partition_is_refused_if_its_table_has_got_another_locatio
         return begin_change(*arguments, **options)
 
     monkeypatch.setattr(CachedStore, "change", relocate_first)
-    arguments = {"new_part": before} if "alter" in change else {"part_vals": ["2"]}
+    named = {"db_name": "default", "tbl_name": "t"}
     with pytest.raises(WriteConflict, match="another location meanwhile"):
-        call(change, db_name="default", tbl_name="t", **arguments)
+        match change:
+            case "append":
+                call("append_partition", **named, part_vals=["2"])
+            case "alter":
+                call("alter_partition", **named, new_part=before)
+            case "undrop":
+                call.node.session(user="ann").undrop_partitions("default.t")
     assert [part["sd"]["location"] for part in shown(call, "t").values()] == [
         before["sd"]["location"]
     ]

@@ -24,6 +24,7 @@ from hive_metastore.ttypes import (
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.errors import Unavailable, UnknownOutcome
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive import truncation
 from strandline.metastore.store.cleaned_files import Cleaned
 from strandline.metastore.store.cleaning import Cleaner
@@ -34,6 +35,7 @@ from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import WAIT, HiveNode, refusal, storage, table
 from tests.metastore.hive.listed_events import events, kinds, message
+from tests.node.conftest import before_the_next
 
 STORES = ("folder", "postgresql")
 DAY_MS = 24 * 60 * 60 * 1000
@@ -220,6 +222,23 @@ def test_a_truncation_that_fails_leaves_the_files(
     for value in "12":
         assert (place(hive, "parted", f"p={value}") / "a").exists()
         assert parted.get_partition("d1", "parted", [value]).parameters["numRows"] == "1"
+
+
+def test_a_truncation_of_a_table_that_has_got_another_location_meanwhile_is_refused(
+    hive: HiveNode, stub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is external by then, and after an undo it needs the files of its old folder."""
+    stub.create_table(table("moved"))
+    put(place(hive, "moved"), "a")
+    altered = stub.get_table("d1", "moved")
+    altered.sd.location = f"file:{tmp_path}/second"
+    before_the_next(
+        monkeypatch, CachedStore, "change", lambda: stub.alter_table("d1", "moved", altered)
+    )
+    with hive.client() as client:
+        _, text = refusal(lambda: client.call("truncate_table", dbName="d1", tableName="moved"))
+    assert "another location meanwhile" in text
+    assert (place(hive, "moved") / "a").exists()
 
 
 @pytest.mark.parametrize("name", ["t", "parted"])

@@ -19,7 +19,6 @@ from strandline.errors import (
     ObjectNotFound,
     StrandlineError,
     UnsupportedOperation,
-    WriteConflict,
 )
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.parameters import QuickStatistics, if_purge
@@ -78,17 +77,10 @@ def stored_rows(
 ) -> list[NewRow]:
     """Return the rows of these partitions (by name), each assigned to its zone partition.
 
-    Raises `WriteConflict` if the table was managed when it was read and has got another location
-    since, or the other way round: only in a managed table, locations are relative to the table's.
+    Raises what `PartitionPlaces.require_kind` raises.
     """
-    table, catalogs = partitioned.table, call.metastore.catalogs
-    present = catalogs.catalog(change.catalog_version).table_by_id(table.id)
-    if present is None or present.kind is not table.kind:
-        raise WriteConflict(
-            f"table {partitioned.schema}.{table.name} was dropped or got another location"
-            " meanwhile; nothing was changed, try again"
-        )
-    zone = ZonePartitions.of(table, call.reader.catalog)
+    partitioned.places.require_kind(change, call.metastore.catalogs)
+    zone = ZonePartitions.of(partitioned.table, call.reader.catalog)
     return [
         NewRow.of(row, name=name, bucket=zone.of_values(row.values))
         for name, row in partitions.items()

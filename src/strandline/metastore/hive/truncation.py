@@ -135,11 +135,12 @@ class _Emptying:
 def _emptying(call: Call, partitioned: Partitioned) -> Iterator[_Emptying]:
     """A change that commits when the block ends. Then the files are deleted.
 
-    While the block runs, nothing drops or renames the table, or creates another in its folder.
-    Raises `WriteConflict` if that has happened since the request was read.
+    While the block runs, nothing drops or renames the table, gives it another location, or creates
+    another in its folder. Raises `WriteConflict` if that has happened since the request was read.
     """
     with call.metastore.store.change(partitioned.table.id, author=call.user) as change:
         partitioned.places.require_present(change)
+        partitioned.places.require_kind(change, call.metastore.catalogs)
         emptying = _Emptying(call, partitioned, change)
         yield emptying
         emptying.moves.sync()
