@@ -401,6 +401,23 @@ def test_a_catalog_can_move_back_to_a_former_log_after_a_trim(folder: Path) -> N
     assert frontier.since > 0
 
 
+def test_a_separate_copy_of_a_store_can_move_back_to_a_former_log_after_a_trim(
+    tmp_path: Path,
+) -> None:
+    """The former log has the environment id of the original."""
+    with Node.open(tmp_path / "s") as node:
+        fill(node)
+    move(tmp_path / "s", "stash")
+    shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    relocate(tmp_path / "copy", copy=True)
+    with joined(tmp_path / "copy") as state:
+        commit(state, "later")
+        assert state.compact(state.recovered[-1].version)
+    move(tmp_path / "copy", "metastorage")
+    with joined(tmp_path / "copy") as state:
+        assert notes(state) == {"later"}
+
+
 @pytest.mark.parametrize("steps", [1, -1])
 def test_a_catalog_in_the_format_of_another_release_is_not_moved(
     folder: Path, monkeypatch: pytest.MonkeyPatch, steps: int

@@ -158,6 +158,7 @@ class _Move:
         original_parts = {_place_of(part, source) for part in parts_of(present.name)}
         self._copies = []
         for number, part in enumerate(parts_of(new.name)):
+            is_elsewhere = bool(_place_of(part, target)[1])
             is_new = _place_of(part, target) not in original_parts
             names = (
                 str(replace(present, name=deciding_part(present.name))),
@@ -169,12 +170,14 @@ class _Move:
                 # The remains of a move that failed, perhaps because its place is full.
                 with ExitStack() as opened:
                     remains = open_log(part, replace(target, blobs=""), opened).log
-                    self._refuse_other_catalog(remains, names[1], environment)
+                    self._refuse_other_catalog(
+                        remains, names[1], environment, is_elsewhere=is_elsewhere
+                    )
                 forget_shard(target)
             copy = open_log(part, target, stack).log  # refuses settings that do not fit the log
             if _place_of(part, target) == _place_of(deciding_part(present.name), source):
                 continue
-            self._refuse_other_catalog(copy, names[1], environment)
+            self._refuse_other_catalog(copy, names[1], environment, is_elsewhere=is_elsewhere)
             token = FILLING if number == 0 and is_new else None
             self._copies.append(LogCopy(log, copy, names=names, token=token))
 
@@ -289,9 +292,16 @@ class _Move:
         generation = 0 if fence is None else fence.token.deploy_generation
         return FenceToken(generation, token.epoch)
 
-    def _refuse_other_catalog(self, log: UpdateLog, name: str, environment: str | None) -> None:
-        """Raise `Conflict` if ``log`` is neither empty nor a prefix of this history."""
-        if log.token() is None:
+    def _refuse_other_catalog(
+        self, log: UpdateLog, name: str, environment: str | None, *, is_elsewhere: bool
+    ) -> None:
+        """Raise `Conflict` if ``log`` is neither empty nor a prefix of this history.
+
+        A log that a catalog left in the database of the store is a prefix, even if it has another
+        environment id, that of the original of this copy. ``is_elsewhere``: it is not there.
+        """
+        token = log.token()
+        if token is None:
             return
         state = ReadOnlyState(log, latest_only=True)
         last = state.recovered[-1]
@@ -301,7 +311,8 @@ class _Move:
         elif own_frontier.since < last.version:
             is_same = self._log.updates(last.version, last.version + 1) == (last.update,)
         else:
-            is_same = state.environment in (None, environment)
+            is_left = token.is_sealed and not is_elsewhere
+            is_same = is_left or state.environment in (None, environment)
         if not is_same:
             raise Conflict(
                 f"the log {name} is not empty, and has a different history: environment "
