@@ -12,6 +12,7 @@ from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
 from strandline.metastorage import open_metastorage
 from strandline.sql import open_database
+from strandline.sql.postgres_connection import address_of
 from strandline.sql.postgres_database import open_url
 from tests.servers import postgresql
 
@@ -108,3 +109,17 @@ def test_the_host_that_answers_is_used_if_several_are_given(url: str) -> None:
         database = opening(address)
         assert database.name == f"postgresql://127.0.0.1:1,127.0.0.1:{port}/postgres"
         database.close()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "port", "shown"),
+    [
+        ("one,two", "", "one,two"),
+        ("one,two", "?port=7", "one:7,two:7"),
+        ("one:7,two", "", "one:7,two"),
+        ("[::1]:7,two:8", "", "[::1]:7,two:8"),
+    ],
+)
+def test_each_host_is_named_with_its_port(hosts: str, port: str, shown: str) -> None:
+    _, name = address_of(f"postgresql://lisa:geheim@{hosts}/db{port}")
+    assert name == f"postgresql://{shown}/db"
