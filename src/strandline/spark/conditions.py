@@ -29,6 +29,9 @@ Expression = Any  # an expression of Catalyst, in the JVM
 _EPOCH = datetime(1970, 1, 1)
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _COLUMNS = ("AttributeReference", "CommonExpressionRef")
+_WHOLE_NUMBERS = ("byte", "short", "integer", "long")
+_WHOLE_NUMBER = re.compile(r"(-?[0-9]{1,18})|cast\((-?[0-9]{1,18}) as bigint\)")
+"""A literal as Spark shows it. Only the cast to BIGINT changes no number of these digits."""
 _COMPARISONS = {
     "LessThan": "<",
     "LessThanOrEqual": "<=",
@@ -146,7 +149,16 @@ def _excluded(expression: Expression, column_ids: Mapping[str, int]) -> Iterator
 
 def _constants(expressions: Expression) -> list[_Constant]:
     """The values of a list of constants; empty if any of them is NULL or not a constant."""
-    constants = [_constant(expressions.apply(number)) for number in range(expressions.size())]
+    count = expressions.size()
+    if count and _type_name(expressions.apply(0)) in _WHOLE_NUMBERS:  # all have the same type
+        # In one call of the JVM: ids come in lists of thousands.
+        numbers = [
+            _WHOLE_NUMBER.fullmatch(text) for text in expressions.mkString(" ; ").split(" ; ")
+        ]
+        values = [int(number[1] or number[2]) for number in numbers if number is not None]
+        if len(values) == len(numbers):
+            return [_Constant(value, str(value)) for value in values]
+    constants = [_constant(expressions.apply(number)) for number in range(count)]
     not_null = [constant for constant in constants if constant is not None]
     return not_null if len(not_null) == len(constants) else []
 
@@ -155,6 +167,10 @@ def _is_null(expression: Expression) -> bool:
     while _class(expression) == "Cast":
         expression = expression.child()
     return _class(expression) == "Literal" and expression.value() is None
+
+
+def _type_name(expression: Expression) -> str:
+    return str(expression.dataType().typeName()).partition("(")[0]
 
 
 def _class(expression: Expression) -> str:
@@ -189,7 +205,7 @@ def _constant(expression: Expression, *, step: int = 0) -> _Constant | None:
     inner = expression
     while _class(inner) == "Cast":
         inner = inner.child()
-    read_write = _TYPES.get(expression.dataType().typeName().partition("(")[0])
+    read_write = _TYPES.get(_type_name(expression))
     # Function calls are skipped: `now()` has another value when the rows are read.
     if read_write is None or _class(inner) != "Literal":
         return None
@@ -240,7 +256,7 @@ def _text(value: str) -> str | None:
 
 
 _TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str | None]]] = {
-    **dict.fromkeys(("byte", "short", "integer", "long"), (int, str)),
+    **dict.fromkeys(_WHOLE_NUMBERS, (int, str)),
     "float": (_single, _float),
     "double": (float, _float),
     "decimal": (lambda constant: Decimal(str(constant)), canonical_text),
