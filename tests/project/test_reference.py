@@ -180,6 +180,14 @@ def test_every_metric_is_listed() -> None:
     assert listed == [*of_calls, *shown]
 
 
+def test_every_check_of_health_is_explained(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / "find-what-is-wrong.md").read_text(encoding="utf-8")
+    listed = names(section(text, "## What the checks of health mean"))
+    with Node.open(tmp_path) as node:
+        in_folder = set(node.health._checks)
+    assert set(listed) == in_folder | {"warehouse in its place", "child processes", "deadline"}
+
+
 def test_every_command_that_can_be_sent_is_listed() -> None:
     text = section(page("http"), "## Values")
     listed = text.partition("\nCommands: ")[2].partition(". Their")[0]
