@@ -422,7 +422,7 @@ def test_a_node_with_a_full_etcd_answers_reads_and_refuses_writes(tmp_path: Path
         assert client.call("get_all_tables", db_name="default") == ["t", "u"]
 
 
-def test_no_folder_is_changed_while_the_warehouse_of_a_running_node_is_unmounted(
+def test_no_folder_and_no_rows_are_changed_while_the_warehouse_of_a_running_node_is_unmounted(
     store: EmptyStore, tmp_path: Path
 ) -> None:
     warehouse, mounted = tmp_path / "warehouse", tmp_path / "mounted"
@@ -435,6 +435,7 @@ def test_no_folder_is_changed_while_the_warehouse_of_a_running_node_is_unmounted
         for name in ("t", "u"):
             session.execute(create(name))
             (warehouse / name / "rows").write_text("kept")
+        table_id = create_table(node, "transactional")
         if warehouse.is_symlink():
             mounted.rename(away)
         else:
@@ -443,6 +444,8 @@ def test_no_folder_is_changed_while_the_warehouse_of_a_running_node_is_unmounted
         with pytest.raises(Unavailable, match=r"not in its place; mount .* nothing was changed"):
             session.execute(RenameTable(schema="default", table="t", new_name="v"))
         assert session.table("default.t")
+        with pytest.raises(Unavailable, match="not in its place"):
+            append(node, table_id, "written-below-the-mount.parquet")
         # The warehouse may go away after that check.
         renamed = node.catalogs.execute(
             RenameTable(schema="default", table="u", new_name="w"), author="ann"

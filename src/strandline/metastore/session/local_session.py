@@ -397,7 +397,11 @@ class LocalSession(Session):
             return None
         folders = self._metastore.folders
         place = folders.named_location(table) or staging.place()
-        return folders.path_text(place) if place is not None and folders.reaches(place) else None
+        if place is None or not folders.reaches(place):
+            return None
+        if folders.is_inside(place):
+            folders.require_in_place()  # else the next mount would hide the files that were written
+        return folders.path_text(place)
 
     def commit(self, txn_id: int) -> Transaction:
         return self._as_owner(lambda owner: self._metastore.commit(txn_id, owner=owner))
