@@ -34,6 +34,7 @@ from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.catalog.verbs import _VERBS, describe
 from strandline.durable.collections import _BY_CLASS, _NUMBERS, COLLECTIONS, Collection
 from strandline.durable.contents import restore
+from strandline.durable.log import snapshot_of
 from strandline.errors import (
     AlreadyExists,
     CorruptData,
@@ -240,9 +241,9 @@ def test_notebooks_are_in_dumps_in_snapshots_and_on_other_nodes(
     manager: CatalogManager, new_manager: Callable[..., CatalogManager]
 ) -> None:
     catalog = manager.present()
-    dump, times = catalog.contents.dump(), catalog.contents.times()
-    assert "notebook" in dict(dump)
-    assert restore(dump, times) == catalog.contents
+    snapshot = snapshot_of(catalog.version, catalog.time, catalog.contents)
+    assert "notebook" in dict(snapshot.kinds)
+    assert restore(snapshot) == catalog.contents
     assert _notebook(new_manager().present(), "n") == _notebook(catalog, "n")
     assert manager.compact(catalog.version)
     assert _notebook(new_manager().present(), "n") == _notebook(catalog, "n")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from strandline.catalog.privileges.access import owned_by, owned_kinds, owner_of
+from strandline.clock import Timestamp
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import restore
+from strandline.durable.log import snapshot_of
 from strandline.durable.transaction import CatalogTransaction
 from strandline.model.descriptors import (
     ClusterDescriptor,
@@ -82,7 +84,7 @@ def test_the_objects_of_an_owner_are_listed_without_decoding_them(
     with transaction.entry("create", {}):
         for value in OWNED:
             transaction.put(value)
-    contents = restore(transaction.contents.dump())
+    contents = restore(snapshot_of(1, Timestamp(1), transaction.contents))
     monkeypatch.setattr(Stored, "value", property(lambda _: pytest.fail("an object is decoded")))
     owned = {(kind, stored.id) for kind, stored in owned_by(contents, OWNER)}
     assert len(owned) == len(OWNED)

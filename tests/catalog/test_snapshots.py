@@ -40,7 +40,7 @@ def lost_in_a_snapshot() -> list[str]:
     contents = one_of_each()
     written = encode(snapshot_of(7, Timestamp(99), contents))
     snapshot = decode(written, CatalogSnapshot)
-    again = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    again = restore(snapshot)
 
     def held(of: Contents, kind: str) -> list[tuple[bytes, Timestamp]]:
         return [(stored.data, stored.updated) for stored in of.objects(kind)]

@@ -21,8 +21,9 @@ from strandline.durable.collections import (
     register_collection,
 )
 from strandline.durable.contents import EMPTY, Contents, Namespace, Reference, restore
+from strandline.durable.log import snapshot_of
 from strandline.durable.transaction import CatalogTransaction
-from strandline.durable.update import Change
+from strandline.durable.update import CatalogSnapshot, Change
 from strandline.errors import AlreadyExists, CorruptData, IncompatibleFormat, InvalidInput
 from strandline.model.descriptors import (
     IdAllocator,
@@ -89,8 +90,9 @@ def test_a_stopping_index_frees_its_name_and_stays_in_the_group_of_its_table() -
     again = after(stopping, THIRD, index(3, "I", 7, IndexStatus.REGISTERED))
     assert names(again) == {"i": Reference("index", id_key(3))}
     assert again.group("index", 7) == (id_key(2), id_key(3))
-    assert restore(again.dump(), again.times()) == again
-    assert names(restore(again.dump(), again.times())) == names(again)
+    restored = restore(snapshot_of(3, THIRD, again))
+    assert restored == again
+    assert names(restored) == names(again)
 
 
 def test_a_stopping_index_cannot_return_if_its_name_has_been_taken() -> None:
@@ -116,15 +118,16 @@ def test_a_change_updates_the_time_of_its_object_only() -> None:
 def test_replay_and_recovery_give_equal_contents_and_times() -> None:
     contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"), SystemConfiguration("p", "1"))
     contents = after(contents, SECOND, SystemConfiguration("p", "2"))
-    recovered = restore(contents.dump(), contents.times())
+    snapshot = snapshot_of(2, SECOND, contents)
+    recovered = restore(snapshot)
     assert recovered == contents
     assert recovered.times() == ((SECOND,), (FIRST,))
-    assert restore(contents.dump()) != contents
+    assert restore(replace(snapshot, times=())) != contents
 
 
 def test_objects_restored_without_times_get_the_time_of_the_snapshot() -> None:
     contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"))
-    assert restore(contents.dump(), at=THIRD).times() == ((THIRD,),)
+    assert restore(CatalogSnapshot(1, THIRD, contents.dump())).times() == ((THIRD,),)
 
 
 def test_a_kind_that_is_registered_later_has_no_objects_yet() -> None:
@@ -150,10 +153,10 @@ def test_a_duplicate_object_in_a_snapshot_is_corrupt() -> None:
     (_, first), (_, second) = dump[0], two[0]
     for records in (first + first, first + second):
         with pytest.raises(CorruptData, match="duplicate"):
-            restore([("zone", records)])
+            restore(CatalogSnapshot(1, FIRST, (("zone", records),)))
     ((_, entry),) = after(EMPTY, FIRST, SystemConfiguration("p", "1")).dump()
     with pytest.raises(CorruptData, match="duplicate system_configuration in a snapshot"):
-        restore([("system_configuration", entry + entry)])
+        restore(CatalogSnapshot(1, FIRST, (("system_configuration", entry + entry),)))
 
 
 def test_a_second_object_with_the_same_name_in_the_log_is_corrupt() -> None:

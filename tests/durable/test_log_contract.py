@@ -254,7 +254,7 @@ def test_a_trimmed_log_gives_the_same_contents_as_its_replay(new_log: NewLog, ob
 
 
 def restored(snapshot: CatalogSnapshot) -> Contents:
-    return restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    return restore(snapshot)
 
 
 def test_a_snapshot_has_the_time_of_the_last_change_of_each_object(new_log: NewLog) -> None:
@@ -432,7 +432,7 @@ def test_pruning_storage_usage_of_many_versions_keeps_the_history(new_log: NewLo
             kept = [update for update in history if update.version > trimmed_to]
             first = max(trimmed_to, 2) + 1
             assert same.updates(first, 43) == tuple(replace(u, appended=()) for u in kept)
-    assert restore(log.snapshot(30).kinds).dump() == restore(snapshot.kinds).dump()
+    assert restore(log.snapshot(30)).dump() == restore(snapshot).dump()
     for version in range(43, 83):
         log.append(version, TOKEN, [update(version)])
     assert list(new_log().scan(STORAGE_USAGE_EVENT, 1, 83)) == left

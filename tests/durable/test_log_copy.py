@@ -67,7 +67,7 @@ def pair(new_log: Callable[[str], UpdateLog]) -> tuple[UpdateLog, UpdateLog]:
 def said(log: UpdateLog) -> tuple[object, ...]:
     """All that a log contains, except its token."""
     frontier, snapshot = log.frontier(), log.snapshot()
-    contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    contents = restore(snapshot)
     return (
         frontier,
         (snapshot.version, snapshot.time, contents.dump(), contents.times()),

@@ -13,7 +13,6 @@ from strandline.durable.collections import APPEND_ONLY, STORAGE_USAGE_EVENT
 from strandline.durable.contents import EMPTY, Contents, restore
 from strandline.durable.log import Frontier, Scanned
 from strandline.durable.rows import rows_of
-from strandline.durable.update import CatalogSnapshot
 from tests.durable.conftest import NewLog, making_logs
 from tests.durable.logs import LOGS
 from tests.durable.updates import TOKEN, begin, measured, trim_in_steps, update
@@ -62,13 +61,9 @@ class Model:
         expected = tuple(replace(self.updates[v], appended=()) for v in range(first, end))
         assert log.updates(first, end) == expected
         for version in {self.since, self.last}:
-            assert _contents_of(log.snapshot(version)).dump() == self.contents[version].dump()
+            assert restore(log.snapshot(version)).dump() == self.contents[version].dump()
         for kind in APPEND_ONLY:
             assert list(log.scan(kind, start, end)) == self.appended(kind, start, end)
-
-
-def _contents_of(snapshot: CatalogSnapshot) -> Contents:
-    return restore(snapshot.kinds, snapshot.times, at=snapshot.time)
 
 
 def histories(new_log: NewLog, *, seed: int, steps: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from strandline.durable.collections import COLLECTIONS, collection_of
 from strandline.durable.contents import EMPTY, restore
-from strandline.durable.update import Change
+from strandline.durable.update import CatalogSnapshot, Change
 from strandline.errors import CorruptData
 from strandline.model.descriptors import (
     ConfigEntry,
@@ -20,7 +20,13 @@ from strandline.model.descriptors import (
     ZoneDescriptor,
 )
 from strandline.wire import Stored, encode, registry
-from strandline.wire.stored import MAX_RECORD_BYTES, RECENT, RecentStatistics, RecentValues
+from strandline.wire.stored import (
+    MAX_RECORD_BYTES,
+    NEVER_UPDATED,
+    RECENT,
+    RecentStatistics,
+    RecentValues,
+)
 
 SCHEMA = SchemaDescriptor(7, 3, "sales", "ann")
 
@@ -83,7 +89,7 @@ def test_a_dump_of_contents_is_the_stored_bytes_and_restores_them() -> None:
     data = encode(SCHEMA)
     contents = EMPTY.apply([Change("schema", kind.key(kind.stored(data)), None, data)])
     assert contents.dump() == (("schema", (data,)),)
-    assert restore(contents.dump()) == contents
+    assert restore(CatalogSnapshot(1, NEVER_UPDATED, contents.dump())) == contents
 
 
 def test_a_change_whose_old_value_is_not_the_stored_value_is_corrupt() -> None:

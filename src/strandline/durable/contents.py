@@ -26,7 +26,7 @@ from immutables import Map, MapMutation
 
 from strandline.clock import Timestamp
 from strandline.durable.collections import COLLECTIONS, Collection, collection, collection_number
-from strandline.durable.update import Change
+from strandline.durable.update import CatalogSnapshot, Change
 from strandline.errors import CorruptData
 from strandline.model.identifiers import normalize
 from strandline.wire.stored import NEVER_UPDATED, AnyStored
@@ -348,22 +348,14 @@ EMPTY = Contents((), Map(), Map())
 """The contents of version 0."""
 
 
-def restore(
-    kinds: Iterable[tuple[str, tuple[bytes, ...]]],
-    times: Iterable[Iterable[Timestamp]] = (),
-    *,
-    at: Timestamp = NEVER_UPDATED,
-) -> Contents:
-    """The contents whose `Contents.dump` and `Contents.times` are ``kinds`` and ``times``.
-
-    If ``times`` is empty, ``at`` is the time of the last change of every object.
-    """
+def restore(snapshot: CatalogSnapshot) -> Contents:
+    """The contents of the catalog at the version of ``snapshot``."""
     draft = _Draft((), Map(), Map())
-    of_kinds = list(times)
     with keeping_garbage:  # garbage collection would take twice as long as the rest
-        for number, (name, records) in enumerate(kinds):
-            when = of_kinds[number] if of_kinds else repeat(at, len(records))
-            _restore_kind(draft, collection(name), records, when)
+        for number, (name, records) in enumerate(snapshot.kinds):
+            in_one = repeat(snapshot.time, len(records))
+            times = snapshot.times[number] if snapshot.times else in_one
+            _restore_kind(draft, collection(name), records, times)
         return draft.finish()
 
 

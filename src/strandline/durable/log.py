@@ -260,7 +260,7 @@ class UpdateLog(ABC):
             return snapshot
         if as_of < snapshot.version:
             raise trimmed_away(as_of, since=snapshot.version)
-        contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+        contents = restore(snapshot)
         time = snapshot.time
         for start in range(snapshot.version + 1, as_of + 1, READ_AT_ONCE):
             for update in self.updates(start, min(start + READ_AT_ONCE, as_of + 1)):

@@ -182,8 +182,8 @@ class LogCopy:
     def _made_up(self, start: int, snapshot: CatalogSnapshot) -> Iterator[Update]:
         """Updates from version ``start`` on that lead from the copy's contents to ``snapshot``."""
         copied = self._copy.snapshot(start - 1)
-        before = restore(copied.kinds, copied.times, at=copied.time)
-        after = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+        before = restore(copied)
+        after = restore(snapshot)
         cleared, changes = _changes_by_time(before, after)
         if min(changes, default=copied.time) < copied.time:
             raise self.differ(f"the objects of version {start - 1}", after.dump(), before.dump())
@@ -293,7 +293,7 @@ class LogCopy:
 
 def _objects_of(snapshot: CatalogSnapshot) -> list[tuple[object, ...]]:
     """Version and time of a snapshot, then its objects with their times, in a fixed order."""
-    contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    contents = restore(snapshot)
     objects: list[tuple[object, ...]] = [(snapshot.version, snapshot.time)]
     for (kind, records), times in zip(contents.dump(), contents.times(), strict=True):
         objects += [(kind, time, data) for data, time in zip(records, times, strict=True)]

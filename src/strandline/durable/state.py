@@ -138,10 +138,8 @@ class ReadOnlyState:
     def start(self) -> AppliedUpdate:
         """The start of the log: its snapshot, as if it were an update."""
         snapshot = self.log.snapshot()
-        contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
-        return AppliedUpdate(
-            Update(snapshot.version, b"", "", "", (), time=snapshot.time), contents
-        )
+        update = Update(snapshot.version, b"", "", "", (), time=snapshot.time)
+        return AppliedUpdate(update, restore(snapshot))
 
     def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
         """The updates after ``position``, up to version ``up_to`` if given, applied to it.

@@ -98,7 +98,7 @@ def versions(log: UpdateLog) -> list[int]:
 def contents_of(log: UpdateLog) -> Contents:
     """The contents of the last version, computed from the snapshot and all later updates."""
     snapshot = log.snapshot()
-    contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+    contents = restore(snapshot)
     for logged in log.updates(snapshot.version + 1, log.frontier().upper):
         contents = contents.apply(logged.changes(), at=logged.time)
     return contents
