@@ -382,6 +382,39 @@ def test_partitions_replaced_twice_during_a_backup_are_in_it_as_they_were_before
         assert partitions(restored) == partitions(restored, before) == ALL
 
 
+@pytest.mark.slow
+def test_partitions_that_are_moved_and_brought_back_while_files_are_copied_are_in_the_backup(
+    parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_folder = ArchiveWriter.add_folder
+
+    def rename(value: str, new_value: str) -> None:
+        new = Partition([new_value], "shop", "p", sd=storage())
+        with parted.stub() as stub:
+            stub.rename_partition("shop", "p", [value], new)
+
+    def drop() -> None:
+        with parted.stub() as stub:
+            stub.drop_partition("shop", "p", ["a"], True)
+
+    def bring_back() -> None:
+        parted.node.session(user="ann").undrop_partitions("shop.p", partitions=["k=a"])
+        rename("z", "b")
+
+    changes = {"k=a": drop, "k=b": lambda: rename("b", "z"), "k=c": bring_back}
+
+    def then_it_changes(writer: ArchiveWriter, source: Path, name: str) -> None:
+        changes.pop(source.name, lambda: None)()
+        add_folder(writer, source, name)
+
+    monkeypatch.setattr(ArchiveWriter, "add_folder", then_it_changes)
+    assert back_up(parted.node, tmp_path / "b", user="ann").missing == []
+    assert changes == {}
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with hive_node(tmp_path / "new") as restored:
+        assert partitions(restored) == ALL
+
+
 def test_a_partition_purged_during_a_backup_is_reported_as_missing(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from sqlalchemy import Connection, select
 from strandline.catalog.verbs import verbs_of_table_folders
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
 from strandline.metastore.store import partition_moves
+from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
@@ -178,7 +179,11 @@ def fetch_moved(
                     files,
                     table_now=files.folders.path(table_now.place),
                     table_then=place,
+                    dropped=files.name(
+                        Place(f"{table_now.place.aside(table_id).text}{PARTITIONS_SUFFIX}")
+                    ),
                     moves_now=table_now.moves,
+                    moves_seen=table_seen.moves,
                     moves_then=table_at_copy.moves,
                     sources=sources[table_id],
                 )
@@ -233,32 +238,45 @@ def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
 class _MovedPartitions:
     """The partitions of a table that were moved between the copy of the database and now.
 
-    ``sources`` maps the place of each partition in the backup to the folder that it was copied
-    from, or to None if the partition has no folder any more.
+    ``moves_seen`` are the moves at the last `fetch`. The folders of partitions that are dropped now
+    go below ``dropped``. ``sources`` maps the place of each partition in the backup to the folder
+    that it was copied from, or to None if the partition has no folder any more.
     """
 
     files: StoreFiles
     table_now: Path
     table_then: str
+    dropped: str | None
     moves_now: frozenset[PartitionMove]
+    moves_seen: frozenset[PartitionMove]
     moves_then: frozenset[PartitionMove]
     sources: dict[str, Path | None]
 
     def fetch(self, archive: ArchiveWriter) -> None:
         """Copy the partitions to their places in the copied database, replacing what is there."""
+        asides_then = {self._place_aside(move) for move in self.moves_then}
         for move in self.moves_now - self.moves_then:
-            aside = self._place_aside(move)
-            if aside is not None:  # it would block a drop of the partition in the restored store
+            # It would block a drop of the partition in the restored store. One that was restored
+            # since may have been copied while it was aside.
+            aside = self._place_aside(move) or f"{self.dropped}/{move.up_to_row}"
+            if aside not in asides_then:
                 archive.remove_folder(aside)
+        last_rows: dict[str, int] = {}  # of partitions that had left a location before the copy
+        for move in self.moves_then:
+            last_rows[move.location] = max(move.up_to_row, last_rows.get(move.location, 0))
         first_moves: dict[str, PartitionMove] = {}  # by the place in the copied database
         changed = self.moves_now ^ self.moves_then
         for move in sorted(changed, key=lambda move: move.up_to_row, reverse=True):
             was_aside = self._place_aside(move) if move in self.moves_then else None
-            first_moves[was_aside or f"{self.table_then}/{move.location}"] = move
+            if was_aside or move.up_to_row > last_rows.get(move.location, 0):
+                first_moves[was_aside or f"{self.table_then}/{move.location}"] = move
+        # A partition that has left such a folder since the last fetch may be there again.
+        left_folders = {self.table_now / move.location for move in self.moves_now - self.moves_seen}
         for place, move in first_moves.items():
             source = self._folder_now(move)
             # By default, it was copied from its place in the copied database.
-            if source == self.sources.get(place, self.files.path(place)):
+            is_known = source == self.sources.get(place, self.files.path(place))
+            if is_known and source not in left_folders:
                 continue
             self.sources[place] = source
             archive.remove_folder(place)
