@@ -606,6 +606,14 @@ def opened_to_listen(store: Metastorage) -> list[int]:
     return opened
 
 
+def test_the_mark_moves_when_the_connection_begins_to_listen(store: SqlMetastorage) -> None:
+    """What another process committed since the mark was taken is not notified to it."""
+    mark = store._database.mark()
+    while not hears(store):
+        time.sleep(0.005)
+    assert store._database.wait_for_commit(mark, timeout=60) != mark
+
+
 def test_a_change_wakes_the_waiter_while_no_connection_can_be_opened_to_listen(
     url: str, store: SqlMetastorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -368,11 +368,13 @@ def test_a_wait_for_a_commit_ends_at_its_timeout(database: Database) -> None:
 
 def test_a_wait_for_a_commit_returns_when_it_is_woken(database: Database) -> None:
     seen = steady_mark(database)
+    began = time.monotonic()
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(database.wait_for_commit, seen, timeout=30)
+        waiting = threads.submit(database.wait_for_commit, seen, timeout=60)
         while not waiting.done():
             database.wake()
         assert waiting.result() == seen
+    assert time.monotonic() - began < 30
 
 
 def test_a_write_that_is_no_news_stores_the_time_and_does_not_change_the_mark_of_others(
