@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline import work
 from strandline.catalog.commands import CreateFunction
+from strandline.metastore.hive.hive_reader import units_of_record
 from strandline.metastore.off_loop import finish
 from tests.metastore.hive.differential.statistics import numbers, statistics
 from tests.metastore.hive.hive_node import HiveNode, storage, table
@@ -43,6 +45,14 @@ def test_like_costs_the_characters_of_the_values_times_those_of_its_pattern(
     assert ask(hive, "get_num_partitions_by_filter", **args, filter='p like "a.*"') == 1
     with is_too_long():
         ask(hive, "get_num_partitions_by_filter", **args, filter=f'p like ".*{"a." * 300}b.*"')
+
+
+def test_a_hidden_name_costs_as_much_as_its_table_whose_name_may_have_an_at_sign_itself() -> None:
+    sizes = {"of@0.2": 1_000_000}  # older releases allowed it
+    catalog = SimpleNamespace(relation_bytes=lambda _, name: sizes.get(name, 0))
+    scope: Any = SimpleNamespace(catalog=catalog, schema=SimpleNamespace(id=1))
+    cost = units_of_record(scope, "of@0.2")
+    assert units_of_record(scope, "of@0.2@files_4_1a2b3c4d") == cost > 0
 
 
 def test_a_repeated_key_of_partition_values_costs_as_much_as_its_values(

@@ -264,7 +264,7 @@ def units_of_record(scope: Scope, name: str) -> int:
     catalog, schema_id = scope.catalog, scope.schema.id
     size = catalog.relation_bytes(schema_id, name)
     if not size:  # perhaps a hidden name, which begins with that of its table
-        size = catalog.relation_bytes(schema_id, name.partition("@")[0])
+        size = catalog.relation_bytes(schema_id, name.rpartition("@")[0])
     return work.units_of_bytes(size)
 
 
