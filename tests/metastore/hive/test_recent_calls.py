@@ -11,9 +11,10 @@ from hive_metastore.ttypes import Database
 from strandline.metastore.hive.recent_calls import RecentCalls
 from strandline.metastore.interface import Session
 from strandline.metastore.thrift import HIVE_CODEC
+from strandline.metastore.thrift.dispatch import BaseService, ConnectionInfo
 from strandline.metastore.thrift.messages import CALL, encode_message
 from tests.metastore.hive import dml
-from tests.metastore.hive.hive_node import refusal
+from tests.metastore.hive.hive_node import HiveNode, refusal
 from tests.metastore.hive.test_snapshot_views import HIDDEN, text
 
 
@@ -102,3 +103,56 @@ def test_a_drop_is_refused_only_as_part_of_a_statement_that_would_replace_the_ta
     assert kind == "MetaException"
     assert "DROP TABLE d1.orders in Spark 4.3 (if you just ran that, run it again)" in said
     assert stub.get_all_tables("d1") == ["orders"]
+
+
+def test_an_overwrite_is_refused_though_spark_reopens_its_connection_before_the_drop(
+    hive: HiveNode, session: Session, stub: Any
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    (part,) = HIDDEN.findall(text(stub))
+    stub.set_ugi("ann", [])
+    for name in ("orders", "orders", part, "orders"):
+        stub.get_table("d1", name)
+    stub.shutdown()
+    with hive.stub() as unused, hive.stub() as reopened:  # as for the first `format("hive")`
+        for client in (unused, reopened):
+            client.set_ugi("ann", [])
+        reopened.get_table("d1", "orders")
+        kind, said = refusal(lambda: reopened.drop_table("d1", "orders", True))
+    assert (kind, "cannot be replaced or overwritten" in said) == ("MetaException", True)
+    assert stub.get_all_tables("d1") == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("user", "peer", "seconds", "follows"),
+    [
+        ("ann", "10.0.0.1:7", 9.0, True),
+        ("ann", "10.0.0.1:7", 10.0, False),
+        ("bob", "10.0.0.1:7", 0.0, False),
+        ("ann", "10.0.0.2:7", 0.0, False),
+    ],
+)
+def test_a_new_connection_follows_the_calls_of_a_client_that_has_just_left(
+    user: str, peer: str, seconds: float, follows: bool
+) -> None:
+    now = 5.0
+    base = BaseService(started=0, counters=dict, monotonic=lambda: now)
+    first, second = ConnectionInfo(1, "10.0.0.1:6"), ConnectionInfo(2, peer)
+    for connection, name in ((first, "ann"), (second, user)):
+        connection.received(LOOK)
+        base.answer(connection, "set_ugi", {"user_name": name})
+        base.answer(connection, "shutdown", {})
+        now += seconds
+    assert list(second.recent) == [LOOK] * (2 if follows else 1)
+
+
+def test_the_calls_of_few_clients_that_have_left_are_remembered() -> None:
+    base = BaseService(started=0, counters=dict)
+    for number in range(200):
+        left = ConnectionInfo(number, f"10.0.0.{number}:6")
+        left.received(LOOK)
+        base.answer(left, "shutdown", {})
+    returned = [ConnectionInfo(number, f"10.0.0.{number}:7") for number in (99, 100, 199)]
+    for connection in returned:
+        base.answer(connection, "set_ugi", {})
+    assert [len(connection.recent) for connection in returned] == [0, 1, 1]

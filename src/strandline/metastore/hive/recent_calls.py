@@ -19,6 +19,10 @@ TABLE``, or if the client has read no rows of the table, like most clients other
 drop is refused wrongly, the client only has to repeat it: the calls after the refusal are counted
 from the start.
 
+Spark reopens its connection before the drop of the first overwrite with ``format("hive")``. So the
+calls of its last connection count too (`strandline.metastore.thrift.dispatch.BaseService`), unless
+that was one to another node.
+
 Calls that come in between hide a ``CREATE OR REPLACE VIEW``, which then drops the table, and calls
 of another thread for the same table within the last millisecond before the drop can hide an
 overwrite. `strandline undrop` restores the table.

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.clock import elapsed_seconds
 from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
@@ -40,6 +41,9 @@ _RECENT, _RECENT_BYTES = 64, 640
 """The number of a client's requests that are remembered, and their largest size in bytes.
 
 Two names of the greatest length fit. The threads of a Spark application share a connection."""
+_RETURN_SECONDS = 10.0
+_MOST_DEPARTED = 100
+"""Of how many clients that have left the requests are remembered, and for how long."""
 
 
 class ConnectionInfo:
@@ -75,6 +79,10 @@ class ConnectionInfo:
     def received(self, message: bytes) -> None:
         """Called by the server when a request has arrived."""
         self.recent.append(message if len(message) <= _RECENT_BYTES else b"")
+
+    def follow(self, earlier: Sequence[bytes]) -> None:
+        """Remember ``earlier`` requests of the client too, those of its last connection."""
+        self.recent = deque((*earlier, *self.recent), maxlen=_RECENT)
 
     def begin(self, message: bytes, *, is_large: bool = False) -> None:
         """Called by the server with the request that is now in progress; empty for a large one."""
@@ -202,9 +210,20 @@ class BaseService:
     """Answers the methods that need no metastore.
 
     ``started`` is in seconds since the epoch; ``counters`` returns what ``getCounters`` shows.
+
+    Hive's client may reopen its connection in the middle of a statement of Spark. So a connection
+    that begins just after a client of the same user and address has left follows its requests.
     """
 
-    def __init__(self, *, started: int, counters: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        *,
+        started: int,
+        counters: Callable[[], Mapping[str, int]],
+        monotonic: Callable[[], float] = elapsed_seconds,
+    ) -> None:
+        self._monotonic = monotonic
+        self._departed: dict[tuple[str, str], tuple[float, tuple[bytes, ...]]] = {}
         # The arguments and answers of methods have as many types as the protocol: hence Any.
         self._answers: dict[str, Callable[[dict[str, Any]], Any]] = {
             "aliveSince": lambda args: started,
@@ -227,8 +246,30 @@ class BaseService:
 
     def answer(self, connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
         if method == "set_ugi":
-            return _set_ugi(connection, args)
+            groups = _set_ugi(connection, args)
+            self._follow_departed(connection)
+            return groups
+        if method == "shutdown":
+            self._note_departed(connection)
         return self._answers[method](args)
+
+    def _note_departed(self, connection: ConnectionInfo) -> None:
+        client = _client_of(connection)
+        self._departed.pop(client, None)
+        self._departed[client] = self._monotonic(), tuple(connection.recent)
+        if len(self._departed) > _MOST_DEPARTED:
+            del self._departed[next(iter(self._departed))]
+
+    def _follow_departed(self, connection: ConnectionInfo) -> None:
+        left_at, requests = self._departed.get(_client_of(connection), (0.0, ()))
+        is_first = len(connection.recent) <= 1
+        if requests and is_first and self._monotonic() - left_at < _RETURN_SECONDS:
+            connection.follow(requests)
+
+
+def _client_of(connection: ConnectionInfo) -> tuple[str, str]:
+    """The user and the address, without the port, which differs for each connection."""
+    return connection.user, connection.peer.rpartition(":")[0]
 
 
 def _set_ugi(connection: ConnectionInfo, args: dict[str, Any]) -> list[str]:
