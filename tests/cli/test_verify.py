@@ -43,7 +43,7 @@ from strandline.metastore.store.rows import (
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node, verification
-from strandline.sql import open_sqlite
+from strandline.sql import change, open_sqlite
 from tests.node.conftest import before_the_next
 from tests.node.moved_catalogs import move
 from tests.strandline_command import strandline
@@ -569,6 +569,15 @@ def test_an_entry_of_the_history_that_is_not_at_its_place_is_found(
     (record,) = [finding for finding in findings(store) if finding["finding"] == "record"]
     assert "history" in str(record["message"])
     assert "version 3" in f"{record['place']}: {record['message']}"
+
+
+def test_a_store_of_a_newer_release_is_refused_and_not_called_sound(tmp_path: Path) -> None:
+    Node.open(tmp_path).close()
+    with closing(open_sqlite(tmp_path / "strandline.db")) as database, database.write() as writer:
+        change(writer, "UPDATE strandline_schema SET version = 99 WHERE part = 'transactions'")
+    refused = strandline("verify", tmp_path)
+    assert refused.exit_code == 78
+    assert "was written by a newer release" in refused.stderr
 
 
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.inspection import head_comparison
 from strandline.node.membership import new_member_id, refuse_other_half
 from strandline.node.place import recorded_place, refuse_lost_database
-from strandline.node.store_database import older_parts, refuse_older_parts
+from strandline.node.store_database import older_parts, refuse_newer_parts, refuse_older_parts
 from strandline.sql import Database, open_database, open_sqlite
 
 if TYPE_CHECKING:  # it imports pyarrow
@@ -58,6 +58,7 @@ def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
     address = address_of(store)
     clock = HybridClock()
     with ExitStack() as stack, closing(_database(address)) as database:
+        refuse_newer_parts(database)
         refuse_older_parts(database, todo=_OLDER)
         with reading_catalog_log(LogPlace(database, address, clock)) as log:
             has_mark = address.folder is None and not address.is_one_database

@@ -20,7 +20,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from strandline.durable import stash_tables
@@ -125,14 +125,24 @@ def refuse_foreign_parts(database: Database) -> None:
         versions = schema_versions.versions_of(connection)
         if not versions:
             return  # opened for reading, and there is no store yet
-        schema_versions.refuse_unknown_parts(versions, PARTS, name=database.name)
-        for part in PARTS.values():
-            # Raises for a newer version. An older one is upgraded later.
-            schema_versions.is_current(versions.get(part.name), part, name=database.name)
+        _refuse_newer(versions, name=database.name)
         upgraded = (
             part for part in PARTS.values() if versions.get(part.name, part.version) == part.version
         )
         database.refuse_incomplete(connection, upgraded, versions)
+
+
+def _refuse_newer(versions: Mapping[str, int], *, name: str) -> None:
+    schema_versions.refuse_unknown_parts(versions, PARTS, name=name)
+    for part in PARTS.values():
+        # Raises for a newer version. An older one is upgraded later.
+        schema_versions.is_current(versions.get(part.name), part, name=name)
+
+
+def refuse_newer_parts(database: Database) -> None:
+    """`refuse_foreign_parts`, for a database that may lack tables."""
+    with database.read() as connection:
+        _refuse_newer(schema_versions.versions_of(connection), name=database.name)
 
 
 def older_parts(database: Database) -> Iterator[tuple[str, int, int]]:
