@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import ssl
 import threading
 import time
@@ -400,6 +401,16 @@ def test_calls_to_a_node_that_is_away_raise_unavailable(scene: Scene) -> None:
             ) as caught:
                 call()
             assert caught.type is Unavailable
+
+
+def test_a_read_that_is_taken_and_not_answered_refers_to_the_health_of_the_node() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        url = f"http://127.0.0.1:{hung.getsockname()[1]}"
+        with (
+            HttpSession(url, user="ann", timeout=SHORT) as session,
+            pytest.raises(Unavailable, match="page /health/ready says what it waits for"),
+        ):
+            session.history()
 
 
 @pytest.mark.usefixtures("deadline_at_a_pause")

@@ -451,7 +451,12 @@ class _Attempts:
         return self._seconds - (self._end - time.monotonic())
 
     def _unreachable(self, loss: Lost) -> StrandlineError:
+        look = "is it running, and is this its HTTP address?"
+        if loss.sent:  # something has taken the request
+            look = (
+                "is this its HTTP address, with https:// if it has a certificate? If so, its page "
+                "/health/ready says what it waits for"
+            )
         return self._answer or Unavailable(
-            f"{self._what} within {self._seconds:g} s ({loss.why}); is it running, and is this "
-            "its HTTP address?"
+            f"{self._what} within {self._seconds:g} s ({loss.why}); {look}"
         )
