@@ -167,6 +167,24 @@ def test_a_write_waits_for_another_process_until_its_deadline(database: Database
     assert ids(database) == [7, 8]
 
 
+def test_a_write_behind_a_thread_that_waits_for_another_process_names_that_process(
+    database: Database, url: str
+) -> None:
+    with Process("tests.sql.work:hold_a_write", url) as other, ThreadPoolExecutor(1) as threads:
+        assert other.hear() == "holding"
+        waiting = threads.submit(put, database, 8, 8)
+        while database._process_lock.acquire(timeout=0):  # until that thread has its turn
+            database._process_lock.release()
+        with (
+            pytest.raises(DeadlineExceeded, match=r"another process|process \d+ .* holds"),
+            database.write(deadline=time.monotonic() + 0.05),
+        ):
+            pass
+        other.say("go on")
+        waiting.result()
+        assert other.hear() == "done"
+
+
 def test_a_process_killed_inside_a_write_leaves_nothing_and_blocks_no_writer(
     database: Database, url: str
 ) -> None:

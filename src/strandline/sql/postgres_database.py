@@ -143,6 +143,7 @@ class PostgresDatabase(Database):
         self._address, name = driver.address_of(url)
         super().__init__(name, patience=patience, read_only=read_only)
         self._writing: Connection | None = None  # that of the thread whose turn it is
+        self._awaits_lock = False  # that thread waits for another process
         self._heard = 0.0  # it held the lock at this instant or later
         self._identity: int | None = None  # of the database of the first connection
         self._may_read_identity = False
@@ -336,7 +337,11 @@ class PostgresDatabase(Database):
         with self._in_use(count), self._turn(began, deadline):
             try:
                 self._heard = elapsed_seconds()
-                locked = self._locked(began, deadline, synced=synced, first=first)
+                self._awaits_lock = True
+                try:
+                    locked = self._locked(began, deadline, synced=synced, first=first)
+                finally:
+                    self._awaits_lock = False
                 with _returned(locked) as connection, self._undoing():
                     self._writing = connection
                     yield connection
@@ -356,6 +361,9 @@ class PostgresDatabase(Database):
             with _returned(locked) as connection:
                 yield connection
                 self._commit(connection, notifies=False, is_look=True)
+
+    def _other_process_that_writes(self) -> str | None:
+        return _HOLDER if self._awaits_lock else None
 
     @property
     def append_lock(self) -> tuple[Query, ...]:
