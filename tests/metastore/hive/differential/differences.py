@@ -300,7 +300,7 @@ DIFFERENCES = (
         cases=(
             '"MANAGED_TABLE" => "EXTERNAL_TABLE"',
             'absent => "TRUE"',
-            r"null => InvalidOperationException: the external table al\.to_ext cannot become a .*",
+            r"null => InvalidOperationException: the external table to_ext cannot become a .*",
         ),
     ),
     Difference(
