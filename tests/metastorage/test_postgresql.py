@@ -625,7 +625,7 @@ def test_a_change_wakes_the_waiter_while_no_connection_can_be_opened_to_listen(
     opened = opened_to_listen(store)
     seen = put(store, "b").revision
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+        waiting = threads.submit(store.wait_for_change, "a", seen, timeout=120)
         while not hears(store):
             time.sleep(0.005)
         monkeypatch.setattr(listener(store), "_connect", no_room)
@@ -633,7 +633,8 @@ def test_a_change_wakes_the_waiter_while_no_connection_can_be_opened_to_listen(
             connection.execute("SELECT pg_terminate_backend(%s)", (opened[-1],))
         while hears(store):
             time.sleep(0.005)
-        put(store, "a")
+        with closing(open_metastorage(url, HybridClock())) as other:
+            put(other, "a")
         assert waiting.result(timeout=60)
 
 
