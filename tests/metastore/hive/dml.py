@@ -15,7 +15,7 @@ from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.partitioning import Partition
-from strandline.model.types import ArrayType, DataType, MapType, StructType, as_stored
+from strandline.model.types import ArrayType, DataType, DecimalType, MapType, StructType, as_stored
 from strandline.spark.folder import TableFolder, folder_path
 from strandline.spark.partitions import partition_of
 from strandline.spark.positions import POSITIONS, bitmaps_of, read_bitmaps, write_delete_file
@@ -23,8 +23,11 @@ from strandline.spark.positions import POSITIONS, bitmaps_of, read_bitmaps, writ
 _ID = "PARQUET:field_id"
 _ATOMIC = {
     "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
     "int": pa.int32(),
     "bigint": pa.int64(),
+    "float": pa.float32(),
     "double": pa.float64(),
     "string": pa.string(),
     "date": pa.date32(),
@@ -123,6 +126,8 @@ def _arrow(data_type: DataType) -> pa.DataType:
             return pa.list_(_arrow(element))
         case MapType(key, value):
             return pa.map_(_arrow(key), _arrow(value))
+        case DecimalType(precision, scale):
+            return pa.decimal128(precision, scale)
         case StructType(fields):
             return pa.struct(
                 [pa.field(f.name, _arrow(f.type), metadata={_ID: str(f.field_id)}) for f in fields]

@@ -7,6 +7,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -411,6 +412,49 @@ def test_a_spark_that_keeps_varchar_types_reads_tables_with_them(
         assert spark.sql(f"DESCRIBE {table} v")[1] == ["data_type", "varchar(9)"]
     finally:
         spark.sql("RESET spark.sql.preserveCharVarcharTypeInfo")
+
+
+WIDER: tuple[tuple[str, str, Any, str], ...] = (
+    ("tinyint", "double", -128, "-128.0"),
+    ("smallint", "int", -32768, "-32768"),
+    ("int", "decimal(12,2)", 7, "7.00"),
+    ("bigint", "decimal(20,0)", -(1 << 63), "-9223372036854775808"),
+    ("float", "double", 0.5, "0.5"),
+    ("decimal(5,2)", "decimal(9,4)", Decimal("-999.99"), "-999.9900"),
+    ("date", "timestamp_ntz", date(1582, 10, 4), "1582-10-04 00:00:00"),
+)
+"""A type, a wider one, a value of the first, and what Spark shows of it in the second."""
+
+
+def test_values_are_read_with_the_wider_type_that_their_column_has_now(
+    served: HiveNode, spark: SparkProcess
+) -> None:
+    forms = {"c": "{}", "a": "array<{}>", "m": "map<string,{}>", "s": "struct<f:array<{}>>"}
+    columns: dict[str, str] = {}
+    wider: dict[str, str] = {}
+    row: dict[str, Any] = {}
+    shown: list[str] = []
+    for number, (narrow, wide, value, text) in enumerate(WIDER):
+        columns |= {f"{key}{number}": form.format(narrow) for key, form in forms.items()}
+        wider |= {f"{key}{number}": form.format(wide) for key, form in forms.items()}
+        values = (value, [value], [("k", value)], {"f": [value]})
+        row |= {f"{key}{number}": of_form for key, of_form in zip(forms, values, strict=True)}
+        shown += [text] * len(forms)
+    served.create_transactional(SCHEMA, "wider", **columns)
+    session = served.node.session(user="ann")
+    dml.append(session, f"{SCHEMA}.wider", row)
+    session.execute(
+        [
+            AlterColumn(schema=SCHEMA, table="wider", column=column, type=parse_type(wide))
+            for column, wide in wider.items()
+        ]
+    )
+    texts = [
+        f"CAST({value.format(number)} AS STRING)"
+        for number in range(len(WIDER))
+        for value in ("c{}", "a{}[0]", "m{}['k']", "s{}.f[0]")
+    ]
+    assert spark.sql(f"SELECT {', '.join(texts)} FROM {SCHEMA}.wider") == [shown]
 
 
 def test_varchars_in_fields_with_unusual_names_are_read(
