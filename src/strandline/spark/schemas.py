@@ -241,7 +241,7 @@ def _reused_names(table: TableDescriptor) -> frozenset[tuple[_Place, str]]:
 
     for version in table.schema_versions:
         add((), (StructField(c.name, c.type, field_id=c.id) for c in version.columns))
-    return frozenset(name for name, found in meanings.items() if len(found) > 1)
+    return frozenset(name for name, known in meanings.items() if len(known) > 1)
 
 
 def _renamed(data_type: DataType, place: _Place, structs: frozenset[_Place]) -> DataType:

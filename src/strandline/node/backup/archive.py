@@ -221,9 +221,9 @@ class Backup(ABC):
 
     def _differs(self, name: str, size: int) -> CorruptData:
         expected = self.manifest.files[name][0]
-        found = "other content" if size == expected else f"{size} bytes instead of {expected}"
+        actual = "other content" if size == expected else f"{size} bytes instead of {expected}"
         return CorruptData(
-            f"the file {name} of the backup {self.path} is not as it was written: it has {found}; "
+            f"the file {name} of the backup {self.path} is not as it was written: it has {actual}; "
             "use another backup"
         )
 
