@@ -105,14 +105,18 @@ def test_a_drop_is_refused_only_as_part_of_a_statement_that_would_replace_the_ta
     assert stub.get_all_tables("d1") == ["orders"]
 
 
-def test_an_overwrite_is_refused_though_spark_reopens_its_connection_before_the_drop(
-    hive: HiveNode, session: Session, stub: Any
+@pytest.mark.parametrize("calls", ["o o o@ o", "D D D D D D D D o o"])
+def test_a_replacement_is_refused_though_spark_reopens_its_connection_before_the_drop(
+    hive: HiveNode, session: Session, stub: Any, calls: str
 ) -> None:
     dml.append(session, "d1.orders", {"id": 1, "item": "x"})
     (part,) = HIDDEN.findall(text(stub))
     stub.set_ugi("ann", [])
-    for name in ("orders", "orders", part, "orders"):
-        stub.get_table("d1", name)
+    for call in calls.split():
+        if call == "D":
+            stub.get_database("d1")
+        else:
+            stub.get_table("d1", {"o": "orders", "o@": part}[call])
     stub.shutdown()
     with hive.stub() as unused, hive.stub() as reopened:  # as for the first `format("hive")`
         for client in (unused, reopened):
@@ -123,27 +127,33 @@ def test_an_overwrite_is_refused_though_spark_reopens_its_connection_before_the_
     assert stub.get_all_tables("d1") == ["orders"]
 
 
+LEAVE, COME = sent("shutdown"), sent("set_ugi", user_name="ann", group_names=[])
+
+
 @pytest.mark.parametrize(
-    ("user", "peer", "seconds", "follows"),
+    ("user", "peer", "seconds", "recent"),
     [
-        ("ann", "10.0.0.1:7", 9.0, True),
-        ("ann", "10.0.0.1:7", 10.0, False),
-        ("bob", "10.0.0.1:7", 0.0, False),
-        ("ann", "10.0.0.2:7", 0.0, False),
+        ("ann", "10.0.0.1:7", 9.0, [COME, LOOK]),
+        ("ann", "10.0.0.1:7", 10.0, [COME]),
+        ("bob", "10.0.0.1:7", 0.0, [COME]),
+        ("ann", "10.0.0.2:7", 0.0, [COME]),
     ],
 )
 def test_a_new_connection_follows_the_calls_of_a_client_that_has_just_left(
-    user: str, peer: str, seconds: float, follows: bool
+    user: str, peer: str, seconds: float, recent: list[bytes]
 ) -> None:
     now = 5.0
     base = BaseService(started=0, counters=dict, monotonic=lambda: now)
     first, second = ConnectionInfo(1, "10.0.0.1:6"), ConnectionInfo(2, peer)
-    for connection, name in ((first, "ann"), (second, user)):
-        connection.received(LOOK)
-        base.answer(connection, "set_ugi", {"user_name": name})
-        base.answer(connection, "shutdown", {})
-        now += seconds
-    assert list(second.recent) == [LOOK] * (2 if follows else 1)
+    first.received(COME)
+    base.answer(first, "set_ugi", {"user_name": "ann"})
+    first.received(LOOK)
+    first.received(LEAVE)
+    base.answer(first, "shutdown", {})
+    now += seconds
+    second.received(COME)
+    base.answer(second, "set_ugi", {"user_name": user})
+    assert list(second.recent) == recent
 
 
 def test_the_calls_of_few_clients_that_have_left_are_remembered() -> None:
@@ -151,8 +161,9 @@ def test_the_calls_of_few_clients_that_have_left_are_remembered() -> None:
     for number in range(200):
         left = ConnectionInfo(number, f"10.0.0.{number}:6")
         left.received(LOOK)
+        left.received(LEAVE)
         base.answer(left, "shutdown", {})
     returned = [ConnectionInfo(number, f"10.0.0.{number}:7") for number in (99, 100, 199)]
     for connection in returned:
         base.answer(connection, "set_ugi", {})
-    assert [len(connection.recent) for connection in returned] == [0, 1, 1]
+    assert [list(connection.recent) for connection in returned] == [[], [LOOK], [LOOK]]

@@ -81,8 +81,9 @@ class ConnectionInfo:
         self.recent.append(message if len(message) <= _RECENT_BYTES else b"")
 
     def follow(self, earlier: Sequence[bytes]) -> None:
-        """Remember ``earlier`` requests of the client too, those of its last connection."""
-        self.recent = deque((*earlier, *self.recent), maxlen=_RECENT)
+        """Take the ``earlier`` requests, of its last connection, for the client's recent ones."""
+        self.recent.clear()
+        self.recent.extend(earlier)
 
     def begin(self, message: bytes, *, is_large: bool = False) -> None:
         """Called by the server with the request that is now in progress; empty for a large one."""
@@ -256,7 +257,7 @@ class BaseService:
     def _note_departed(self, connection: ConnectionInfo) -> None:
         client = _client_of(connection)
         self._departed.pop(client, None)
-        self._departed[client] = self._monotonic(), tuple(connection.recent)
+        self._departed[client] = self._monotonic(), tuple(connection.recent)[:-1]
         if len(self._departed) > _MOST_DEPARTED:
             del self._departed[next(iter(self._departed))]
 
