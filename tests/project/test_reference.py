@@ -183,7 +183,7 @@ def test_every_metric_is_listed() -> None:
 def test_every_check_of_health_is_explained(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "how-to" / "find-what-is-wrong.md").read_text(encoding="utf-8")
     listed = names(section(text, "## What the checks of health mean"))
-    with Node.open(tmp_path) as node:
+    with Node.open(tmp_path, settings=Settings(catalog_log="persist")) as node:
         in_folder = set(node.health._checks)
     assert set(listed) == in_folder | {"warehouse in its place", "child processes", "deadline"}
 
