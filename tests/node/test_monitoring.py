@@ -19,6 +19,7 @@ from strandline.catalog.events import AppliedVersion
 from strandline.clock import milliseconds
 from strandline.config import Settings
 from strandline.durable.persist.persist_log import PersistLog
+from strandline.durable.shadow_log import ShadowLog
 from strandline.errors import CorruptData, ObjectNotFound, Unavailable, UnknownOutcome
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session import HttpSession
@@ -385,11 +386,13 @@ def test_a_node_whose_warehouse_is_read_only_is_ready_for_reads_and_says_so(
         assert "creates no managed tables" in problem["reason"]
 
 
+@pytest.mark.parametrize("catalog_log", ["persist", "shadow:stash+persist"])
 def test_a_node_whose_catalog_cannot_write_its_blobs_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalog_log: str
 ) -> None:
-    with Node.open(tmp_path, settings=Settings(catalog_log="persist")) as node:
+    with Node.open(tmp_path, settings=Settings(catalog_log=catalog_log)) as node:
         log = node.catalogs.state.log
+        log = log._second if isinstance(log, ShadowLog) else log
         assert isinstance(log, PersistLog)
         for name in ("a", "b"):
             node.session(user="ann").execute(CreateSchema(name=name))

@@ -504,4 +504,8 @@ def open_log(name: str, place: LogPlace, stack: ExitStack) -> OpenedLog:
         return _OPENERS[name](place, stack)
     first, second = parts
     deciding, following = _OPENERS[first](place, stack), _OPENERS[second](place, stack)
-    return replace(deciding, log=ShadowLog(deciding.log, following.log, names=(first, second)))
+    return replace(
+        deciding,
+        log=ShadowLog(deciding.log, following.log, names=(first, second)),
+        check_blobs=deciding.check_blobs or following.check_blobs,
+    )
