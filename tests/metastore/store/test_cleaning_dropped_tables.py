@@ -22,6 +22,7 @@ from strandline.catalog.undo.command import HistoryMoved, ReadAgain
 from strandline.catalog.undo.reading import read_undrop
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
+from strandline.metastore.store import cleaned_files
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, begin
 from strandline.metastore.store.rows import RowKind
@@ -263,6 +264,29 @@ def test_folders_of_dropped_tables_left_by_a_killed_process_are_cleaned(in_folde
     kept = sorted(os.listdir(warehouse / ".dropped"))
     assert kept == ["10000", str(present), "other"]
     assert os.listdir(warehouse / ".dropped" / str(present)) == ["7"]
+
+
+def test_a_folder_that_cannot_be_deleted_does_not_cost_a_version_in_each_pass(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogs, cleaner = in_folder.node.catalogs, in_folder.node.cleaner
+    in_folder.create()
+    in_folder.session.execute(DropTable(schema="default", table="t"))
+    in_folder.create("u")
+    in_folder.wait()
+    assert in_folder.session.compact(catalogs.latest_catalog().version)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cleaned_files, "delete_folder", refuse)
+        cleaner.clean()
+        latest = catalogs.latest_catalog()
+        cleaner.clean()
+        assert cleaner.statistics().failures == 2
+    assert cleaner.clean().parts
+    assert catalogs.latest_catalog() is latest
 
 
 def test_a_purged_folder_stays_until_its_purge_is_committed(in_folder: Lake) -> None:

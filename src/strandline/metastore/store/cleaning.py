@@ -488,7 +488,8 @@ class Cleaner:
         cached_ids = set(self._cached_tables())  # another node may have deleted rows of some
         judged = self._catalogs.latest_catalog().version
         unneeded_ids = self._in_no_version(with_rows | with_folders | written | cached_ids)
-        if unneeded_ids and not this_pass.dry_run:
+        # No restored table needs what is left of the others, which perhaps cannot be deleted.
+        if unneeded_ids & (with_rows | written) and not this_pass.dry_run:
             latest = self._catalogs.execute(ReadAgain(), author=_AUTHOR).version
             try:  # some may have been restored meanwhile
                 unneeded_ids.difference_update(self._changed_tables(judged + 1, latest))
