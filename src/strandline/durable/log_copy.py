@@ -55,6 +55,7 @@ from strandline.errors import (
 )
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
+from strandline.model.privileges import SYSTEM_NAME
 from strandline.wire.registry import decode
 
 COPIED_AT_ONCE = 200
@@ -63,7 +64,6 @@ _MADE_UP = "configure"
 """The verb of made-up entries. It is silent."""
 FILLING = FenceToken(0, 0).sealed()
 """The token of a log while the history of another log is copied to it."""
-_AUTHOR = "system"
 
 
 class LogCopy:
@@ -359,7 +359,7 @@ def seal(
 
     Raises `OutOfSync` or `Fenced` if another process was first, and what `UpdateLog.append` raises.
     """
-    sealing = fencing_transaction(position, token.sealed(), author=_AUTHOR)
+    sealing = fencing_transaction(position, token.sealed(), author=SYSTEM_NAME)
     log.append(
         sealing.version,
         token,
@@ -383,7 +383,7 @@ def unseal(log: UpdateLog, sealed_epoch: int, *, member: str, raise_fence: Raise
     if token is None:
         return
     behind = token.next(token.deploy_generation)
-    fencing = fencing_transaction(last, behind, author=_AUTHOR)
+    fencing = fencing_transaction(last, behind, author=SYSTEM_NAME)
     raise_fence(behind, state.environment)
     try:
         log.append(

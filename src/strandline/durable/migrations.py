@@ -33,6 +33,7 @@ from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
 from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.model.descriptors import ConfigEntry, Setting
+from strandline.model.privileges import SYSTEM_NAME
 
 FORMAT = "format_version"
 CONTENT = "content_version"
@@ -121,7 +122,7 @@ def migrate(state: DurableCatalogState) -> bool:
     position = state.recovered[-1]
     first = format_of(position.contents)
     for number, migration in enumerate(MIGRATIONS[first:], start=first + 1):
-        transaction = state.transaction(position, author="system")
+        transaction = state.transaction(position, author=SYSTEM_NAME)
         with transaction.entry(MIGRATE, {"step": migration.name}):
             migration.change(transaction)
             transaction.put(ConfigEntry(FORMAT, str(number)))

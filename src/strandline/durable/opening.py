@@ -24,6 +24,7 @@ from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.errors import CorruptData, Fenced, NotFound, NotFresh, OutOfSync
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
+from strandline.model.privileges import SYSTEM_NAME
 
 _NOTHING_HERE = "there is no catalog in this store yet; open it to create one"
 
@@ -161,7 +162,7 @@ class OpenableState:
         member: str,
         raise_fence: RaiseFence,
         *,
-        author: str = "system",
+        author: str = SYSTEM_NAME,
         deploy_generation: int | None = None,
     ) -> DurableCatalogState:
         """Append the next epoch after ``latest``, together with what ``fill`` writes.

@@ -20,6 +20,7 @@ from strandline.durable.state import ENVIRONMENT
 from strandline.errors import Conflict, CorruptData, NotFound
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import ConfigEntry
+from strandline.model.privileges import SYSTEM_NAME
 from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.catalog_log import LogPlace, part_from_blobs, reading_catalog_log
 from strandline.node.membership import new_member_id
@@ -155,7 +156,7 @@ def _new_environment(database: Database, log: UpdateLog) -> str:
         deploy_generation=openable.deploy_generation() or 0,
     )
     environment = new_environment_id()
-    transaction = state.transaction(state.recovered[-1], author="system")
+    transaction = state.transaction(state.recovered[-1], author=SYSTEM_NAME)
     with transaction.entry("configure", {"name": ENVIRONMENT}):
         transaction.put(ConfigEntry(ENVIRONMENT, environment))
     state.commit_transaction(transaction)

@@ -88,6 +88,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED, Place
+from strandline.model.privileges import SYSTEM_NAME
 from strandline.sql import Database, change, in_lists, run
 from strandline.transactions import Transactions, TransactionState
 from strandline.transactions.holds import is_backed_up
@@ -117,9 +118,6 @@ TRUNCATED_KEPT_MS = 24 * 60 * 60 * 1000
 That a truncation still runs cannot be seen: others do not see its transaction, and its process may
 have lost the connection to the database.
 """
-
-_AUTHOR = "system"
-"""The author of the commits that remove delete files."""
 
 _ROW_ID = re.compile("[0-9]{1,18}")
 """The name of the folder of a dropped partition."""
@@ -297,7 +295,7 @@ class Cleaner:
         with self._database.read() as connection:  # no writer waits for it
             row_ids = delete_files_of_none(connection, table.id)
         if row_ids:
-            with self._store.change(table.id, author=_AUTHOR) as change:
+            with self._store.change(table.id, author=SYSTEM_NAME) as change:
                 change.stage(remove=row_ids)
 
     def _forget_removed(
@@ -490,7 +488,7 @@ class Cleaner:
         unneeded_ids = self._in_no_version(with_rows | with_folders | written | cached_ids)
         # No restored table needs what is left of the others, which perhaps cannot be deleted.
         if unneeded_ids & (with_rows | written) and not this_pass.dry_run:
-            latest = self._catalogs.execute(ReadAgain(), author=_AUTHOR).version
+            latest = self._catalogs.execute(ReadAgain(), author=SYSTEM_NAME).version
             try:  # some may have been restored meanwhile
                 unneeded_ids.difference_update(self._changed_tables(judged + 1, latest))
             except VersionNotFound:  # trimmed meanwhile, so the next pass looks again
