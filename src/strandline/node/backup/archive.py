@@ -82,8 +82,8 @@ class ArchiveWriter:
 
     def __init__(self, file: BinaryIO, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._folders = set(manifest.folders)
-        self._files_in = defaultdict[str, list[str]](list)  # by folder: many files are in few
+        self._folders = dict.fromkeys(manifest.folders)  # in the order of the archive
+        self._inside = defaultdict[str, set[str]](set)  # the names directly in each folder
         self._file = file
         self._tar = tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - `finish` closes it
         self._tar.copybufsize = _CHUNK  # type: ignore[attr-defined]  # tarfile's, without a stub
@@ -97,8 +97,8 @@ class ArchiveWriter:
         with suppress(FileNotFoundError):  # moved or removed since it was listed
             info.mode |= stat.S_IMODE(source.stat().st_mode)
         self._add(info)
-        self._folders.add(name)
-        self.manifest.folders.append(name)
+        self._folders[name] = None
+        self._note(name)
 
     def add_file(self, source: Path, name: str) -> None:
         """Copy a file to the archive as ``name``, replacing an earlier copy of that name.
@@ -116,7 +116,7 @@ class ArchiveWriter:
                 self._add(info, hashed)
             if hashed.is_whole:
                 self.manifest.files[name] = info.size, hashed.digest.hexdigest()
-                self._files_in[name.rpartition("/")[0]].append(name)
+                self._note(name)
                 return
         raise Unavailable(
             f"{source} is repeatedly truncated while it is copied; back up again when its"
@@ -140,15 +140,25 @@ class ArchiveWriter:
 
     def remove_folder(self, place: str) -> None:
         """Remove the folder ``place`` and everything in it from the manifest."""
-        inside = f"{place}/"
-        for folder in [f for f in self._files_in if f == place or f.startswith(inside)]:
-            for name in self._files_in.pop(folder):
-                self.manifest.files.pop(name, None)  # None: it was copied twice
-        self._folders = {n for n in self._folders if n != place and not n.startswith(inside)}
-        self.manifest.folders[:] = [n for n in self.manifest.folders if n in self._folders]
+        names = [place]
+        while names:
+            name = names.pop()
+            names += self._inside.pop(name, ())
+            self.manifest.files.pop(name, None)
+            self._folders.pop(name, None)
+
+    def _note(self, name: str) -> None:
+        """Note in which folder a file or folder is, and in which one that is."""
+        while name:
+            folder = name.rpartition("/")[0]
+            if name in self._inside[folder]:
+                return
+            self._inside[folder].add(name)
+            name = folder
 
     def finish(self) -> None:
         """Write the manifest, and return when the whole archive is on disk."""
+        self.manifest.folders[:] = self._folders
         text = json.dumps(asdict(self.manifest), indent=1).encode()
         info = tarfile.TarInfo(MANIFEST)
         info.size = len(text)
