@@ -177,12 +177,13 @@ class RequestedPlaces:
             ) from error
 
     def _refuse_unreachable(self, location: str | None, *, table: str | None = None) -> None:
-        """Raise `InvalidInput` if it is no path, or in the folder of a copy's original."""
+        """Raise `InvalidInput` if it is no path, of a copy's original, or of a dropped table."""
         if not location:
             raise InvalidInput(f"the external table {table} needs a location")
         with suppress(UnsupportedOperation):
             self._folders.path(location)
         self._folders.refuse_former(location)
+        self._folders.refuse_dropped(location)
 
     def _refuse_unmakeable(self, place: Place) -> None:
         if not self._folders.reaches(place):

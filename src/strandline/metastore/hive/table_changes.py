@@ -280,6 +280,7 @@ async def alter_table(call: Call) -> None:
         if location is not None and not same_location(new_table.location or location, location):
             call.reader.access.require_ownership(old)
             call.folders.refuse_former(new_table.location)
+            call.folders.refuse_dropped(new_table.location or location)
         with _partitions_staying(call, command, old, location):
             applied = call.execute(command)
     except WriteConflict as error:

@@ -32,7 +32,7 @@ from pathlib import Path
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.metastore.store.warehouse import FolderRefused, Warehouse
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
-from strandline.model.places import Place, place_of_table, places_of_schema
+from strandline.model.places import DROPPED, Place, place_of_table, places_of_schema
 
 WAREHOUSE_FOLDER = "warehouse"
 _PLACES_REMEMBERED = 1024
@@ -145,6 +145,18 @@ class StoreFolders(Warehouse):
             raise InvalidInput(
                 f"{location} is in the former folder of this store, which was moved or copied to "
                 f"{self.folder}; name another location"
+            )
+
+    def refuse_dropped(self, location: str) -> None:
+        """Raise `InvalidInput` for the place of a dropped table, which cleaning deletes.
+
+        A client may have read it as the location of a table that was just dropped.
+        """
+        place = self.place(location)
+        if place.is_of_table and DROPPED in place.path.split("/"):
+            raise InvalidInput(
+                f"{location} has the files of a dropped table until cleaning deletes them; restore "
+                "that table with undrop, or copy its files and name their location"
             )
 
     def reaches(self, location: str | Place) -> bool:
