@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable
@@ -471,6 +472,8 @@ def test_files_of_an_open_transaction_are_known_and_those_of_an_aborted_one_are_
         session = node.session(user="ann")
         table_id = session.table("shop.t").descriptor.id
         begun = stage(session, table_id, write_data(store, "open", 4))
+        stage(session, table_id, gone := write_data(store, "gone", 5))
+        (store.table / gone.path).unlink()  # it may be: nothing is committed
         assert findings(store) == []
         session.abort(begun)
     (finding,) = findings(store)
@@ -485,13 +488,19 @@ def test_the_files_of_a_dropped_table_are_verified(store: Store) -> None:
     cut(data)
     (finding,) = findings(store)
     assert (finding["table"], finding["place"]) == ("shop.t", str(data))
+    shutil.rmtree(data.parents[2])
+    assert ("folder", str(data.parents[2])) in [
+        (finding["finding"], finding["place"]) for finding in findings(store)
+    ]
 
 
 RECORDS = {
     "a row": "UPDATE store_row SET body = substr(body, 1, length(body) - 1) WHERE kind = 2",
+    "a partition": "UPDATE store_row SET body = substr(body, 1, length(body) - 1) WHERE kind = 1",
     "the body of a row": "UPDATE store_row SET body = 7 WHERE row_id = 2",
     "the path in a row": "UPDATE store_row SET name = 'x' WHERE row_id = 1",
     "an event": "UPDATE notification_log SET body = x'00' WHERE event_id = 2",
+    "the time of an event": "UPDATE notification_log SET time = time + 1 WHERE event_id = 2",
     "a version": (
         "UPDATE metastorage SET value = x'00' WHERE key = 'catalog.update.00000000000000000004'"
     ),

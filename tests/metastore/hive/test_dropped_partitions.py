@@ -21,6 +21,7 @@ from strandline.metastore.interface import AsOf
 from strandline.metastore.partition_places import GONE, finish_partition_moves
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.partition_moves import PartitionMove
+from strandline.node import verification
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 from tests.metastore.hive.parted import FIRST, PURGE, add, capitals, folder, moment, parted, texts
 
@@ -39,6 +40,19 @@ def test_a_dropped_partition_is_read_in_the_past_from_the_folder_it_was_moved_to
     assert set(texts(stub, "d1")) == {"a", "c"}
     dropped = stub.get_partition(before, "t1", ["b"])
     assert "/.dropped/" in dropped.sd.location
+
+
+def test_verify_finds_the_missing_folder_of_a_dropped_partition_of_a_kept_version(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "SETTLING_SECONDS", 0.0)
+    session = hive.node.session(user="ann")
+    stub.drop_partition("d1", "t1", ["b"], True)
+    assert session.verify().findings == ()
+    (aside,) = folder(hive).parent.glob(f".dropped/*{PARTITIONS_SUFFIX}/*")
+    shutil.rmtree(aside)
+    (finding,) = session.verify().findings
+    assert "partition p=b is missing" in finding.message
 
 
 def test_folders_above_a_dropped_partition_that_are_empty_go_and_come_back_with_it(
