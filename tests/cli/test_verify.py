@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
+from strandline.catalog import read_history
 from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
@@ -26,7 +27,9 @@ from strandline.catalog.commands import (
     DropTable,
     TableDefinition,
 )
+from strandline.clock import Timestamp
 from strandline.config import Settings
+from strandline.durable import durable_state
 from strandline.errors import Unavailable
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
@@ -587,6 +590,21 @@ def test_a_store_of_a_newer_release_is_refused_and_not_called_sound(tmp_path: Pa
     refused = strandline("verify", tmp_path)
     assert refused.exit_code == 78
     assert "was written by a newer release" in refused.stderr
+
+
+@pytest.mark.parametrize("other", [{"time": Timestamp(7)}, {"author": "bob"}, {"member": "other"}])
+def test_an_entry_of_the_history_that_is_not_that_of_its_version_is_found(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """Releases whose entries have no checksum may have written it."""
+    with Node.open(tmp_path) as node:
+        node.session(user="ann").execute(CreateSchema(name="shop"))
+        state = durable_state(node.catalogs.state.log).open_read_only()
+        *earlier, last = read_history(state.log)
+        assert list(verification.compare_history(state, [*earlier, last])) == []
+        (finding,) = verification.compare_history(state, [*earlier, replace(last, **other)])
+    assert finding.place == f"version {last.version}"
+    assert "history" in finding.message
 
 
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
