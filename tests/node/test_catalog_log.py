@@ -15,11 +15,11 @@ from strandline.durable.persist.blob import FileBlob
 from strandline.errors import CorruptData, InvalidInput, Unavailable
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
-from strandline.node import DATABASE_FILE, Node
+from strandline.node import DATABASE_FILE, Node, catalog_log
 from strandline.node.address import StoreAddress
 from strandline.node.backup import back_up, restore, taking
 from strandline.node.backup.database_copy import copy_database
-from strandline.node.catalog_log import DEFAULT, LOGS
+from strandline.node.catalog_log import DEFAULT, LOGS, LogPlace
 from strandline.sql import change, open_database
 from tests.servers import stores
 from tests.servers.sqlite import sqlite_url
@@ -150,6 +150,25 @@ def test_a_store_with_an_empty_log_can_be_opened_with_another_log(
     fail_to_start(tmp_path / "s", Settings(catalog_log=log_name))
     with Node.open(tmp_path / "s", settings=Settings(catalog_log=DEFAULT)) as node:
         fill(node, "t")
+    Node.open(tmp_path / "s").close()
+
+
+def test_a_log_that_gets_a_catalog_just_before_it_is_replaced_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = Settings(catalog_log="stash")
+    fail_to_start(tmp_path / "s", chosen)
+    is_empty = catalog_log._is_empty
+
+    def then_it_gets_a_catalog(place: LogPlace, name: str) -> bool:
+        was_empty = is_empty(place, name)
+        monkeypatch.undo()
+        Node.open(tmp_path / "s", settings=chosen).close()
+        return was_empty
+
+    monkeypatch.setattr(catalog_log, "_is_empty", then_it_gets_a_catalog)
+    with pytest.raises(InvalidInput, match="is kept in the log stash; leave catalog_log out"):
+        Node.open(tmp_path / "s", settings=Settings(catalog_log=DEFAULT))
     Node.open(tmp_path / "s").close()
 
 
