@@ -299,16 +299,17 @@ def test_the_folder_of_a_table_that_is_refused_is_removed_again(tmp_path: Path) 
         assert place.is_dir()
 
 
+@pytest.mark.parametrize("below", ["", "/p=1"])
 @pytest.mark.parametrize("change", ["create", "alter"])
 def test_the_folder_of_a_dropped_table_is_no_location_for_another_table(
-    hive: HiveNode, stub: Any, change: str
+    hive: HiveNode, stub: Any, change: str, below: str
 ) -> None:
     """Cleaning would delete its files. A client may read it just after the table was dropped."""
     stub.create_table(table("again"))
     dropped = hive.node.session(user="ann").table("d1.again").descriptor.id
     stub.drop_table("d1", "again", True)
     (aside,) = hive.folder.glob(f"warehouse/d1.db/.dropped/{dropped}")
-    named = table("again", sd=storage(location=f"file:{aside}"), tableType="EXTERNAL_TABLE")
+    named = table("again", sd=storage(location=f"file:{aside}{below}"), tableType="EXTERNAL_TABLE")
     if change == "alter":
         stub.create_table(table("again"))
         named.tableType = None

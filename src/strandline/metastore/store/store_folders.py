@@ -27,6 +27,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
@@ -148,12 +149,13 @@ class StoreFolders(Warehouse):
             )
 
     def refuse_dropped(self, location: str) -> None:
-        """Raise `InvalidInput` for the place of a dropped table, which cleaning deletes.
+        """Raise `InvalidInput` for the folder of a dropped table, which cleaning deletes.
 
         A client may have read it as the location of a table that was just dropped.
         """
         place = self.place(location)
-        if place.is_of_table and DROPPED in place.path.split("/"):
+        steps = pairwise(place.path.split("/"))
+        if place.is_inside and any(f == DROPPED and name.isdecimal() for f, name in steps):
             raise InvalidInput(
                 f"{location} has the files of a dropped table until cleaning deletes them; restore "
                 "that table with undrop, or copy its files and name their location"
