@@ -24,6 +24,7 @@ from strandline.errors import (
     UnsupportedOperation,
     WrongEnvironment,
 )
+from strandline.metastore.cache.log_applier import LogApplier
 from strandline.node import Node
 from strandline.node.warehouse_place import MARKER
 from tests.node.test_every_store import DELAY, TIMEOUT, create_table
@@ -255,3 +256,16 @@ def test_a_node_notices_a_standby_that_took_over_between_two_looks(
         with pytest.raises(CorruptData, match="has another version"):
             session.execute(CreateSchema(name="later"))
         is_over.set()
+
+
+def test_memory_is_asked_only_after_a_look_once_a_connection_was_lost(
+    on_servers: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[LogApplier] = []
+    monkeypatch.setattr(LogApplier, "connection_lost", lambda self: told.append(self))
+    with Node.open(on_servers.address, settings=on_servers.settings) as node:
+        assert told == []
+        with set_back(on_servers.address):
+            pass
+        node.session(user="ann").tables("default")
+        assert node.store.log_applier in told

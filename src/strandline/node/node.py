@@ -138,6 +138,7 @@ class Node:
         self.aborted_rows = AbortedRows(store.database, guard=self._guard)
         self._cleaned_aborts = -1  # an earlier process may have left some
         self.store = self._new_cache(memory_bytes=settings.cache_bytes if caches else 0)
+        store.database.if_connection_is_lost(self.store.log_applier.connection_lost)
         self.cleaner = self._new_cleaner()
         self.metastore = self._new_metastore(origins)
         self.health = self._new_health()

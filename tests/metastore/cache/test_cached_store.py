@@ -298,7 +298,10 @@ def test_rows_that_the_database_has_lost_are_forgotten(
 
 
 @ONLY_PROOF
-@pytest.mark.parametrize("how", ["applied before an outage", "loaded before it was applied"])
+@pytest.mark.parametrize(
+    "how",
+    ["applied before an outage", "applied before a takeover", "loaded before it was applied"],
+)
 def test_a_list_is_not_answered_with_lost_rows_of_the_same_write_id(
     dml: Dml, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -314,13 +317,16 @@ def test_a_list_is_not_answered_with_lost_rows_of_the_same_write_id(
         lost = dml.transactions.write_ids(FLIGHTS)
         assert files(cache, write_ids=lost) == ["kept", "lost"]
         with monkeypatch.context() as patch:
-            if how == "applied before an outage":
+            if how != "loaded before it was applied":
                 cache.log_applier.catch_up()
+            if how == "applied before an outage":
                 patch.setattr(dml.log, "read_next", away)
                 with pytest.raises(Unavailable):
                     cache.log_applier.apply(BATCH)
         copy.backup(live)
     dml.append("new")
+    if how == "applied before a takeover":
+        cache.log_applier.connection_lost()
     if how == "loaded before it was applied":
         cache.log_applier.catch_up()
     now = dml.transactions.write_ids(FLIGHTS)

@@ -12,10 +12,10 @@ microseconds, so each reader of the present can compare it.
 
 If the database was set back (a standby without the last commits took over, or an older backup was
 restored), the log may have ended earlier and have other events now. So each read of the log begins
-with the last event that was applied. If it is another one than before, memory is dropped. Until the
-first read after one that failed, memory answers nobody: a write may have got the write id of a lost
-one. A table that was loaded with later events than the last applied one is followed by a look, so
-that a lost event is always noticed.
+with the last event that was applied. If it is another one than before, memory is dropped. After a
+failed read or a lost connection, memory answers nobody until the next read: a write may have got
+the write id of a lost one. A table that was loaded with later events than the last applied one is
+followed by a look, so that a lost event is always noticed.
 
 A look also reads up to which catalog version DDL was projected. Memory may answer for the places of
 tables to readers of catalogs up to that version.
@@ -98,8 +98,7 @@ class LogApplier:
         self._monotonic = monotonic
         self._applying = threading.Lock()
         self._last_applied: tuple[int, Timestamp] | None = None  # the last event, if it was read
-        self.was_away = False
-        """Whether the last read of the log failed: the database may have been set back since."""
+        self._last_outage = self._noticed_outage = object()  # noticed by a read that began after it
         self._checking = threading.Lock()
         self._last_level: _Level | None = None
         self._looks = 0  # that have begun; changed under `_checking`
@@ -120,11 +119,11 @@ class LogApplier:
     def _apply_next(self, limit: int) -> tuple[LogPosition, int]:
         """`apply`; return also the log's position when the events were read."""
         with self._applying:
-            applied = self._replicas.applied_event
+            applied, outage = self._replicas.applied_event, self._last_outage
             try:
                 position, events = self._notifications.read_next(applied, limit=limit)
             except Unavailable:
-                self.was_away = True
+                self.connection_lost()
                 raise
             if events and events[0].event_id == applied:
                 last = events.pop(0)
@@ -143,7 +142,7 @@ class LogApplier:
                 )
                 self._start_after(position.event_id)
                 self._on_set_back()
-            self.was_away = False
+            self._noticed_outage = outage
             if is_set_back:
                 return position, 0
             if events and events[0].event_id != applied + 1:
@@ -154,6 +153,18 @@ class LogApplier:
             if events:
                 self._last_applied = events[-1].event_id, events[-1].time
             return position, len(events)
+
+    def connection_lost(self) -> None:
+        """Look at the log before memory answers again: another server may have taken over.
+
+        Safe to call at any time.
+        """
+        self._last_outage = object()
+
+    @property
+    def was_away(self) -> bool:
+        """Whether the database may have been set back since the last read of the log."""
+        return self._last_outage is not self._noticed_outage
 
     def _is_another(self, event: Notification) -> bool:
         """Whether an event has the id of the last one that was applied, and is not that one."""
