@@ -10,7 +10,7 @@ name, as they were sent.
 
 A value is stored as the text that a client sent, whatever the type of its key: ``01`` for an int is
 ``01``. For a comparison, the value and the literal are cast to the key's type. A text that does not
-cast becomes None, which means NULL here. Casts do not guess: ``1.5`` is not an int.
+cast becomes None, which means NULL here. Casts do not guess: ``1.0`` is an int, ``1.5`` is not.
 
 A client repeats the columns, the format and the location of the table in each partition. A row
 stores only the differences: its location relative to the table's location, so that it moves with
@@ -147,7 +147,7 @@ Cast = Callable[[str], Any]
 Day = tuple[int, int, int]
 """Year, month and day: what a text is cast to as a date."""
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
+_INTEGER = re.compile(r"([+-]?[0-9]{1,38})(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _DATE = re.compile(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIMESTAMP = re.compile(
@@ -178,10 +178,10 @@ def number(text: str) -> Decimal | None:
 
 
 def _integer(text: str, limit: int) -> int | None:
-    text = text.strip()
-    if not _INTEGER.fullmatch(text):
+    match = _INTEGER.fullmatch(text.strip())
+    if match is None:
         return None
-    value = int(text)
+    value = int(match[1])
     return value if -limit <= value < limit else None
 
 

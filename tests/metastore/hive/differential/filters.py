@@ -250,4 +250,13 @@ SCENARIOS = (
             ),
         ),
     ),
+    Scenario(
+        "filters on whole numbers with a decimal point",
+        (
+            ("create_database", {"name": "fw"}),
+            ("create_table", table("fw", "t", keys="i int")),
+            ("add_partitions", [partition("fw", "t", i) for i in ("1", "1.0", "-2.00", "3")]),
+            *_filtered("fw", "t", "i = 1", "i <= 1", "i != 1"),
+        ),
+    ),
 )
