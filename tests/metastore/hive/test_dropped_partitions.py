@@ -49,10 +49,30 @@ def test_verify_finds_the_missing_folder_of_a_dropped_partition_of_a_kept_versio
     session = hive.node.session(user="ann")
     stub.drop_partition("d1", "t1", ["b"], True)
     assert session.verify().findings == ()
-    (aside,) = folder(hive).parent.glob(f".dropped/*{PARTITIONS_SUFFIX}/*")
+    table_id = session.table("d1.t1").descriptor.id
+    (aside,) = folder(hive).parent.glob(f".dropped/{table_id}{PARTITIONS_SUFFIX}/*")
     shutil.rmtree(aside)
     (finding,) = session.verify().findings
     assert "partition p=b is missing" in finding.message
+
+
+@pytest.mark.parametrize("change", ["add", "alter"])
+def test_the_folder_of_a_dropped_partition_is_no_location_for_another(
+    hive: HiveNode, stub: Any, change: str
+) -> None:
+    """Cleaning would delete its files."""
+    before = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    location = stub.get_partition(before, "t1", ["b"]).sd.location
+    if change == "add":
+        partition = Partition(["d"], "d1", "t1", sd=storage(location=location))
+        _, message = refusal(lambda: stub.add_partition(partition))
+    else:
+        partition = stub.get_partition("d1", "t1", ["a"])
+        partition.sd.location = location
+        _, message = refusal(lambda: stub.alter_partition("d1", "t1", partition))
+    assert "has the files of a dropped table or partition" in message
+    assert texts(stub, "d1") == {value: FIRST[value] for value in "ac"}
 
 
 def test_folders_above_a_dropped_partition_that_are_empty_go_and_come_back_with_it(

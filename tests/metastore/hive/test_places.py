@@ -316,4 +316,4 @@ def test_the_folder_of_a_dropped_table_is_no_location_for_another_table(
         _, message = refusal(lambda: stub.alter_table("d1", "again", named))
     else:
         _, message = refusal(lambda: stub.create_table(named))
-    assert "has the files of a dropped table until cleaning deletes them" in message
+    assert "has the files of a dropped table or partition" in message

@@ -77,6 +77,8 @@ def _alter(
         places = partitioned.places
         if relocated:
             places.require_present(change)
+            for location in relocated.values():
+                call.folders.refuse_dropped(location)
             places.return_folders(change, [rows[name] for name in relocated])
         new_rows = zip(altered, stored_rows(call, partitioned, altered, change), strict=True)
         new_ids = change.replace({rows[name].row_id: new_row for name, new_row in new_rows})

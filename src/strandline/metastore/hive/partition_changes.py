@@ -113,6 +113,7 @@ def add_all(
         _check_home(partitioned, partition)
         call.folders.refuse_former((partition.get("sd") or {}).get("location"))
         name, row = partitioned.read(partition)
+        call.folders.refuse_dropped(row.location)
         if name in rows:
             repeated[name] = row
         else:

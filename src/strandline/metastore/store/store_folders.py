@@ -149,16 +149,18 @@ class StoreFolders(Warehouse):
             )
 
     def refuse_dropped(self, location: str) -> None:
-        """Raise `InvalidInput` for the folder of a dropped table, which cleaning deletes.
+        """Raise `InvalidInput` for the folder of a dropped table or partition: cleaning deletes it.
 
-        A client may have read it as the location of a table that was just dropped.
+        A client may have read it as the location of one that was just dropped.
         """
         place = self.place(location)
         steps = pairwise(place.path.split("/"))
-        if place.is_inside and any(f == DROPPED and name.isdecimal() for f, name in steps):
+        if place.is_inside and any(
+            above == DROPPED and name[:1].isdecimal() for above, name in steps
+        ):
             raise InvalidInput(
-                f"{location} has the files of a dropped table until cleaning deletes them; restore "
-                "that table with undrop, or copy its files and name their location"
+                f"{location} has the files of a dropped table or partition until cleaning deletes "
+                "them; undrop that one, or copy its files and name their location"
             )
 
     def reaches(self, location: str | Place) -> bool:
