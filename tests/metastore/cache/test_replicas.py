@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -16,7 +17,7 @@ from strandline.metastore.cache import replicas
 from strandline.metastore.cache.replicas import Answers, Replica, Shown, VisibleRows
 from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
 from strandline.metastore.store.table_contents import TableContents
-from strandline.model.partitioning import Partition
+from strandline.model.partitioning import Partition, PartitionValue
 from strandline.transactions import ValidWriteIdList
 
 TABLE = 1
@@ -121,6 +122,24 @@ def test_rows_are_in_the_order_of_names_after_many_changes() -> None:
         if rng.random() < 0.01:
             assert list(shown) == [expected[name] for name in sorted(expected)]
     assert list(shown) == [expected[name] for name in sorted(expected)]
+
+
+def test_the_next_list_has_the_files_of_each_partition_without_the_removed_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def partitioned(rows: Iterable[Row]) -> dict[Partition, list[Row]]:
+        by_partition = defaultdict[Partition, list[Row]](list)
+        for file in rows:
+            by_partition[(PartitionValue(1, file.row_id % 3),)].append(file)
+        return by_partition
+
+    monkeypatch.setattr(replicas, "_partitioned", partitioned)
+    files = [row(row_id, RowKind.DATA_FILE, f"f{row_id}", 1) for row_id in range(1, 8)]
+    shown = VisibleRows.of({file.name: file for file in files[:6]})
+    assert len(shown.by_partition) == 3
+    after = shown.without([3, 4, 6]).with_rows(files[6:])
+    assert after.is_partitioned
+    assert {key: list(rows) for key, rows in after.by_partition.items()} == partitioned(after)
 
 
 @pytest.mark.parametrize("seed", range(30))
