@@ -361,6 +361,17 @@ def test_files_of_external_tables_are_never_touched(in_folder: Lake, tmp_path: P
     assert lake.on_disk("x") == before
 
 
+def test_a_table_at_a_place_out_of_reach_does_not_keep_the_others_from_being_cleaned(
+    in_folder: Lake,
+) -> None:
+    elsewhere, _ = in_folder.create("u"), in_folder.create()
+    in_folder.put("t", data_path(1 << FILE_NUMBER_BITS, uuid4().hex))
+    with in_folder.node.database.write() as connection:
+        move = "UPDATE table_location SET location = 'hdfs://there/u' WHERE table_id = ?"
+        change_each(connection, move, [(elsewhere,)])
+    assert in_folder.clean() == [("leftovers", 0, 1)]
+
+
 def test_a_row_of_an_unknown_kind_keeps_its_file_and_its_own_table_from_being_cleaned(
     lake: Lake,
 ) -> None:

@@ -23,6 +23,7 @@ from strandline.metastore.store.rows import (
     new_statistics,
 )
 from strandline.model.types import BIGINT
+from strandline.sql import change_each
 from tests.metastore.dml import parameters
 from tests.metastore.store.lake import RETENTION, Lake
 
@@ -262,6 +263,21 @@ def test_a_folder_of_dropped_partitions_that_cannot_be_listed_does_not_end_the_c
     assert in_folder.node.cleaner.statistics().failures == 1
     in_folder.put("t", data_path(1 << FILE_NUMBER_BITS, uuid4().hex))
     assert [part.what for part in in_folder.node.cleaner.clean().parts] == ["leftovers"]
+
+
+def test_a_damaged_row_of_a_dropped_partition_keeps_its_folder_and_does_not_end_the_cleaning(
+    in_folder: Lake,
+) -> None:
+    parted = Parted(in_folder)
+    in_folder.create()
+    parted.add("k=1")
+    row_id = parted.drop("k=1")
+    with in_folder.node.database.write() as connection:
+        change_each(connection, "UPDATE store_row SET kind = 99 WHERE row_id = ?", [(row_id,)])
+    in_folder.put("t", data_path(1 << FILE_NUMBER_BITS, uuid4().hex))
+    assert [part.what for part in in_folder.node.cleaner.clean().parts] == ["leftovers"]
+    assert in_folder.node.cleaner.statistics().failures == 1
+    assert parted.aside() == {str(row_id)}
 
 
 def test_removed_rows_are_read_once_and_not_for_each_part_that_is_deleted(
