@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -26,6 +27,7 @@ from strandline.metastore.store import cleaned_files
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, begin
 from strandline.metastore.store.rows import RowKind
+from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.transactions.holds import BACKUP
@@ -213,6 +215,55 @@ def test_a_restore_that_was_prepared_before_the_history_was_trimmed_is_refused_b
         assert [part.rows for part in lake.node.cleaner.clean().parts] == [1]
         with pytest.raises(VersionNotFound, match="was trimmed"):
             other.session(user="bob").undrop("default.t")
+
+
+@pytest.mark.parametrize("step", ["_begin_to_forget", "_change"])
+def test_a_prepared_restore_of_a_table_without_rows_is_refused_by_cleaning(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
+) -> None:
+    lake = in_folder
+    if step == "_begin_to_forget":  # it has a folder, and was never written
+        lake.create()
+    else:  # it has the number of its next write, and no folder of its own
+        table = lake.create(kind=TableKind.EXTERNAL, location=f"file://{tmp_path}")
+        lake.remove(table, lake.write(table))
+        lake.wait()
+        assert lake.clean() == [("removed rows", 1, 0)]
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    lake.wait()
+    undo = read_undrop(lake.node.catalogs, "table", "default.t")
+    assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
+
+    def restore() -> None:
+        with pytest.raises(HistoryMoved):
+            lake.node.catalogs.execute(undo, author="bob")
+
+    before_the_next(monkeypatch, Cleaner, step, restore)
+    lake.node.cleaner.clean()
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_pass_leaves_dropped_tables_if_versions_are_trimmed_before_it_looks_at_them(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    lake = in_folder
+    lake.write(lake.create())
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    lake.wait()
+    assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    looks, changed = iter((1, 2)), Cleaner._changed_tables
+
+    def look_after_a_trim(self: Cleaner, first: int, last: int) -> Iterator[int]:
+        if next(looks) == look:
+            raise VersionNotFound("trimmed")
+        return changed(self, first, last)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cleaner, "_changed_tables", look_after_a_trim)
+        assert lake.node.cleaner.clean().parts == ()
+    assert [part.rows for part in lake.node.cleaner.clean().parts] == [1]
 
 
 def test_a_pass_cleans_dropped_tables_while_others_change_the_catalog_all_the_time(
