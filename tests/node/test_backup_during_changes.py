@@ -380,6 +380,11 @@ def test_partitions_replaced_twice_during_a_backup_are_in_it_as_they_were_before
     assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
     with hive_node(tmp_path / "new") as restored:
         assert partitions(restored) == partitions(restored, before) == ALL
+        with restored.stub() as stub:
+            location = stub.get_partition("shop", "p", ["a"]).sd.location
+            (Path(location.removeprefix("file:")) / "f").write_text("later")
+            stub.drop_partition("shop", "p", ["a"], True)
+        assert partitions(restored, before) == {**ALL, "a": "later"}
 
 
 @pytest.mark.slow
