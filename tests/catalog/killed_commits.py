@@ -20,8 +20,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -113,15 +113,16 @@ def child(address: str, round_number: int, kill_after: int) -> tuple[list[int], 
 
 
 def acknowledge_before_the_append(patch: pytest.MonkeyPatch) -> None:
-    """A call returns at once, and its version is appended later in the background."""
+    """A call returns at once, and its version is appended when the process stops."""
     execute, stop = CatalogManager.execute, CatalogManager.stop
-    behind = ThreadPoolExecutor(1)
+    waiting: list[Callable[[], object]] = []
 
     def execute_later(*arguments: Any, **named: Any) -> None:
-        behind.submit(execute, *arguments, **named)
+        waiting.append(partial(execute, *arguments, **named))
 
     def stop_after_that(self: CatalogManager) -> None:
-        behind.shutdown()
+        for call in waiting:
+            call()
         stop(self)
 
     patch.setattr(CatalogManager, "execute", execute_later)
