@@ -275,6 +275,10 @@ def test_locations_inside_a_copied_folder_point_into_the_copy(tmp_path: Path) ->
         assert places == [f"file:{copy}/warehouse/d1.db/parted/p=1", f"file:{copy}/named"]
         text = str(outcome(lambda: client.add_partition(partition("3", location=f"{lake}/named"))))
         assert ", which was moved or copied" in text
+        for place, is_refused in ((f"{lake}/other", True), (f"{lake}/named", False)):
+            altered = partition("2", location=place)
+            text = str(outcome(lambda part=altered: client.alter_partition("d1", "parted", part)))
+            assert (", which was moved or copied" in text) == is_refused
         client.create_table(table("new", schema="d1"))
         assert client.get_table("d1", "new").sd.location == f"file:{copy}/warehouse/d1.db/new"
         client.drop_table("d1", "parted", True)

@@ -17,6 +17,7 @@ from strandline.metastore.hive.parameters import QuickStatistics, split_paramete
 from strandline.metastore.hive.partition_changes import (
     give_shared_columns,
     named_table,
+    refuse_location,
     stored_rows,
 )
 from strandline.metastore.hive.partition_values import Partitioned
@@ -77,8 +78,9 @@ def _alter(
         places = partitioned.places
         if relocated:
             places.require_present(change)
-            for location in relocated.values():
-                call.folders.refuse_dropped(location)
+            for name, row, partition in new_partitions:
+                if name in relocated:
+                    refuse_location(call, partition, row)
             places.return_folders(change, [rows[name] for name in relocated])
         new_rows = zip(altered, stored_rows(call, partitioned, altered, change), strict=True)
         new_ids = change.replace({rows[name].row_id: new_row for name, new_row in new_rows})

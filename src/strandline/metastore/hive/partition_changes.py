@@ -87,6 +87,15 @@ def stored_rows(
     ]
 
 
+def refuse_location(call: Call, partition: Struct, row: PartitionRow) -> None:
+    """Raise `InvalidInput` for a new location whose files may belong to others.
+
+    ``row`` is what is stored for the client's ``partition``.
+    """
+    call.folders.refuse_former((partition.get("sd") or {}).get("location"))
+    call.folders.refuse_dropped(row.location)
+
+
 # -- add
 
 
@@ -111,9 +120,8 @@ def add_all(
     repeated: dict[str, PartitionRow] = {}
     for partition in partitions:
         _check_home(partitioned, partition)
-        call.folders.refuse_former((partition.get("sd") or {}).get("location"))
         name, row = partitioned.read(partition)
-        call.folders.refuse_dropped(row.location)
+        refuse_location(call, partition, row)
         if name in rows:
             repeated[name] = row
         else:
