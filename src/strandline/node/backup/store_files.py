@@ -206,13 +206,15 @@ def _read_whereabouts(
     Also the ids of all tables that were made or moved after ``last_event``.
     """
     verbs = verbs_of_table_folders()
-    moves = f"verb IN {marks(verbs)} AND event_id > ? GROUP BY table_id"
+    last_moves = (
+        "SELECT table_id, max(event_id) FROM notification_log"
+        f" WHERE verb IN {marks(verbs)} AND event_id > ? GROUP BY table_id"
+    )
     # A folder is moved before its transaction commits: the write lock waits for that commit.
     with store.write():
         pass
     with store.read() as connection:
-        statement = f"SELECT table_id, max(event_id) FROM notification_log WHERE {moves}"
-        moved: dict[int, int] = dict(run(connection, statement, (*verbs, last_event)))
+        moved: dict[int, int] = dict(run(connection, last_moves, (*verbs, last_event)))
         whereabouts = _whereabouts(connection, moved)
     selected = {table_id: where for table_id, where in whereabouts.items() if table_id in table_ids}
     return selected, {where.place for where in whereabouts.values()}, moved.keys()
