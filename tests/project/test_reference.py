@@ -185,7 +185,7 @@ def test_every_check_of_health_is_explained(tmp_path: Path) -> None:
     listed = names(section(text, "## What the checks of health mean"))
     with Node.open(tmp_path, settings=Settings(catalog_log="persist")) as node:
         in_folder = set(node.health._checks)
-    assert set(listed) == in_folder | {"warehouse in its place", "child processes", "deadline"}
+    assert set(listed) == in_folder | {"warehouse in its place", "deadline"}
 
 
 def test_every_command_that_can_be_sent_is_listed() -> None:

@@ -151,7 +151,6 @@ async def _serve(
     stop = _stop_at_signals()
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
     catalogs = node.catalogs
-    node.health.add("child processes", forks.check)
     children = ChildPool(forks.child, on_announced=catalogs.expect, on_ended=catalogs.child_ended)
     service = HiveMetastoreService(node.metastore, workers=workers, children=children)
     calls = CallLog(settings.slow_call_ms)
@@ -187,7 +186,7 @@ async def _serve(
     _warn_of_open_ports(settings)
     _warn_of_settings_at_creation(node)
     _log_start(node, addresses)
-    failure = await _end_of(node, serving, stop)
+    failure = await _end_of(node, serving, stop, forks)
     children.stop_waiting()
     http.leave()
     await thrift.stop()
@@ -235,16 +234,20 @@ def _log_start(node: Node, addresses: str) -> None:
 
 
 async def _end_of(
-    node: Node, serving: asyncio.Task[None], stop: asyncio.Event
+    node: Node, serving: asyncio.Task[None], stop: asyncio.Event, forks: ForkServer
 ) -> StrandlineError | None:
     """Wait until the node has to stop. Return the error if that is not intended."""
     stopping = asyncio.create_task(stop.wait())
+    loop, forks_ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(forks, forks_ended.set)
+    no_forks = asyncio.create_task(forks_ended.wait())
     replaced = asyncio.wrap_future(node.replaced)
     set_back = asyncio.wrap_future(node.catalogs.set_back)
     with _ended_thread() as in_thread:
         ended_thread = asyncio.wrap_future(in_thread)
-        ends: list[asyncio.Future[Any]] = [serving, stopping, replaced, set_back, ended_thread]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [stopping, no_forks, replaced, set_back, ended_thread]
+        await asyncio.wait([serving, *ends], return_when=asyncio.FIRST_COMPLETED)
+    loop.remove_reader(forks)
     if replaced.done():
         logger.warning("stopping: %s", replaced.result(), extra=kept())
     node.stop_waiting()  # another process may hold the write lock for long
@@ -253,10 +256,14 @@ async def _end_of(
         failure = SetBack(set_back.result())
     elif ended_thread.done():
         failure = StrandlineError(ended_thread.result())
+    elif no_forks.done():  # another cannot be forked: the node has threads and open databases
+        failure = StrandlineError(
+            "the process that starts the children of this node has ended; start the node again"
+        )
     if failure is not None:
         logger.error("stopping: %s", failure, extra=kept())
         await asyncio.to_thread(node.catalogs.stop)  # calls may wait for the thread that ended
-    for end in (stopping, replaced, set_back, ended_thread):
+    for end in ends:
         end.cancel()
     return failure
 

@@ -244,25 +244,18 @@ class ForkServer:
             )
         except OSError as error:
             parent_end.close()
-            raise _ended() from error
+            raise Unavailable("the process that starts children has ended; try again") from error
         finally:
             child_end.close()
         return parent_end
 
-    def check(self) -> None:
-        """Raise `Unavailable` if the fork server has ended."""
-        poll = select.poll()
-        poll.register(self._control, 0)  # the end of the other side is always reported
-        if poll.poll(0):
-            raise _ended()
+    def fileno(self) -> int:
+        """The descriptor that becomes readable when the fork server ends."""
+        return self._control.fileno()
 
     def close(self) -> None:
         """End the fork server. Children end when their own connections are closed."""
         self._control.close()
-
-
-def _ended() -> Unavailable:
-    return Unavailable("the process that starts children has ended; restart the node")
 
 
 class _ThenExits:
