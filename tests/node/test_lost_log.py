@@ -303,6 +303,18 @@ def test_the_id_of_a_transaction_that_was_lost_is_not_assigned_again(
         assert node.transactions.begin(user="ann").txn_id > begun
 
 
+def test_a_database_of_another_store_is_not_taken_for_an_older_one(
+    folder: Path, tmp_path: Path
+) -> None:
+    """To accept the loss, and then to relocate it, would let it clean the files of this store."""
+    Node.open(tmp_path / "other").close()
+    with Node.open(folder) as node:
+        write_some(node, 1)
+    shutil.copy(tmp_path / "other" / DATABASE_FILE, folder / DATABASE_FILE)
+    with pytest.raises(CorruptData, match=rf"last opened in {tmp_path}/other.*put the right one"):
+        Node.open(folder)
+
+
 def test_the_missing_versions_events_and_transactions_are_named_exactly(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from strandline.durable import stash_tables
-from strandline.errors import IncompatibleFormat, NotFound, StrandlineError
+from strandline.errors import CorruptData, IncompatibleFormat, NotFound, StrandlineError
 from strandline.metastorage import sql_tables
 from strandline.metastore.store import upgrades
 from strandline.node import catalog_log, place
 from strandline.node.address import DATABASE_FILE
-from strandline.node.place import HEAD_FILE, refuse_lost_database
+from strandline.node.place import HEAD_FILE, recorded_place, refuse_lost_database
 from strandline.sql import (
     Database,
     SqliteDatabase,
@@ -169,7 +169,17 @@ def compare_head(folder: Path, database: SqliteDatabase) -> None:
     head = head_of(folder)
     head_marks = head.recorded_marks() or {}
     with database.read() as connection:
-        head.compare(head_marks, head.read_marks(sqlite_file.driver_of(connection)))
+        marks = head.read_marks(sqlite_file.driver_of(connection))
+    try:
+        head.compare(head_marks, marks)
+    except CorruptData as loss:
+        recorded = recorded_place(database)
+        if recorded is None or recorded.path == os.path.realpath(folder):
+            raise
+        raise CorruptData(
+            f"the database in {folder} was last opened in {recorded.path}. If it is that of another"
+            f" store, put the right one in its place; else: {loss.message}"
+        ) from None
 
 
 def keep_head(folder: Path, database: SqliteDatabase) -> None:
