@@ -66,8 +66,8 @@ class DatabaseStatistics:
     """Counts since the database was opened; ``waited`` is in seconds, over all writers.
 
     ``lost_turns`` counts attempts for the write lock that another process won, ``lost_connections``
-    connections that a server or the network ended, and ``looks`` the checks of waiting threads for
-    a commit of another process.
+    connections that a server or the network ended or refused, and ``looks`` the checks of waiting
+    threads for a commit of another process.
     """
 
     reads: int

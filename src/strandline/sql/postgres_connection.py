@@ -453,8 +453,8 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")
     if state == _NO_RIGHT:
         return Unavailable(
-            f"the role of this node may not use {name} ({reason}); nothing was changed. Let it own"
-            " the tables and their schema"
+            f"the role of this node may not use {name} ({reason}); nothing was changed. Give it"
+            " this right. Let it own the tables and their schema"
         )
     if state in _TOO_LARGE_STATES and original.diag.source_file in _WRAPAROUND_FILES:
         return Unavailable(
