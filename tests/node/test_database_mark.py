@@ -10,7 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    TableDefinition,
+)
 from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp, system_wall_clock
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat, WrongEnvironment
 from strandline.metastorage import (
@@ -127,6 +133,25 @@ def test_a_database_restored_alone_is_refused_until_the_loss_is_accepted(
     epoch = strandline("debug", "epoch", store.address).output
     assert "nothing is missing" in strandline("accept-loss", store.address, "--yes").output
     assert strandline("debug", "epoch", store.address).output == epoch
+
+
+@pytest.mark.slow
+def test_a_purge_that_the_database_has_lost_leaves_the_new_table_its_files(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = restored_database(store)
+    with Node.open(store.address, settings=store.settings) as node:
+        session = node.session(user="ann")
+        definition = TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),))
+        session.execute(DropTable(schema="default", table="t", purge=True))
+        session.execute(CreateTable(schema="default", definition=definition))
+        folder = Path(session.table("default.t").location.removeprefix("file://"))
+        (folder / "new").touch()
+    accept_loss(store, backup, monkeypatch)
+    with Node.open(store.address, settings=replace(store.settings, objects=backup)) as node:
+        assert node.session(user="ann").table("default.t").location == f"file://{folder}"
+        assert not node.session(user="ann").verify().findings
+    assert (folder / "new").exists()
 
 
 @pytest.mark.slow

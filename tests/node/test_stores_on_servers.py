@@ -15,7 +15,7 @@ from queue import SimpleQueue
 import psycopg
 import pytest
 
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog.commands import CreateSchema, DropTable
 from strandline.config import Settings
 from strandline.durable import durable_state
 from strandline.errors import (
@@ -205,11 +205,33 @@ def test_folders_and_events_that_the_database_has_lost_are_made_again(tmp_path: 
         create_table(node, "kept")
         with set_back(store.settings.objects):
             create_table(node, "lost")
-        end = time.monotonic() + 60
-        while node.projector.projected_version() < node.catalogs.latest_catalog().version:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        await_projection(node)
         assert node.session(user="ann").table("default.lost").location.endswith("/lost")
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_drop_that_the_database_has_lost_leaves_the_new_table_its_files(
+    tmp_path: Path, purge: bool
+) -> None:
+    store = stores.new_store("etcd", tmp_path, settings=DELAY)
+    with Node.open(store.address, settings=store.settings) as node:
+        create_table(node, "t")
+        with set_back(store.settings.objects):
+            session = node.session(user="ann")
+            session.execute(DropTable(schema="default", table="t", purge=purge))
+            create_table(node, "t")
+            file = Path(session.table("default.t").location.removeprefix("file://")) / "new"
+            file.touch()
+        await_projection(node)
+        assert session.table("default.t").location == f"file://{file.parent}"
+        assert file.exists()
+
+
+def await_projection(node: Node) -> None:
+    end = time.monotonic() + 60
+    while node.projector.projected_version() < node.catalogs.latest_catalog().version:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_a_node_whose_log_lost_versions_refuses_every_call_until_it_is_started_again(

@@ -39,6 +39,7 @@ from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
+from strandline.metastore.store.warehouse_head import WarehouseHead
 from strandline.node.address import StoreAddress
 from strandline.node.chores import LOOK_SECONDS, Chores, StorageRecorder
 from strandline.node.configuration import EffectiveConfiguration
@@ -54,6 +55,7 @@ from strandline.node.membership import (
 )
 from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.settings import shown_settings
+from strandline.node.warehouse_place import WAREHOUSE_HEAD
 from strandline.sql import FenceRow, check_time, look_in_order
 from strandline.transactions import Transactions
 
@@ -159,6 +161,10 @@ class Node:
         self._cache_file: StateFile | None = None
 
     def _new_projector(self) -> Projector:
+        head = None
+        if self._opened_store.mark is not None:  # the catalog is in etcd
+            path, mode = self.folders.warehouse / WAREHOUSE_HEAD, self.settings.folder_mode & 0o666
+            head = WarehouseHead(path, mode=mode)
         return Projector(
             self.database,
             self.notifications,
@@ -166,6 +172,7 @@ class Node:
             catalog=self.catalogs.catalog,
             guard=self._guard,
             folders=self.folders,
+            head=head,
         )
 
     def _new_transactions(self) -> Transactions:

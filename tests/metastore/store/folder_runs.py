@@ -21,6 +21,7 @@ from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, put_places
 from strandline.metastore.store.warehouse import Moved, Unsynced
+from strandline.metastore.store.warehouse_head import WarehouseHead
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import Place
 from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
@@ -143,6 +144,12 @@ class Script:
         self.table("drop_table", table_id)
         return True
 
+    def purge(self, name: str) -> bool:
+        if name not in self.alive:
+            return False
+        self.table("drop_table", self.alive.pop(name), data="purge")
+        return True
+
     def restore(self) -> bool:
         """Restore the table that was dropped last, if its name is free."""
         if not self.dropped or self.dropped[-1][0] in self.alive:
@@ -194,6 +201,15 @@ class Store:
         """Set up a warehouse that has only the tables from before the script, with files."""
         shutil.rmtree(self.base, ignore_errors=True)
         (self.base / "s.db").mkdir(parents=True)
+        for name in script.alive:
+            (self.base / "s.db" / name).mkdir()
+        self.set_back(script)
+        with self.database.read() as connection:
+            self.write_files(connection)
+        LAYOUTS[layout](self.base / "s.db")
+
+    def set_back(self, script: Script) -> None:
+        """Make the database what it was before the script; the warehouse stays as it is."""
         with self.database.write() as connection:
             for table in (
                 tables.TABLE_LOCATION,
@@ -202,10 +218,7 @@ class Store:
             ):
                 connection.execute(delete(table))
             for name, table_id in script.alive.items():
-                (self.base / "s.db" / name).mkdir()
                 put_places(connection, {table_id: Place(f"s.db/{name}")})
-            self.write_files(connection)
-        LAYOUTS[layout](self.base / "s.db")
 
     def write_files(self, connection: Connection) -> None:
         """Put a file into each table, as writers do between the SQL transactions."""
@@ -213,8 +226,18 @@ class Store:
             if (self.base / place.path).is_dir():
                 (self.base / place.path / str(table_id)).touch()
 
-    def attempt(self, updates: Sequence[Update], warehouse: StoreFolders) -> bool:
-        """Project as much as one SQL transaction may; return whether everything is projected."""
+    def attempt(
+        self,
+        updates: Sequence[Update],
+        warehouse: StoreFolders,
+        *,
+        head: WarehouseHead | None = None,
+        writes: bool = True,
+    ) -> bool:
+        """Project as much as one SQL transaction may; return whether everything is projected.
+
+        Afterwards, with ``writes``, a file is put into each table.
+        """
         projector = Projector(
             self.database,
             self.log,
@@ -222,11 +245,14 @@ class Store:
             catalog=no_catalog,
             guard=lambda _: None,
             folders=warehouse,
+            head=head,
         )
         with self.database.write() as connection:
             reached = projector._entries.advance(connection, len(updates))
-        with self.database.write() as connection:
-            self.write_files(connection)
+        projector._folders.delete_purged()
+        if writes:
+            with self.database.read() as connection:
+                self.write_files(connection)
         return reached.projected_version == len(updates)
 
     def state(self) -> State:

@@ -27,6 +27,7 @@ from strandline.metastore.store.notifications import (
     NewEvent,
     NotificationLog,
 )
+from strandline.metastore.store.warehouse_head import WarehouseHead
 from strandline.sql import Database, FenceRow
 from strandline.wire import encode
 from strandline.work import keeping_garbage
@@ -54,11 +55,13 @@ class EntryProjection:
         *,
         updates: AppliedUpdates,
         folders: FolderEffects,
+        head: WarehouseHead | None = None,
     ) -> None:
         self._database = database
         self._notifications = notifications
         self._updates = updates
         self._folders = folders
+        self._head = head
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self.entries = self.effects = self.failures = 0
 
@@ -75,7 +78,10 @@ class EntryProjection:
             return before
         updates = self._updates(last + 1, min(version, last + BATCH) + 1)
         transaction = connection.get_transaction() or connection.begin()
-        turn = self._turns.setdefault(transaction, Turn(connection))
+        turn = self._turns.get(transaction)
+        if turn is None:
+            done_up_to = self._head.done_up_to(last, self._updates) if self._head else 0
+            turn = self._turns[transaction] = Turn(connection, done_up_to=done_up_to)
         with keeping_garbage:
             return self.advance_by(connection, before, updates, turn)
 
@@ -178,6 +184,9 @@ class AppliedUpdates:
     def remember(self, update: Update) -> None:
         if len(self._remembered) < MAX_REMEMBERED:
             self._remembered[update.version] = update
+
+    def remembered(self, version: int) -> Update | None:
+        return self._remembered.get(version)
 
     def forget(self, version: int) -> None:
         """Drop the updates of the versions up to this one, which are projected."""

@@ -3,7 +3,8 @@
 An effect makes, moves or removes one folder. It may be repeated
 (`strandline.metastore.store.folder_turns`), so it recognizes that it was already done: a made
 folder exists, a moved folder is at the new place and not at the old one, and a removed folder is
-gone.
+gone. If later effects may have been done too, the folders cannot show this: then the turn knows it
+(`strandline.metastore.store.warehouse_head`), and an effect changes only places.
 
 The place of a table is one fact per table id. It is not versioned, and only this module decides it.
 An entry says what the user asked for: a table was made, renamed, dropped or restored. A new managed
@@ -106,6 +107,11 @@ class Task:
     update: Update
     entry: Entry
     effect: FolderEffect | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the folders show the effect, and perhaps later ones: they must not be touched."""
+        return self.update.version <= self.turn.done_up_to
 
     @property
     def table_ids(self) -> set[int]:
@@ -340,7 +346,7 @@ class FolderEffects:
 
     def _make(self, task: Task, place: Place) -> None:
         own = place.is_of_table or place.is_of_schema
-        if not own and not self._folders.may_make(place):
+        if task.is_done or (not own and not self._folders.may_make(place)):
             return
         outcome = " without the folder {}: {}. Create it, with permission for its writers"
         with self._or_refused("unmade", task, place, outcome):
@@ -358,9 +364,10 @@ class FolderEffects:
         with self._or_refused("stayed", task, source, outcome):
             self._folders.verify(source, target, free_of_links=task.turn.free_of_links)
             self._refuse_shared(task, table_id, (source,) if own else (source, target))
-            moved = self._folders.move(source, target, unsynced=task.turn.unsynced)
-            if moved is Moved.MISSING:
-                self._make(task, target)
+            if not task.is_done:
+                moved = self._folders.move(source, target, unsynced=task.turn.unsynced)
+                if moved is Moved.MISSING:
+                    self._make(task, target)
             places.put(table_id, target)
 
     def _refuse_shared(self, task: Task, table_id: int, places: Iterable[Place]) -> None:
@@ -382,12 +389,15 @@ class FolderEffects:
         with self._or_refused("stayed", task, place, outcome):
             self._folders.verify(place, aside)
             self._refuse_shared(task, table_id, (place,))
-            purged = _purged(aside)
-            self._folders.move(place, purged, unsynced=task.turn.unsynced)
-            self._purged += [purged, Place(f"{aside.text}{PARTITIONS_SUFFIX}")]
+            if not task.is_done:
+                purged = _purged(aside)
+                self._folders.move(place, purged, unsynced=task.turn.unsynced)
+                self._purged += [purged, Place(f"{aside.text}{PARTITIONS_SUFFIX}")]
         task.turn.places.put(table_id, None)
 
     def _remove(self, task: Task, place: Place) -> None:
+        if task.is_done:
+            return
         outcome = (
             ", but the folder {} of its schema is still there: {}. It is not needed; remove it"
             " when you can"

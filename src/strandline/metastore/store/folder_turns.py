@@ -38,7 +38,7 @@ class Turn:
     """The effects of one SQL transaction on folders, which do not touch each other's folders.
 
     ``catalogs`` are those of the versions that the transaction appends; this node has not applied
-    them yet.
+    them yet. Up to the version ``done_up_to``, the folders are done, and stay as they are.
     """
 
     def __init__(
@@ -47,10 +47,12 @@ class Turn:
         catalogs: Sequence[Catalog] = (),
         *,
         default_places: DefaultPlaces | None = None,
+        done_up_to: int = 0,
     ) -> None:
         self.catalogs = {catalog.version: catalog for catalog in catalogs}
         self.places = TablePlaces(connection)
         self.default_places: DefaultPlaces = {} if default_places is None else default_places
+        self.done_up_to = done_up_to
         self.unsynced = Unsynced()
         self.free_of_links: set[str] = set()
         """Folders above those of the effects that the turn found to be no symbolic links."""

@@ -74,6 +74,7 @@ from strandline.metastore.store.folder_turns import DefaultPlaces, Turn
 from strandline.metastore.store.notifications import POSITION, LogPosition, NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places, tables_at_queries
+from strandline.metastore.store.warehouse_head import WarehouseHead
 from strandline.sql import FENCE_ROW, Database
 from strandline.work import keeping_garbage
 from strandline.work.following import FollowingThread
@@ -125,7 +126,8 @@ class Projector:
 
     ``updates(start, end)`` returns the catalog's updates of the versions from ``start`` to ``end``
     − 1, or only the first of them. ``catalog`` returns the catalog at a version. History must not
-    be compacted above the projected version.
+    be compacted above the projected version. ``head`` is needed if ``database`` may be set back
+    without the catalog.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Projector:
         guard: Callable[[Connection], None],
         catalog: Callable[[int], Catalog],
         folders: StoreFolders,
+        head: WarehouseHead | None = None,
     ) -> None:
         self._database = database
         self._notifications = notifications
@@ -145,8 +148,9 @@ class Projector:
         self._store_folders = folders
         self._folders = FolderEffects(folders, catalog=catalog)
         self._entries = EntryProjection(
-            database, notifications, updates=self._updates, folders=self._folders
+            database, notifications, updates=self._updates, folders=self._folders, head=head
         )
+        self._head = head
         self._known = _Known()
         self._state = threading.Condition()
         self._projecting = False
@@ -268,6 +272,9 @@ class Projector:
                 f"recorded ({error.reason}); try again"
             ) from error
         self._failed_batch = None
+        last = self._updates.remembered(reached.projected_version)
+        if self._head is not None and last is not None:
+            self._head.note(last)
         self.note_projected(known, reached.projected_version)  # not before the commit
         self._folders.delete_purged()
 
