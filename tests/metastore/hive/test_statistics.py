@@ -96,6 +96,20 @@ def test_a_changed_column_has_no_statistics_until_the_change_is_undone(
     assert of_table(client, "a", "b") == [texts()]
 
 
+def test_statistics_stay_accurate_if_the_files_are_first_counted_by_a_rename(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    external: dict[str, Any] = {"tableType": "EXTERNAL_TABLE", "parameters": {"EXTERNAL": "TRUE"}}
+    client.call("create_table", tbl=table("d1", "t1", COLUMNS, **external))
+    (hive.folder / "warehouse/d1.db/t1/rows").write_bytes(b"1")
+    client.call("update_table_column_statistics", stats_obj=statistics("d1", "t1", numbers()))
+    renamed = client.call("get_table", dbname="d1", tbl_name="t1") | {"tableName": "t2"}
+    client.call("alter_table", dbname="d1", tbl_name="t1", new_tbl=renamed)
+    parameters = client.call("get_table", dbname="d1", tbl_name="t2")["parameters"]
+    assert parameters["COLUMN_STATS_ACCURATE"] == '{"COLUMN_STATS":{"a":"true"}}'
+    assert parameters["numFiles"] == "1"
+
+
 def test_statistics_are_not_merged_into_those_of_a_partition_whose_column_has_changed(
     client: ThriftClient,
 ) -> None:

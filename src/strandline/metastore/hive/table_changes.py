@@ -25,7 +25,7 @@ from strandline.errors import (
     StrandlineError,
     WriteConflict,
 )
-from strandline.metastore.hive.accuracy import without_accurate
+from strandline.metastore.hive.accuracy import accurate_columns, with_accurate, without_accurate
 from strandline.metastore.hive.alter_relation import AlterRelation
 from strandline.metastore.hive.constraints import read_constraints, require_parents
 from strandline.metastore.hive.names import (
@@ -277,10 +277,12 @@ async def alter_table(call: Call) -> None:
     try:
         new_table = command.wanted()
         call.owner(new_table.definition.owner)  # no user can have a longer name
-        if location is not None and not same_location(new_table.location or location, location):
+        new_location = new_table.location or location or ""
+        is_placed_anew = location is not None and not same_location(new_location, location)
+        if is_placed_anew:
             call.reader.access.require_ownership(old)
             call.folders.refuse_former(new_table.location)
-            call.folders.refuse_dropped(new_table.location or location)
+            call.folders.refuse_dropped(new_location)
         with _partitions_staying(call, command, old, location):
             applied = call.execute(command)
     except WriteConflict as error:
@@ -295,8 +297,13 @@ async def alter_table(call: Call) -> None:
         if options.get(CASCADE, "").lower() == "true":
             await give_table_columns(call, new, changed=changed)
         new_counted = new_table.counted
-        if is_counted_table(new) and not _moved(old, new):
+        renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
+        is_moved = renamed and new.kind is TableKind.MANAGED
+        if is_counted_table(new) and not is_moved:
+            accurate = accurate_columns(dict(new_counted))
             new_counted = statistics.of_altered(new_counted, call.metastore.location(new))
+            if accurate and renamed and not is_placed_anew:  # as in Hive, they follow the rename
+                new_counted = with_accurate(new_counted, accurate)
         new_counted = without_accurate(new_counted, changed)
         if without_time(new_counted) != without_time(counted):
             _set_counted(call, new, new_counted)
@@ -311,12 +318,6 @@ def _partitions_staying(
     if not (old.partition_columns and command.relocates(call.reader.catalog, old)):
         return nullcontext()
     return partitions_staying(call.metastore, old, location=location, author=call.user)
-
-
-def _moved(old: TableDescriptor, new: TableDescriptor) -> bool:
-    """Whether the folder of the table was renamed with the table."""
-    renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
-    return renamed and new.kind is TableKind.MANAGED
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:
