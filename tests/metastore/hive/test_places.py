@@ -321,3 +321,13 @@ def test_the_folder_of_a_dropped_table_is_no_location_for_another_table(
     else:
         _, message = refusal(lambda: stub.create_table(named))
     assert "has the files of a dropped table or partition" in message
+
+
+def test_a_table_that_exists_is_refused_as_such_also_if_its_place_would_be_refused(
+    hive: HiveNode, stub: Any
+) -> None:
+    """Hive looks at the name first, and CREATE TABLE IF NOT EXISTS depends on it."""
+    stub.create_table(table("here"))
+    place = storage(location=f"{hive.warehouse}/d1.db/.dropped/1")
+    refused = refusal(lambda: stub.create_table(table("here", sd=place)))
+    assert refused == ("AlreadyExistsException", "Table here already exists")
