@@ -100,7 +100,7 @@ async def create_table(call: Call) -> None:
     if constraints:
         with suppress(ObjectNotFound):  # the command reports it, and can see the new table itself
             await require_parents(call, constraints)
-    if call.reader.catalog.relation(schema_name, sent) is not None:  # before its place is
+    if call.reader.catalog.relation(schema_name, sent) is not None:
         raise AlreadyExists(f"Table {sent} already exists")
     commands = [_creation(call, schema_name, client, default=default)]
     if constraints:
