@@ -216,10 +216,14 @@ def test_a_check_or_heartbeat_keeps_a_request_alive(store: Store, call: str) -> 
     assert ask(store, on(READ, "d.t")).acquired is False
 
 
-def test_the_expiry_of_transactions_deletes_silent_locks_too(store: Store) -> None:
-    ask(store, on(EXCLUSIVE, "d.t"), on(READ, "d.u"))
+def test_the_expiry_of_transactions_deletes_silent_locks_too_and_logs_them(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    lock = ask(store, on(EXCLUSIVE, "d.t"), on(READ, "d.u"))
     store.wall_ms += TIMEOUT_MS + 1
     store.transactions.expire()
+    assert f"sent no heartbeat for their time-out: {lock.lock_id}" in caplog.text
     contents = store.contents()
     assert contents["lock_request"] == contents["lock_component"] == []
 

@@ -97,13 +97,12 @@ def delete_of_txns(connection: Connection, txn_ids: Sequence[int]) -> None:
         remove(connection, lock_id)
 
 
-def delete_silent(connection: Connection, *, at: int) -> int:
-    """Delete requests without a transaction that are silent at ``at`` (ms); return how many."""
+def delete_silent(connection: Connection, *, at: int) -> list[int]:
+    """Delete requests without a transaction that are silent at ``at`` (ms); return their ids."""
     of_silent = _COMPONENT.lock_id.in_(_silent(at))
     connection.execute(delete(LOCK_COMPONENT).where(of_silent))
-    return connection.execute(
-        delete(LOCK_REQUEST).where(_REQUEST.lock_id.in_(_silent(at)))
-    ).rowcount
+    deleted = delete(LOCK_REQUEST).where(_REQUEST.lock_id.in_(_silent(at)))
+    return list(connection.execute(deleted.returning(_REQUEST.lock_id)).scalars())
 
 
 def has_silent(connection: Connection, *, at: int) -> bool:

@@ -39,6 +39,7 @@ of a node (several processes share one store).
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,8 @@ from strandline.sql import Database, present_time
 from strandline.transactions import lock_records, records
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.transaction import TransactionState, refuse_long_texts, require_owner
+
+logger = logging.getLogger(__name__)
 
 MAX_COMPONENTS = 1_000
 MAX_NAME_LENGTH = 4_000
@@ -340,7 +343,7 @@ class Locks:
             self._guard(connection)
             # Checked again: a heartbeat that arrived in the meantime wins. The present too: to
             # `heard_until`, an earlier time would look like a leap of the clock.
-            return self._delete_silent(connection, self._now_ms(connection))
+            return len(self._delete_silent(connection, self._now_ms(connection)))
 
     # -- inside one SQL transaction
 
@@ -356,9 +359,15 @@ class Locks:
     def _has_silent(self, connection: Connection, now: int) -> bool:
         return lock_records.has_silent(connection, at=self._heartbeats.heard_until(now))
 
-    def _delete_silent(self, connection: Connection, now: int) -> int:
+    def _delete_silent(self, connection: Connection, now: int) -> Sequence[int]:
         self._heartbeats.write_locks(connection)
-        return lock_records.delete_silent(connection, at=self._heartbeats.heard_until(now))
+        silent = lock_records.delete_silent(connection, at=self._heartbeats.heard_until(now))
+        if silent:
+            logger.info(
+                "released locks whose clients sent no heartbeat for their time-out: %s",
+                ", ".join(map(str, silent)),
+            )
+        return silent
 
     def _settle(self, connection: Connection, request: LockRequest, now: int) -> LockRequest:
         """Grant a waiting request unless an earlier one conflicts; store which one conflicts."""
