@@ -107,7 +107,7 @@ def test_a_catalog_of_a_newer_format_is_refused_and_its_holder_is_not_fenced(
         "open": other.open,
         "join": other.join,
         "open_read_only": other.openable().open_read_only,
-        "check_open": lambda: other.openable().check_open(member="trial"),
+        "check_open": other.openable().check_open,
     }
     with pytest.raises(IncompatibleFormat, match="a newer release has opened it"):
         ways[how]()
@@ -136,8 +136,7 @@ def test_a_trial_migrates_without_changing_the_log(
     request.getfixturevalue("two_more")
     other = new_member()
     head = other.head()
-    tried = other.openable().check_open(member="trial")
-    assert format_of(tried.recovered[-1].contents) == KNOWN + 2
+    assert format_of(other.openable().check_open()) == KNOWN + 2
     assert other.head() == head
     holder.confirm_leadership()
 
@@ -180,7 +179,7 @@ def test_a_migration_that_changes_what_every_release_must_read_is_not_committed(
         patch.setattr(migrations, "MIGRATIONS", later)
         refusal = r"'wrong' changes .* may only add"
         with pytest.raises(RuntimeError, match=refusal):
-            member.openable().check_open(member="trial")
+            member.openable().check_open()
         with pytest.raises(RuntimeError, match=refusal):
             member.open()
     after = member.join().recovered[-1]
@@ -231,7 +230,7 @@ def test_an_object_kind_of_a_newer_release_is_refused_with_its_name(
     calls: dict[str, Callable[[], object]] = {
         "join": member.join,
         "open": member.open,
-        "check_open": lambda: openable.check_open(member="m"),
+        "check_open": openable.check_open,
         "open_read_only": openable.open_read_only,
         "is_initialized": openable.is_initialized,
     }

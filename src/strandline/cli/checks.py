@@ -36,7 +36,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.node.address import StoreAddress
 from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.inspection import head_comparison
-from strandline.node.membership import new_member_id, refuse_other_half
+from strandline.node.membership import refuse_other_half
 from strandline.node.place import recorded_place, refuse_lost_database
 from strandline.node.store_database import older_parts, refuse_newer_parts, refuse_older_parts
 from strandline.sql import Database, open_database, open_sqlite
@@ -159,13 +159,13 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
     with log_at(address_of(store)) as (log, database):
         state = ReadOnlyState(log, latest_only=True)
         refuse_other_half(database, state)
-        applied_steps = format_of(state.recovered[-1].contents)
+        latest = state.recovered[-1]
         old_tables = list(older_parts(database))
         began = time.monotonic()
-        latest = durable_state(log).check_open(member=new_member_id()).recovered[-1]
-        objects = sum(_decoded(latest.contents, kind) for kind in COLLECTIONS)
+        contents = durable_state(log).check_open()
+        objects = sum(_decoded(contents, kind) for kind in COLLECTIONS)
         seconds = time.monotonic() - began
-    catalog = Catalog(latest.version, latest.time, latest.contents)
+    catalog = Catalog(latest.version, latest.time, contents)
     if known is not None:
         _compare_sizes(catalog, known)
     views = differing_views(catalog, declared_views())
@@ -177,7 +177,7 @@ def upgrade_check(store: Store, *, sizes: Path | None) -> None:
         click.echo(
             f"a node would upgrade the tables of {part!r} from version {present} to {version}"
         )
-    for migration in MIGRATIONS[applied_steps:]:
+    for migration in MIGRATIONS[format_of(latest.contents) :]:
         click.echo(f"a node would migrate it: {migration.name}")
     if views:
         click.echo(f"a node would update {counted(len(views), 'system view')}")

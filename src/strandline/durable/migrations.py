@@ -23,13 +23,13 @@ for ever).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from strandline.durable.collections import CONFIG, collection
 from strandline.durable.contents import Contents
-from strandline.durable.state import DurableCatalogState, config_in
-from strandline.durable.transaction import CatalogTransaction
+from strandline.durable.state import config_in
+from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Change
 from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.model.descriptors import ConfigEntry, Setting
@@ -117,18 +117,17 @@ def refuse_other(contents: Contents) -> None:
         )
 
 
-def migrate(state: DurableCatalogState) -> bool:
-    """Apply the missing steps. Returns whether there were any. Raises `OutOfSync`, `Fenced`."""
-    position = state.recovered[-1]
+def missing_steps(position: Position) -> Iterator[CatalogTransaction]:
+    """Yield a transaction for each step that the catalog lacks, on the one before it."""
     first = format_of(position.contents)
     for number, migration in enumerate(MIGRATIONS[first:], start=first + 1):
-        transaction = state.transaction(position, author=SYSTEM_NAME)
+        transaction = CatalogTransaction(position, author=SYSTEM_NAME)
         with transaction.entry(MIGRATE, {"step": migration.name}):
             migration.change(transaction)
             transaction.put(ConfigEntry(FORMAT, str(number)))
         _refuse_fixed(migration, transaction.changes())
-        position = state.commit_transaction(transaction)
-    return first < len(MIGRATIONS)
+        yield transaction
+        position = transaction
 
 
 def _refuse_fixed(migration: Migration, changes: Iterable[Change]) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 
-from strandline.durable.buffered_log import BufferedLog
+from strandline.durable.contents import Contents
 from strandline.durable.log import Superseded, UpdateLog
-from strandline.durable.migrations import migrate, refuse_newer, refuse_other
+from strandline.durable.migrations import missing_steps, refuse_newer, refuse_other
 from strandline.durable.state import (
     FENCE,
     DurableCatalogState,
@@ -21,7 +20,7 @@ from strandline.durable.state import (
     token_with_holder,
 )
 from strandline.durable.transaction import CatalogTransaction, Position
-from strandline.errors import CorruptData, Fenced, NotFound, NotFresh, OutOfSync
+from strandline.errors import CorruptData, Fenced, NotFound, OutOfSync
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
 from strandline.model.privileges import SYSTEM_NAME
@@ -82,7 +81,8 @@ class OpenableState:
                 state = self._take_over(
                     latest, fill, member, raise_fence, deploy_generation=deploy_generation
                 )
-                if not migrate(state):
+                steps = [*map(state.commit_transaction, missing_steps(state.recovered[-1]))]
+                if not steps:
                     return state
                 return DurableCatalogState(self._log, token=state.token, member=member)
             except OutOfSync:
@@ -138,22 +138,18 @@ class OpenableState:
             except OutOfSync:
                 continue  # another process opened or committed; edit the newer contents
 
-    def check_open(self, *, member: str) -> DurableCatalogState:
-        """The state that `open` would return, tried on a `BufferedLog` without changing the log.
+    def check_open(self) -> Contents:
+        """The contents that the catalog would have after `open`, which is tried in memory.
 
-        It accepts writes as usual, but no other process sees them. Raises `NotFound` if there is no
-        catalog, and what `open` raises.
+        Raises `NotFound` if there is no catalog, and what `open` raises.
         """
-        while True:
-            openable = OpenableState(BufferedLog(self._log))
-            with suppress(NotFresh):  # a running node trimmed the log; try again
-                openable._read(latest_only=True)
-                return openable.open(
-                    member=member,
-                    initialize=lambda filling: None,
-                    raise_fence=lambda token, environment: None,
-                    deploy_generation=openable.deploy_generation() or 0,
-                )
+        position: Position = self._read(latest_only=False).recovered[-1]
+        refuse_newer(position.contents)
+        self._holder(position)
+        for step in missing_steps(position):
+            self._log.check_sizes([step.update(member="")])
+            position = step
+        return position.contents
 
     def _take_over(
         self,
@@ -170,13 +166,7 @@ class OpenableState:
         ``deploy_generation`` is the current one by default.
         """
         position, environment = latest.recovered[-1], latest.environment
-        current = self._log.token()
-        if current is None and position.version:
-            raise CorruptData(
-                f"the log has versions up to {position.version} but no fence token, although "
-                "every version is written with one; restore the store from a backup"
-            )
-        refuse_moved(self._log, current)
+        current = self._holder(position)
         holder = FenceToken(0, 0) if current is None else current
         if deploy_generation is None:
             deploy_generation = holder.deploy_generation
@@ -209,6 +199,17 @@ class OpenableState:
         if environment is None:
             raise_fence(token, state.environment)
         return state
+
+    def _holder(self, position: Position) -> FenceToken | None:
+        """The log's token; ``position`` is its last version. Raises `CorruptData`, `Superseded`."""
+        current = self._log.token()
+        if current is None and position.version:
+            raise CorruptData(
+                f"the log has versions up to {position.version} but no fence token, although "
+                "every version is written with one; restore the store from a backup"
+            )
+        refuse_moved(self._log, current)
+        return current
 
     def join(self, *, member: str) -> DurableCatalogState:
         """Share the current epoch.

@@ -9,7 +9,7 @@
 * `OpenableState.join` adopts the current token. The nodes of one deployment share it on purpose.
   They differ in their member id, and only the append orders their commits.
 * `OpenableState.open_read_only` returns a state that has no methods to write.
-* `OpenableState.check_open` tries what `open` would do. No other holder sees its writes.
+* `OpenableState.check_open` tries in memory what `open` would do.
 * `OpenableState.edit` opens the catalog and repairs it in the same step.
 
 A fenced handle stays fenced. Its process may continue with another handle: `joined_anew` joins the
