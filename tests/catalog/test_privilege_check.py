@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
@@ -15,11 +16,14 @@ import pytest
 from strandline import work
 from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
+    AddColumns,
     AddConstraints,
+    AlterColumn,
     AlterDefaultPrivileges,
     AlterRole,
     AlterSchema,
     AlterZone,
+    ColumnDefinition,
     CommentOn,
     ConstraintDefinition,
     CreateDatabase,
@@ -27,6 +31,8 @@ from strandline.catalog.commands import (
     CreateIndex,
     CreateRole,
     CreateSchema,
+    DropColumns,
+    DropConstraint,
     DropDatabase,
     DropRole,
     DropSchema,
@@ -35,6 +41,7 @@ from strandline.catalog.commands import (
     GrantRole,
     MakeIndexAvailable,
     RemoveIndex,
+    RenameColumn,
     RenameFunction,
     RenameRole,
     RenameSchema,
@@ -45,6 +52,7 @@ from strandline.catalog.commands import (
     SetConfiguration,
     SetDefaultZone,
     SetOwner,
+    SetTableProperties,
     StartBuildingIndex,
 )
 from strandline.catalog.declared_kinds import declared_kinds
@@ -54,9 +62,16 @@ from strandline.catalog.privileges.check import PrivilegeCheck
 from strandline.catalog.requests import Request, Stage, validate
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.transaction import CatalogTransaction
-from strandline.errors import DeadlineExceeded, IllegalChange, PermissionDenied
+from strandline.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    IllegalChange,
+    ObjectNotFound,
+    PermissionDenied,
+)
 from strandline.model.descriptors import ConstraintKind, Setting
 from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.types import INT
 from tests.catalog.planted import plant
 from tests.catalog.privilege_needs import (
     CHANGES,
@@ -205,6 +220,18 @@ def test_no_refusal_tells_what_is_in_a_schema_out_of_reach(
             enforced.execute(probe(name), author="bob", identity="bob")
 
 
+def test_a_foreign_key_refers_only_to_a_table_that_the_user_may_read(
+    enforced: CatalogManager,
+) -> None:
+    own: list[Command] = [CreateSchema(name="own", owner="bob"), create_table("own.t", owner="bob")]
+    enforced.execute([*own, USAGE_S], author="root", identity="root")
+    with pytest.raises(PermissionDenied, match=r"bob lacks SELECT on table s\.t"):
+        enforced.execute(_foreign_key("s.t"), author="bob", identity="bob")
+    enforced.execute(SELECT_T, author="root", identity="root")
+    with pytest.raises(ObjectNotFound, match="column none of table t does not exist"):
+        enforced.execute(_foreign_key("s.t"), author="bob", identity="bob")
+
+
 def test_no_refusal_tells_the_name_of_an_index_out_of_reach(enforced: CatalogManager) -> None:
     table = enforced.latest_catalog().table("s", "t")
     assert table is not None
@@ -212,6 +239,35 @@ def test_no_refusal_tells_the_name_of_an_index_out_of_reach(enforced: CatalogMan
         for step in (StartBuildingIndex, MakeIndexAvailable, RemoveIndex):
             with pytest.raises(PermissionDenied, match="lacks USAGE on schema s;"):
                 enforced.execute(step(index_id=index.id), author="bob", identity="bob")
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        RenameColumn(schema="s", table="t", column="none", new_name="x"),
+        AddColumns(schema="s", table="t", columns=(ColumnDefinition("a", INT),)),
+        AddColumns(
+            schema="s", table="t", columns=(ColumnDefinition("a", INT),), if_not_exists=True
+        ),
+        DropColumns(schema="s", table="t", names=("none",), if_exists=True),
+        AlterColumn(schema="s", table="t", column="a", nullable=True),
+        SetTableProperties(schema="s", table="t", unset=("none",)),
+        CreateIndex(schema="s", table="t", index="i", columns=("none",)),
+        CommentOn(kind=ObjectKind.VIEW, name="s.v", column="none", text="c"),
+        DropConstraint(schema="s", table="t", constraint="none"),
+    ],
+    ids=lambda probe: type(probe).__name__,
+)
+def test_no_refusal_tells_the_columns_of_a_table_to_a_user_who_may_not_read_it(
+    enforced: CatalogManager, probe: Command
+) -> None:
+    enforced.execute(USAGE_S, author="root", identity="root")
+    with pytest.raises(PermissionDenied, match=r"does not own (table s\.t|view s\.v)"):
+        enforced.execute(probe, author="bob", identity="bob")
+    reads = [SELECT_T, grant(ObjectKind.VIEW, "s.v", Privilege.SELECT)]
+    enforced.execute(reads, author="root", identity="root")
+    with suppress(ObjectNotFound, AlreadyExists):  # the reason, for a user who may read the columns
+        assert not any(enforced.execute(probe, author="bob", identity="bob").applied)
 
 
 def test_a_schema_of_another_database_can_be_dropped_by_its_owner(

@@ -15,7 +15,7 @@ from strandline.catalog.privileges.check import PrivilegeCheck
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Arguments, Update
-from strandline.errors import DeadlineExceeded
+from strandline.errors import DeadlineExceeded, StrandlineError
 
 
 class Stage(Enum):
@@ -158,8 +158,14 @@ def validate(
             request.check_waiting()
             check.require_reach(command)
             before = len(transaction.entries)
-            command.plan(planning)
+            try:
+                command.plan(planning)
+            except StrandlineError:
+                check.require_sight(command)
+                raise
             applied.append(len(transaction.entries) > before)
+            if not applied[-1]:
+                check.require_sight(command)
         check.finish()
     except BaseException as error:  # of any kind: it must not fail the other callers
         return Validated(request, base, error=error)

@@ -3,9 +3,13 @@
 The problem: there are dozens of commands and there will be more, and a command that forgot to check
 would be a security hole. So commands do not check. Privileges are checked against what a batch
 *changed*, after each command is planned and before the batch is appended. The needed privileges
-follow from the change alone (kind, old, new). Before a command is planned, the user must reach the
-schemas that it names, so that no error of the planning tells what is in them. For the same reason,
-the user must be allowed to drop the object of a command whose errors tell what else uses it.
+follow from the change alone (kind, old, new).
+
+What is wrong with a command may tell what the user may not see. So before a command is planned, the
+user must reach the schemas that it names, be allowed to read the tables to which its foreign keys
+refer, and be allowed to drop an object whose errors tell what else uses it. A user who may neither
+read nor drop a table or view is not told why a command on it failed, or that it changes nothing:
+that would tell its columns and properties.
 
 ===========================  =======================================================================
 change                       needs
@@ -46,7 +50,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from strandline.catalog.catalog import Catalog
+from strandline.catalog.catalog import Catalog, Relation
+from strandline.catalog.commands.objects import CommentOn
 from strandline.catalog.commands.roles import DropRole
 from strandline.catalog.commands.schemas import DropDatabase
 from strandline.catalog.commands.zones import AlterZone, DropZone
@@ -103,10 +108,30 @@ class PrivilegeCheck:
         for schema in schemas:
             if schema is not None:
                 self._access.require(Privilege.USAGE, schema)
+        for parent in _parents_of(command):
+            table = catalog.relation(parent.schema, parent.name)
+            if table is not None:
+                self._access.require(Privilege.SELECT, table)
         used = _used_object(catalog, command)
-        rule = None if used is None else declared_kind(kind_of(used).name).rule
+        if used is not None:
+            self._require_drop(used)
+
+    def require_sight(self, command: Command) -> None:
+        """Refuse to say that a command failed or changes nothing if that tells about its table.
+
+        Raises `PermissionDenied` if the user may neither read nor drop the table or view.
+        """
+        if self._is_free:
+            return
+        relation = _relation_named_in(self._access.catalog, command)
+        if relation is not None and not self._access.allows(Privilege.SELECT, relation):
+            self._require_drop(relation)
+
+    def _require_drop(self, value: Any) -> None:  # Any: a descriptor of some kind
+        rule = declared_kind(kind_of(value).name).rule
         if rule is not None:
-            rule(Case(self._access, catalog, catalog, catalog, used, None))
+            catalog = self._access.catalog
+            rule(Case(self._access, catalog, catalog, catalog, value, None))
 
     def finish(self) -> None:
         """Refuse the entries of the transaction unless the user may make them.
@@ -149,9 +174,27 @@ def _schemas_named_in(command: Command) -> Iterator[str]:
     declared = kind_of_object(kind) if isinstance(kind, ObjectKind) else None
     if schemas[0] is None and name and declared is not None and declared.in_schema:
         yield QualifiedName.parse(name).schema
+    yield from (parent.schema for parent in _parents_of(command))
+
+
+def _parents_of(command: Command) -> Iterator[QualifiedName]:
+    """The tables to which foreign keys of the command refer."""
     for constraint in getattr(command, "constraints", ()):
         if constraint.parent:
-            yield QualifiedName.parse(constraint.parent).schema
+            yield QualifiedName.parse(constraint.parent)
+
+
+def _relation_named_in(catalog: Catalog, command: Command) -> Relation | None:
+    """The table or view of a command on it or on a column of it, if it exists."""
+    schema = getattr(command, "schema", None)
+    for field in ("table", "view"):
+        name = getattr(command, field, None)
+        if isinstance(schema, str) and isinstance(name, str):
+            return catalog.relation(schema, name)
+    if isinstance(command, CommentOn) and command.column is not None:
+        qualified = QualifiedName.parse(command.name)
+        return catalog.relation(qualified.schema, qualified.name)
+    return None
 
 
 def _used_object(catalog: Catalog, command: Command) -> Any:  # Any: a descriptor, or None
