@@ -27,6 +27,7 @@ from strandline.errors import Conflict, CorruptData
 from strandline.metastorage import Absent, KeyValue, Metastorage, Put, TimeIs
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.node.membership import new_member_id, open_newer_epoch
+from strandline.node.sequences import skip_ids
 from strandline.sql import Database, FenceRow, stored_time, take_time
 from strandline.wire import decode, encode, register
 from strandline.wire.codecs import TIME
@@ -125,6 +126,7 @@ class DatabaseMark:
         with database.write() as connection:
             clock.update(mark_time)
             take_time(connection, clock, bounded=False)
+            skip_ids(connection)
 
     def _refuse_trimmed(self, database: Database, clock: HybridClock, log: UpdateLog) -> None:
         projected = NotificationLog(database, clock).position().projected_version

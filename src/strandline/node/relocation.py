@@ -33,6 +33,7 @@ from strandline.node.place import (
     refuse_lost_database,
     united,
 )
+from strandline.node.sequences import skip_ids
 from strandline.node.store_database import open_store_database
 from strandline.sql import Database, FenceRow
 from strandline.sql.schema_versions import FENCE
@@ -98,6 +99,8 @@ def take_place(
             refuse_unmoved(environment)
     names = united(recorded.names if recorded else (), [old] if old else (), present.names)
     with database.write() as connection:
+        if not copy:  # it may be an older state of the store
+            skip_ids(connection)
         put(connection, RecordedPlace(present.path, present.inode, names))
     return environment
 

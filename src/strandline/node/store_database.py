@@ -30,18 +30,11 @@ from strandline.metastore.store import upgrades
 from strandline.node import catalog_log, place
 from strandline.node.address import DATABASE_FILE
 from strandline.node.place import HEAD_FILE, recorded_place, refuse_lost_database
-from strandline.sql import (
-    Database,
-    SqliteDatabase,
-    change,
-    open_sqlite,
-    schema_versions,
-    sqlite_file,
-)
+from strandline.node.sequences import skip_ids
+from strandline.sql import Database, SqliteDatabase, open_sqlite, schema_versions, sqlite_file
 from strandline.sql.head_file import HeadFile, Mark
 from strandline.sql.sqlite_database import CHECK_BYTES
 from strandline.transactions import tables as transaction_tables
-from strandline.transactions.reserved_ids import RESERVED_IDS
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +52,6 @@ PARTS = {
 }
 """The parts that this program knows, by name."""
 CATALOG_MARK = "catalog version"
-_TRANSACTION_IDS = " FROM sqlite_sequence WHERE name = 'txn'"
-_SKIP_TO = "INSERT INTO sqlite_sequence (name, seq) VALUES ('txn', ?)"
 MARKS = (
     Mark(
         CATALOG_MARK,
@@ -76,7 +67,7 @@ MARKS = (
     ),
     Mark(CATALOG_MARK, "stash", "SELECT upper - 1 FROM stash WHERE id = 1"),
     Mark("event", "notification_sequence", "SELECT event_id FROM notification_sequence"),
-    Mark("transaction", "txn", f"SELECT seq{_TRANSACTION_IDS}"),
+    Mark("transaction", "txn", "SELECT seq FROM sqlite_sequence WHERE name = 'txn'"),
 )
 """If two marks have one name, the larger number counts: a store may have both tables."""
 
@@ -213,13 +204,9 @@ def accept_loss(folder: Path, *, confirm: Callable[[dict[str, int], dict[str, in
         if not any(marks.values()):
             refuse_lost_database(folder)  # it has tables and not a single version
         confirm(before, marks)
-        # Clients remember the ids of lost transactions: none is assigned again. The begins of the
-        # last ones may not have been synced, and then the head file does not count them.
-        lost_id = before.get("transaction", 0)
-        if lost_id > marks["transaction"]:
+        if any(number > marks[name] for name, number in before.items()):
             with database.write() as connection:
-                change(connection, f"DELETE{_TRANSACTION_IDS}")
-                change(connection, _SKIP_TO, (lost_id + RESERVED_IDS,))
+                skip_ids(connection)
                 marks = head.read_marks(sqlite_file.driver_of(connection))
         head.reset(marks)
     finally:

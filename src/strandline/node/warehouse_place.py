@@ -31,6 +31,7 @@ from strandline.metastore.store.warehouse import make_synced_folders
 from strandline.node import place
 from strandline.node.address import DATABASE_FILE
 from strandline.node.place import RecordedPlace, recorded_place
+from strandline.node.sequences import skip_ids
 from strandline.sql import Database, FenceRow
 
 MARKER = ".strandline-store"
@@ -226,6 +227,8 @@ def accept_database(database: Database) -> str | None:
     identity = database.identity()
     if identity != recorded.inode:
         with database.write() as connection:
+            if recorded.inode:  # else the first node of a restored store takes it
+                skip_ids(connection)
             place.put(connection, replace(recorded, inode=identity))
     return recorded.path
 

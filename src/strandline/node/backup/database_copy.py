@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Table, delete, insert, select, text, tuple_
 
 from strandline.errors import AlreadyExists, CorruptData
 from strandline.metastorage import sql_tables
+from strandline.node import sequences
 from strandline.node.catalog_log import REMEMBERED
 from strandline.node.store_database import PARTS, refuse_older_parts
 from strandline.sql import (
@@ -34,13 +35,6 @@ _IN_EMPTY_STORES = {SCHEMA.name, CLOCK.name, REMEMBERED.name, sql_tables.HEAD.na
 _SET_CLOCK = text(
     f"INSERT INTO {CLOCK.name} (id, time) VALUES (:id, :time)"
     " ON CONFLICT (id) DO UPDATE SET time = excluded.time"
-)
-_SEQUENCES = text("SELECT name, seq FROM sqlite_sequence")
-_SET_SEQUENCE = text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
-_ADD_SEQUENCE = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)")
-_SERVER_SEQUENCE = text("SELECT pg_get_serial_sequence(:name, :column)")
-_SET_SERVER_SEQUENCE = text(
-    "SELECT setval(CAST(pg_get_serial_sequence(:name, :column) AS regclass), :seq)"
 )
 
 
@@ -86,7 +80,7 @@ def copy_rows(source: Database, target: Database) -> None:
                 continue
             into.execute(delete(table))
             _copy_table(table, source, connection, target, into)
-        _copy_sequences(tables, connection, into)
+        _copy_sequences(connection, into)
 
 
 def _copy_table(
@@ -108,34 +102,10 @@ def _copy_table(
         page = query.where(key > tuple_(*last))
 
 
-def _copy_sequences(tables: list[Table], connection: Connection, into: Connection) -> None:
-    numbered = [t for t in tables if t.dialect_options["sqlite"]["autoincrement"]]
-    if not numbered:
-        return
-    if connection.dialect.name == "sqlite":
-        last_numbers = {row.name: row.seq for row in connection.execute(_SEQUENCES)}
-    else:
-        last_numbers = {table.name: _last_number(table, connection) for table in numbered}
-    for table in numbered:
-        sequence = {"name": table.name, "seq": last_numbers.get(table.name, 0)}
-        if not sequence["seq"]:
-            continue
-        if into.dialect.name != "sqlite":
-            column = next(iter(table.primary_key)).name
-            into.execute(_SET_SERVER_SEQUENCE, {**sequence, "column": column})
-        elif not into.execute(_SET_SEQUENCE, sequence).rowcount:
-            into.execute(_ADD_SEQUENCE, sequence)
-
-
-def _last_number(table: Table, connection: Connection) -> int:
-    """Return the last id that the server has assigned for ``table``, or 0 if none was.
-
-    The value is not part of the snapshot.
-    """
-    column = next(iter(table.primary_key)).name
-    sequence = connection.scalar(_SERVER_SEQUENCE, {"name": table.name, "column": column})
-    row = connection.execute(text(f"SELECT last_value, is_called FROM {sequence}")).one()
-    return int(row.last_value) if row.is_called else 0
+def _copy_sequences(connection: Connection, into: Connection) -> None:
+    for table in sequences.sequences(connection):
+        if last := sequences.last_id(connection, table):
+            sequences.continue_after(into, table, last)
 
 
 def refuse_used(database: Database) -> None:
