@@ -33,6 +33,8 @@ What must stay true:
   it back. A row whose folder has not been moved aside yet stays;
 * leftovers are listed before the open transactions and the rows are read. So the transaction of a
   leftover cannot have staged it in between, and a transaction that has ended stages nothing more;
+* a table of which a file is missing has no leftovers: if the database or the warehouse was set
+  back, its folder may be that of another table, whose only files they are;
 * the place of a table is compared after its folder is opened. A table that is created at the place
   of a dropped or renamed one gets its folder after that change is committed;
 * only a file whose name gives its transaction can be a leftover, and files are deleted only in own
@@ -69,7 +71,7 @@ from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.old_transactions import OUTCOME_KEPT_MS, OldTransactions
-from strandline.metastore.store.own_files import Times, own_files, times_of_folders
+from strandline.metastore.store.own_files import Times, missing_file, own_files, times_of_folders
 from strandline.metastore.store.partition_moves import unfinished
 from strandline.metastore.store.removed_rows import (
     RemovedRow,
@@ -430,6 +432,16 @@ class Cleaner:
                         compare_rows(connection, table.id, set(leftovers.values()))
                 except CorruptData as error:
                     logger.warning("the leftovers of %s stay: %s", cleaned.table, error)
+                    continue
+                missing_name = missing_file(root, named.difference(name for name, _ in listed))
+                if leftovers and missing_name is not None:
+                    logger.warning(
+                        "the leftovers of %s stay: its file %s is missing, so this may be the "
+                        "folder of another table, or the database or the warehouse was set back; "
+                        "`strandline verify` finds what else is missing",
+                        cleaned.table,
+                        missing_name,
+                    )
                     continue
                 for name in leftovers:
                     self._files.take(cleaned, root, name, delete=not this_pass.dry_run)

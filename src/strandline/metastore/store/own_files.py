@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -60,6 +60,18 @@ def own_files(root: int) -> Iterator[tuple[str, int]]:
                 owner = 0 if match is None else owner_of(int(match[1]))
                 if owner:
                     yield f"{folder}/{name}", owner
+
+
+def missing_file(root: int, names: Iterable[str]) -> str | None:
+    """One of ``names`` that `own_files` would yield, and that does not exist; None without one."""
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        if folder in _OWNERS and _OWN_NAME.fullmatch(last):
+            try:
+                os.stat(name, dir_fd=root, follow_symlinks=False)
+            except FileNotFoundError:
+                return name
+    return None
 
 
 def open_folder(path: str | Path, *, below: int | None = None) -> int:

@@ -1,0 +1,39 @@
+"""Cleaning of a store of which only the warehouse, or only the database, is of an earlier time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import RenameTable
+from tests.metastore.store.lake import Lake
+
+
+def test_a_table_in_the_folder_that_a_renamed_one_had_in_an_older_warehouse_deletes_no_files(
+    lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = lake.write(lake.create())
+    warehouse = lake.node.folders.warehouse
+    shutil.copytree(warehouse, tmp_path / "older")
+    lake.session.execute(RenameTable(schema="default", table="t", new_name="renamed"))
+    missing = lake.write(lake.create())
+    shutil.rmtree(warehouse)
+    shutil.copytree(tmp_path / "older", warehouse)
+    assert lake.clean() == []
+    assert lake.on_disk() == {path}
+    assert f"the leftovers of default.t stay: its file {missing} is missing" in caplog.text
+
+
+def test_a_table_that_got_its_missing_file_back_is_cleaned_again(lake: Lake) -> None:
+    table_id = lake.create()
+    folder, path = lake.folder(), lake.write(table_id)
+    txn_id = lake.session.begin().txn_id
+    lake.write(table_id, txn_id=txn_id)
+    lake.session.abort(txn_id)
+    (folder / path).rename(folder / "kept")
+    assert lake.clean() == []
+    (folder / "kept").rename(folder / path)
+    assert lake.clean() == [("leftovers", 0, 1)]
+    assert lake.on_disk() == {path}
