@@ -460,6 +460,18 @@ def test_a_folder_that_a_node_records_or_deletes_a_little_later_is_no_leftover(
     assert findings(store) == []
 
 
+def test_the_folder_of_a_drop_that_the_database_has_lost_is_no_leftover(store: Store) -> None:
+    """It has the files of the table, whose folder may have those of a lost one of that name."""
+    with Node.open(store.folder) as node:
+        table_id = node.session(user="ann").table("shop.t").descriptor.id
+    dropped = store.table.parent / ".dropped" / str(table_id)
+    shutil.copytree(store.table, dropped)
+    (finding,) = findings(store)
+    assert (finding["finding"], finding["table"]) == ("folder", "shop.t")
+    assert finding["place"] == str(dropped)
+    assert f"its folder is {store.table}: the database or the warehouse" in str(finding["message"])
+
+
 def test_the_folders_of_dropped_partitions_are_no_leftovers(store: Store) -> None:
     """Kept versions of their table have them."""
     with Node.open(store.folder) as node:

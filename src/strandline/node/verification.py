@@ -127,7 +127,7 @@ class Verification:
         yield from self._events()
         yield from self._each_table([tables[table_id] for table_id in sorted(tables)])
         if tables:
-            yield from self._dropped_folders()
+            yield from self._dropped_folders(tables)
 
     # -- records
 
@@ -371,27 +371,44 @@ class Verification:
             return f"its deleted rows are not the {sum(row.counts)} that were written"
         return None
 
-    def _dropped_folders(self) -> Iterator[Finding]:
-        """Find folders of dropped tables that are not the place of any table.
+    def _dropped_folders(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
+        """Find folders of dropped tables that are not the place of any table, or of another one.
 
         A table that is dropped meanwhile may get its folder before its place: look twice.
         """
-        findings = list(self._unknown_dropped_folders())
+        findings = list(self._unknown_dropped_folders(tables))
         if findings:
             time.sleep(SETTLING_SECONDS)
-            found_again = set(self._unknown_dropped_folders())
+            found_again = set(self._unknown_dropped_folders(tables))
             yield from (finding for finding in findings if finding in found_again)
 
-    def _unknown_dropped_folders(self) -> Iterator[Finding]:
+    def _unknown_dropped_folders(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
         with self.database.read() as connection:
-            places = set(all_places(connection).values())
+            places = all_places(connection)
         folders = self.folders
-        place_paths = {str(folders.path(place)) for place in places if folders.reaches(place)}
+        paths = {
+            str(table_id): str(folders.path(place))
+            for table_id, place in places.items()
+            if folders.reaches(place)
+        }
+        place_paths = set(paths.values())
+        present = {str(table_id): table.name for table_id, table in tables.items() if table.present}
         warehouse = folders.warehouse
         for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
             for path in sorted(dropped.iterdir()):
                 partitions = path.name.endswith(".partitions")
-                if not partitions and str(path) not in place_paths:
+                if partitions or str(path) in place_paths:
+                    continue
+                if path.name in present and path.name in paths:
+                    yield Finding(
+                        Kind.FOLDER,
+                        str(path),
+                        "the files of the table were moved here by a drop, but it is not dropped, "
+                        f"and its folder is {paths[path.name]}: the database or the warehouse was "
+                        "set back. Compare both folders before you delete one",
+                        present[path.name],
+                    )
+                else:
                     yield Finding(Kind.LEFTOVER, str(path), "it does not belong to any kept table")
 
 
