@@ -20,7 +20,8 @@ from strandline.catalog.commands import CreateSchema
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
 from strandline.durable import MetastorageLog
 from strandline.errors import AlreadyExists, NotFresh, Unavailable, UnknownOutcome, VersionNotFound
-from strandline.metastorage import Head, StoreFull
+from strandline.metastorage import Head
+from strandline.sql import StoreFull
 from tests.catalog.callers import wait_for
 from tests.catalog.lagging_nodes import DELAY, SKEW, Node, Nodes, TogetherLock, carried_out
 

@@ -22,13 +22,14 @@ from httpcore._sync.http11 import HTTP11Connection
 
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Stopping, Unavailable, UnknownOutcome
-from strandline.metastorage import Absent, Exists, Put, StoreFull, ValueIs, open_metastorage
+from strandline.metastorage import Absent, Exists, Put, ValueIs, open_metastorage
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.access import parse_etcd_url
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome
 from strandline.metastorage.etcd.operations import Page, TxnAnswer, put_operation
 from strandline.metastorage.etcd.store import EtcdMetastorage
+from strandline.sql import StoreFull
 from tests.metastorage.conftest import LONG, put
 from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.etcd import EtcdServer

@@ -37,8 +37,8 @@ from strandline.metastorage import (
     SqlMetastorage,
     open_metastorage,
 )
+from strandline.sql import StoreFull, postgres_database, run, run_at_commit
 from strandline.sql import postgres_connection as driver
-from strandline.sql import postgres_database, run, run_at_commit
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from strandline.sql.postgres_listener import PostgresListener
 from strandline.sql.statements import run_with_waiting
@@ -579,6 +579,11 @@ def test_the_stop_before_transaction_ids_wrap_around_is_no_value_that_is_too_lar
     info: dict[int, bytes | None] = {DiagnosticField.SOURCE_FILE: source_file}
     with pytest.raises(error, match=message), database.read():
         raise psycopg.errors.ProgramLimitExceeded("in its language", info=info)
+
+
+def test_a_full_disk_of_the_server_is_no_outage_that_may_pass(database: PostgresDatabase) -> None:
+    with pytest.raises(StoreFull, match=r"is full .*; free space"), database.write():
+        raise psycopg.errors.DiskFull("could not extend file")
 
 
 def hears(store: Metastorage) -> bool:

@@ -27,7 +27,6 @@ from strandline.config import Settings
 from strandline.durable import durable_state
 from strandline.errors import ObjectNotFound, Unavailable, UnknownOutcome, WriteConflict
 from strandline.fencing import FenceToken
-from strandline.metastorage import StoreFull
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.off_loop import finish
 from strandline.metastore.reader import Reader
@@ -35,7 +34,7 @@ from strandline.metastore.store.rows import DataFile, RowKind
 from strandline.metastore.thrift import ThriftException
 from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.sql import FenceRow, take_time
+from strandline.sql import FenceRow, StoreFull, take_time
 from strandline.transactions.transaction_reads import TransactionReads
 from tests.metastore.hive.hive_node import hive_node
 from tests.metastore.snapshots import paths_of

@@ -34,7 +34,7 @@ from strandline.metastore.store.cleaning import Cleaner
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
 from strandline.node.chores import ChoreStatistics
-from strandline.sql import SqliteDatabase
+from strandline.sql import SqliteDatabase, StoreFull
 from strandline.work.following import FollowingThread
 from tests.metastore.dml import parameters
 from tests.node.conftest import MemberProcess, create_table, sql
@@ -341,6 +341,17 @@ def test_a_folder_that_cannot_be_created_stops_no_ddl_and_no_node(folder: Path) 
         )
         session.execute(create)
         assert Path(session.table("late.t").location.removeprefix("file://")).is_dir()
+
+
+def test_a_change_that_does_not_fit_on_the_disk_is_refused_at_once(folder: Path) -> None:
+    with Node.open(folder) as node:
+        with node._opened_store.database.write() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        session, comment = node.session(user="ann"), "long" * 10_000
+        with pytest.raises(StoreFull, match="is full; free space and try again"):
+            session.execute(CreateSchema(name="a", comment=comment), timeout=600)
+        assert session.execute(CreateSchema(name="a"), timeout=600).version == 3
 
 
 def test_names_with_special_characters_are_escaped_in_folder_names(tmp_path: Path) -> None:

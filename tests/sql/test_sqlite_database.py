@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event
 
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
-from strandline.sql import SqliteDatabase, open_sqlite, sqlite_file, take_time
+from strandline.sql import SqliteDatabase, StoreFull, open_sqlite, sqlite_file, take_time
 from strandline.sql.schema_versions import Part
 from tests.sql.processes import Process
 from tests.sql.work import BLOB, COUNTER, fail_to_put, ids, put
@@ -185,7 +185,7 @@ def test_a_write_to_a_full_disk_is_unavailable_and_undone(sqlite: SqliteDatabase
             connection.execute(BLOB.insert().values(id=1, value=bytes(1 << 20)))
 
     put(sqlite, 1, 1)
-    with pytest.raises(Unavailable, match="full"):
+    with pytest.raises(StoreFull, match="full"):
         fill()
     assert ids(sqlite) == [1]
     put(sqlite, 3, 3)

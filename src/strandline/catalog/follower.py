@@ -45,7 +45,7 @@ from strandline.clock import (
 )
 from strandline.durable import DurableCatalogState, Update, joined_anew
 from strandline.errors import DeadlineExceeded, InvalidInput, NotFresh, StrandlineError
-from strandline.metastorage import StoreFull
+from strandline.sql import StoreFull
 from strandline.work.following import FollowingThread
 
 LOOKS = 3

@@ -63,7 +63,7 @@ from strandline.errors import (
     VersionNotFound,
     forget_frames,
 )
-from strandline.metastorage import StoreFull
+from strandline.sql import StoreFull
 from strandline.work import keeping_garbage
 from strandline.work.time_slices import shorten_time_slices
 

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.clock import MAX_TIMESTAMP, Timestamp
-from strandline.errors import Conflict, CorruptData, InvalidInput, Stopping, Unavailable
+from strandline.errors import Conflict, CorruptData, InvalidInput, Stopping
 from strandline.sql import Query
 
 MAX_KEY_LENGTH = 1024
@@ -48,13 +48,6 @@ MAX_VALUE_BYTES = 64 << 20
 NUMBER_DIGITS = 20
 """The digits of a number in a key or a value. All have as many, so that their order is the same."""
 _PAST_EVERY_KEY = "\x7f"
-
-
-class StoreFull(Unavailable):
-    """The store has no space for any write, also not for that of `Metastorage.check`.
-
-    Nothing was written. Reads that write nothing are still answered.
-    """
 
 
 @dataclass(frozen=True, slots=True)

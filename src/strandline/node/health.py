@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from strandline.errors import StrandlineError
 from strandline.logs import in_one_line
-from strandline.metastorage import StoreFull
+from strandline.sql import StoreFull
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,14 @@ from strandline.sql.clock_row import (
     take_time,
     take_time_query,
 )
-from strandline.sql.database import DIALECTS, GIVE_UP_SECONDS, PATIENCE, Database, open_database
+from strandline.sql.database import (
+    DIALECTS,
+    GIVE_UP_SECONDS,
+    PATIENCE,
+    Database,
+    StoreFull,
+    open_database,
+)
 from strandline.sql.fence import FENCE_ROW, FenceRow
 from strandline.sql.looking import (
     append_time_queries,
@@ -55,6 +62,7 @@ __all__ = [
     "Query",
     "Row",
     "SqliteDatabase",
+    "StoreFull",
     "accept_time",
     "accepted_time",
     "append_time_queries",

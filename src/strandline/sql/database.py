@@ -47,6 +47,7 @@ from strandline.errors import (
     InvalidInput,
     Stopping,
     StrandlineError,
+    Unavailable,
     UnknownOutcome,
     UnsupportedOperation,
 )
@@ -59,6 +60,13 @@ PATIENCE = 30.0
 """Seconds that a write waits for its turn if the caller gives no deadline."""
 GIVE_UP_SECONDS = 2.0
 _CLOSE_PATIENCE = 10.0
+
+
+class StoreFull(Unavailable):
+    """A database or etcd has no space for a write. Nothing was written.
+
+    Reads that write nothing are still answered. In etcd, `Metastorage.check` writes.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
+from strandline.sql.database import StoreFull
 from strandline.sql.statements import Parameter, Query, Row, Waiting, with_waiting
 
 try:
@@ -99,6 +100,7 @@ _CORRUPT_STATES = ("XX001", "XX002")
 _LOST_TABLE_STATES = ("42P01", "42703")
 _NO_SCHEMA = "3F000"
 _NO_RIGHT = "42501"
+_DISK_FULL = "53100"
 _TOO_LARGE_STATES = ("54000", "54001")
 _WRAPAROUND_FILES = ("varsup.c", "multixact.c")
 """Source files of the server whose error of such a state is the stop before its ids wrap around."""
@@ -466,6 +468,8 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
     # By the driver: a NUL in a text. By the server: a character that its encoding lacks.
     if isinstance(original, psycopg.DataError) and state in ("", _NO_SUCH_CHARACTER):
         return InvalidInput(f"{name} cannot hold a value ({reason})")
+    if state == _DISK_FULL:
+        return StoreFull(f"the disk of {name} is full ({reason}); free space and try again")
     if state in _LATE_STATES:
         return DeadlineExceeded(f"{name} cancelled a statement ({reason}); try again")
     if state[:2] in _CALLERS_CLASSES or not (state or is_lost(error)):

@@ -41,6 +41,7 @@ from strandline.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from strandline.sql.database import StoreFull
 
 MOUNTS = Path("/proc/self/mounts")
 
@@ -345,7 +346,7 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
         return DeadlineExceeded(f"{path} is locked by another process ({reason}); try again")
     # The index of the log is the first file that is made, and lacks a code of its own for this.
     if code == sqlite3.SQLITE_FULL or _extended_code(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return Unavailable(f"the disk that holds {path} is full; free space and try again")
+        return StoreFull(f"the disk that holds {path} is full; free space and try again")
     if code == sqlite3.SQLITE_TOOBIG:
         return InvalidInput(f"a value is larger than {path} can hold ({reason})")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):

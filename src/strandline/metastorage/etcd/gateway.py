@@ -53,8 +53,7 @@ from strandline.metastorage.etcd.operations import (
     range_operation,
     to_text,
 )
-from strandline.metastorage.store import StoreFull
-from strandline.sql import GIVE_UP_SECONDS
+from strandline.sql import GIVE_UP_SECONDS, StoreFull
 
 PAGE_KEYS = 256
 MAKE_ROOM = "Compact and defragment it, or raise its --quota-backend-bytes, and disarm its alarm"

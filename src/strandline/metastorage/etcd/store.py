@@ -85,7 +85,6 @@ from strandline.metastorage.store import (
     Operation,
     Outcome,
     Put,
-    StoreFull,
     check_bound,
     check_invoke,
     check_key,
@@ -93,6 +92,7 @@ from strandline.metastorage.store import (
     check_ttl,
     prefix_end,
 )
+from strandline.sql import StoreFull
 
 CHANGES_KEPT = 4096
 PATIENCE = 30.0
