@@ -63,10 +63,12 @@ class StoreFiles:
             return None
         path = self.folders.path(place)
         prefix = PurePosixPath(WAREHOUSE_FOLDER if self.folder is None else "")
-        for root in (self.root, Path(os.path.realpath(self.root))):
-            if path.is_relative_to(root):
-                return (prefix / path.relative_to(root).as_posix()).as_posix()
-        return None
+        root = self.root
+        if not path.is_relative_to(root):
+            root = Path(os.path.realpath(root))  # once for each table, it would take seconds
+            if not path.is_relative_to(root):
+                return None
+        return (prefix / path.relative_to(root).as_posix()).as_posix()
 
     def path(self, name: str) -> Path:
         """Return the path of the file or folder ``name``."""
@@ -161,10 +163,12 @@ def fetch_moved(
             if now == seen:  # nothing was moved since the last round
                 break
             for table_id, table_at_copy in at_copy.items():
-                place = files.name(table_at_copy.place)
                 table_seen = seen.get(table_id, table_at_copy)
                 table_now = now.get(table_id, table_seen)
-                if place is None or table_now == table_seen:
+                if table_now == table_seen:
+                    continue
+                place = files.name(table_at_copy.place)
+                if place is None:
                     continue
                 if (table_now.place, table_now.moved) != (table_seen.place, table_seen.moved):
                     # Copied from where another table is or was: it may have files of that one. The
