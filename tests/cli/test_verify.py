@@ -42,8 +42,10 @@ from strandline.metastore.store.rows import (
     DeleteForm,
     NewRow,
     PartitionRow,
+    Row,
     RowKind,
 )
+from strandline.metastore.store.table_contents import TableContents, table_contents
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node, verification
@@ -301,6 +303,24 @@ def test_a_delete_file_with_fewer_deleted_rows_than_were_written_is_found(
 def test_what_is_checked_again_is_counted_once(store: Store) -> None:
     cut(store.deletes)
     assert "and 3 files of" in verify(store).stdout
+
+
+def test_the_decoded_rows_of_a_table_are_not_kept_in_memory(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[Row] = []
+
+    def kept(*arguments: Any, **named: Any) -> TableContents | None:
+        contents = table_contents(*arguments, **named)
+        rows.extend(() if contents is None else contents.rows)
+        return contents
+
+    monkeypatch.setattr(verification, "table_contents", kept)
+    leftover = store.table / "_data" / "leftover.parquet"
+    leftover.touch()
+    assert str(leftover) in verify(store).output
+    assert rows
+    assert not any(row.is_decoded() for row in rows)
 
 
 def test_a_flipped_bit_in_a_page_is_found_on_request(store: Store) -> None:
