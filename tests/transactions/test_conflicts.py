@@ -209,6 +209,16 @@ def test_a_table_created_after_the_begin_cannot_be_written(store: Store) -> None
         store.transactions.commit(txn_id)
 
 
+def test_a_change_that_began_after_the_drop_of_its_table_says_that_it_was_dropped(
+    store: Store,
+) -> None:
+    txn_id = store.begin()
+    with store.database.write() as connection:
+        records.allocate(connection, [txn_id], 77)
+    with pytest.raises(WriteConflict, match="on table 77: the table was dropped"):
+        store.transactions.commit(txn_id)
+
+
 def test_a_table_that_is_not_transactional_gets_no_write_id(store: Store) -> None:
     store.catalogs.publish(new_table(5, "plain", transactional=False))
     txn_id = store.begin()

@@ -84,10 +84,10 @@ def catalog_conflict(table_ids: Iterable[int], *, base: Catalog, now: Catalog) -
 
 def _change(base: TableDescriptor | None, now: TableDescriptor | None) -> str | None:
     """Why ``now`` cannot hold what was written for ``base``, as a predicate, or None."""
+    if now is None:  # perhaps already when the transaction of a plain change began
+        return "was dropped"
     if base is None:
         return "did not exist when the transaction began; it may have been created"
-    if now is None:
-        return "was dropped"
     if (base.kind, base.transactional) != (now.kind, now.transactional):
         return "changed its kind"
     if base.primary_key != now.primary_key:
