@@ -76,9 +76,9 @@ class DatabaseMark:
             )
         raise CorruptData(
             f"{database.name} is older than it was: it ends at {format_timestamp(time)}, "
-            f"{recorded}. If it is that of another store, name the right one in the setting objects."
-            " Else only the database was restored, or its backup is older than that of etcd:"
-            " restore both from one backup; to continue without the missing changes, run "
+            f"{recorded}. If it is that of another store, name the right one in the setting"
+            " objects. Else only the database was restored, or its backup is older than that of"
+            " etcd: restore both from one backup; to continue without the missing changes, run "
             f"`strandline accept-loss {self.address}`"
         )
 
