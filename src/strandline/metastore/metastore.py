@@ -89,7 +89,12 @@ class Metastore:
         batch = commands if isinstance(commands, Sequence) else [commands]
         deadline = time.monotonic() + timeout
         places = RequestedPlaces(
-            self.catalogs, self.store.sql_store, self.projector, self.folders, deadline=deadline
+            self.catalogs,
+            self.store.sql_store,
+            self.projector,
+            self.folders,
+            user=user,
+            deadline=deadline,
         )
         resolved = places.resolve(batch)
         seconds_left = deadline - time.monotonic()

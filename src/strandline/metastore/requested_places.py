@@ -21,17 +21,20 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import AlterTable, CreateSchema, CreateTable
+from strandline.catalog.planning import Planning
+from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import Undo
 from strandline.errors import (
     DeadlineExceeded,
     IllegalChange,
     InvalidInput,
     ObjectNotFound,
+    StrandlineError,
     UnsupportedOperation,
 )
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -47,8 +50,18 @@ WHY_FILES_ARE_GONE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _BadPlace:
+    """Refuses its batch for ``reason``, which may tell about the files and tables of others."""
+
+    reason: StrandlineError
+
+    def plan(self, planning: Planning) -> None:
+        raise self.reason
+
+
 class RequestedPlaces:
-    """Resolves the places that one batch of commands names; see the module.
+    """Resolves the places that one batch of commands of ``user`` names; see the module.
 
     ``deadline`` is an instant of `time.monotonic`.
     """
@@ -60,8 +73,10 @@ class RequestedPlaces:
         projector: Projector,
         folders: StoreFolders,
         *,
+        user: str,
         deadline: float,
     ) -> None:
+        self._user = user
         self._catalogs = catalogs
         self._store = store
         self._projector = projector
@@ -72,11 +87,18 @@ class RequestedPlaces:
     def resolve(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands, each with a place of the store's own or an external location.
 
-        Raises `InvalidInput`, `IllegalChange`, `ObjectNotFound`, `DeadlineExceeded`, and
-        `Unavailable` if the warehouse is not mounted.
+        If a place is bad, the user's privileges are checked before the user is told: then the last
+        command returned raises the reason. Raises `InvalidInput`, `IllegalChange`,
+        `ObjectNotFound`, `UnsupportedOperation`, `DeadlineExceeded`, and `Unavailable` if the
+        warehouse is not mounted.
         """
         self._folders.require_in_place()
-        return [self._resolved(command) for command in commands]
+        try:
+            return [self._resolved(command) for command in commands]
+        except (InvalidInput, IllegalChange, ObjectNotFound, UnsupportedOperation) as reason:
+            if Access(self._catalog, self._user).free:
+                raise
+            return [*commands, _BadPlace(reason)]
 
     def _resolved(self, command: Command) -> Command:
         match command:

@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 
 from strandline.catalog import Command
 from strandline.catalog.commands import (
+    AlterTable,
     ColumnDefinition,
     CreateCluster,
     CreateDatabase,
@@ -28,7 +30,13 @@ from strandline.catalog.commands import (
     SetConfiguration,
     TableDefinition,
 )
-from strandline.errors import AlreadyExists, InvalidInput, PermissionDenied, WriteConflict
+from strandline.errors import (
+    AlreadyExists,
+    InvalidInput,
+    PermissionDenied,
+    UnsupportedOperation,
+    WriteConflict,
+)
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.callers import Caller, basic, caller_of
@@ -309,6 +317,29 @@ def test_ddl_needs_ownership_and_users_see_only_their_own_history(
     assert made in [record.version for record in records]
     assert {record.author for record in guarded.node.session(user="root").history()} > {"bob"}
     assert "only superusers may trim" in refusal(lambda: bob.compact(made))
+
+
+def test_what_is_wrong_with_a_place_is_told_only_to_a_user_who_may_make_the_change(
+    guarded: Guarded, bob: Session, tmp_path: Path
+) -> None:
+    columns = (ColumnDefinition("k", INT), ColumnDefinition("day", INT))
+    parted = TableDefinition(name="parted", columns=columns, partition_columns=("day",))
+    moved = replace(parted, location=tmp_path.as_uri())
+    alice = guarded.node.session(user="alice")
+    alice.execute(CreateTable(schema="s", definition=parted))
+    alter = AlterTable(schema="s", table="parted", definition=moved)
+    with pytest.raises(UnsupportedOperation, match="has partitions"):
+        alice.execute(alter)
+    assert "lacks USAGE on schema s" in refusal(lambda: bob.execute(alter))
+    with guarded.granted(USAGE):
+        assert "does not own table s.parted" in refusal(lambda: bob.execute(alter))
+    alice.execute(DropTable(schema="s", table="parted"))
+    warehouse = Path(guarded.node.metastore.warehouse.removeprefix("file://"))
+    (warehouse / "taken.db").touch()
+    create = CreateSchema(name="taken")
+    with pytest.raises(InvalidInput, match=r"taken\.db"):
+        guarded.node.session(user="root").execute(create)
+    assert "lacks CREATE on database" in refusal(lambda: bob.execute(create))
 
 
 OPERATING: dict[str, tuple[Callable[[Session], object], str]] = {

@@ -191,7 +191,7 @@ def _relation_named_in(catalog: Catalog, command: Command) -> Relation | None:
         name = getattr(command, field, None)
         if isinstance(schema, str) and isinstance(name, str):
             return catalog.relation(schema, name)
-    if isinstance(command, CommentOn) and command.column is not None:
+    if isinstance(command, CommentOn) and command.kind in (ObjectKind.TABLE, ObjectKind.VIEW):
         qualified = QualifiedName.parse(command.name)
         return catalog.relation(qualified.schema, qualified.name)
     return None
