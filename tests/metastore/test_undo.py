@@ -13,7 +13,10 @@ import pytest
 
 from strandline.catalog.commands import (
     AddColumns,
+    AlterDefaultPrivileges,
     ColumnDefinition,
+    CommentOn,
+    CreateFunction,
     CreateRole,
     CreateSchema,
     CreateTable,
@@ -392,3 +395,30 @@ def test_where_a_table_was_moved_is_not_told_to_a_user_that_cannot_reach_it(
     for version in (noted.version, moved.version):
         with pytest.raises(VersionNotFound, match="it does not exist, or user bob may not see it"):
             bob.undo(version)
+
+
+def test_comments_and_default_privileges_in_a_schema_out_of_reach_cannot_be_seen_by_an_undo(
+    node: Node, session: Session
+) -> None:
+    session.execute(
+        [
+            CreateRole(name="ann", superuser=True),
+            CreateFunction(schema="shop", name="secret", class_name="F"),
+        ]
+    )
+    comment = [
+        session.execute(CommentOn(kind=ObjectKind.FUNCTION, name="shop.secret", text=text))
+        for text in ("first", "second")
+    ]
+    default = [
+        session.execute(
+            AlterDefaultPrivileges(
+                kind=ObjectKind.TABLE, privileges=privilege, grantee="ann", schema="shop"
+            )
+        )
+        for privilege in (Privilege.SELECT, Privilege.INSERT)
+    ]
+    session.execute(SetConfiguration(name="enforce_privileges", value="true"))
+    for executed in (*comment, *default):
+        with pytest.raises(VersionNotFound, match="it does not exist, or user bob may not see it"):
+            node.session(user="bob").undo(executed.version)

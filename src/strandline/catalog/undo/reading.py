@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 from strandline import work
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.declared_kinds import declared_kind, declared_kinds
 from strandline.catalog.follower import READ_AT_ONCE, CatalogFollower
-from strandline.catalog.kinds import Kind, described, find, kind_named, kind_of, references
+from strandline.catalog.kinds import Kind, described, find, kind_named, references
 from strandline.catalog.privileges.access import Access, owned_by
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
 from strandline.catalog.undo.net import Target, as_one, target_of
@@ -30,8 +31,9 @@ from strandline.durable.collections import collection, id_key
 from strandline.durable.contents import Namespace
 from strandline.durable.update import Change, Update
 from strandline.errors import AlreadyExists, InvalidInput, NotFound, ObjectNotFound, VersionNotFound
-from strandline.model.descriptors import SchemaDescriptor
+from strandline.model.descriptors import Comment, SchemaDescriptor
 from strandline.model.identifiers import QualifiedName, normalize
+from strandline.model.privileges import DefaultPrivilege
 from strandline.wire.stored import AnyStored
 
 MAX_VERSIONS = 10_000
@@ -383,13 +385,24 @@ def _sees(access: Access, catalogs: CatalogFollower, undo: Undo) -> bool:
         for value in (net.old_value, net.new_value, access.catalog.contents.value(*target)):
             if isinstance(value, SchemaDescriptor):
                 schema: SchemaDescriptor | None = value
-            elif value is not None and kind_of(value).in_schema:
-                schema = _schema(states, undo, value.schema_id)
+            elif schema_id := _schema_id(states, value):
+                schema = _schema(states, undo, schema_id)
             else:
                 continue  # its name is no secret, and the privileges on it are checked
             if schema is None or not access_then.reaches(schema):
                 return False
     return True
+
+
+def _schema_id(states: tuple[Catalog, ...], value: Any) -> int:  # Any: a descriptor, or None
+    """The id of the schema of a value, or of what a comment or default privilege is about; or 0."""
+    if isinstance(value, DefaultPrivilege):
+        return value.schema
+    if isinstance(value, Comment):
+        kind = value.object_kind.name.lower()
+        subjects = (state.get(kind, value.object_id) for state in states)
+        value = next((subject for subject in subjects if subject is not None), None)
+    return int(getattr(value, "schema_id", 0))
 
 
 def _schema(states: tuple[Catalog, ...], undo: Undo, schema_id: int) -> SchemaDescriptor | None:
