@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline.clock import format_timestamp
 from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
@@ -20,6 +22,8 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.interface import AsOf, ResolvedTable
+from strandline.metastore.session import HttpSession
+from strandline.node import Node
 from strandline.spark import Tables, TablesTransaction, configure, tables
 from strandline.spark.transaction import Counts
 from strandline.spark.writing import conform
@@ -101,6 +105,24 @@ def test_a_transaction_whose_block_has_ended_begins_no_second_time() -> None:
     expected = r"call tables\.transaction\(\) again"
     with pytest.raises(InvalidInput, match=expected), pending:
         pass
+
+
+def test_a_notebook_shows_what_each_object_stands_for(tmp_path: Path) -> None:
+    with Node.open(tmp_path) as node:
+        made = Tables(NOTHING, node.session(user="ann"))
+        made.create("orders", "id BIGINT")
+        snapshot = made.snapshot("orders")
+        time = format_timestamp(snapshot.time)
+        with made.transaction() as change:
+            shown = (node, made, snapshot, change)
+            assert [repr(value) for value in shown] == [
+                f"<Node of {tmp_path}>",
+                "<Tables of <LocalSession user='ann'>>",
+                f"<ReaderSnapshot of default.orders at {time}, version 3>",
+                "<TablesTransaction 1>",
+            ]
+    session = HttpSession("http://127.0.0.1:9084", user="ann", secret="a token")
+    assert repr(session) == "<HttpSession http://127.0.0.1:9084 user='ann'>"
 
 
 def test_the_address_of_a_node_is_not_a_session() -> None:

@@ -471,6 +471,9 @@ class Node:
         """Return a session in this process for ``user``. It is valid while the node is open."""
         return LocalSession(self.metastore, user=user, host=host)
 
+    def __repr__(self) -> str:
+        return f"<Node of {self.name}>"
+
     @property
     def statistics(self) -> Mapping[str, Callable[[], object]]:
         """The functions that return the statistics of the parts of this node, by name.

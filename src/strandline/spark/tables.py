@@ -28,7 +28,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.clock import Timestamp, elapsed_seconds, parse_timestamp
+from strandline.clock import Timestamp, elapsed_seconds, format_timestamp, parse_timestamp
 from strandline.errors import (
     CorruptData,
     InvalidInput,
@@ -92,6 +92,10 @@ class ReaderSnapshot:
         self._hold_ms = hold_ms
         self.snapshot = snapshot
         self.hold = hold
+
+    def __repr__(self) -> str:
+        names, time = ", ".join(self.names), format_timestamp(self.time)
+        return f"<ReaderSnapshot of {names} at {time}, version {self.catalog_version}>"
 
     @property
     def catalog_version(self) -> int:
@@ -198,6 +202,9 @@ class Tables:
             )
         self.spark = spark
         self.session = session
+
+    def __repr__(self) -> str:
+        return f"<Tables of {self.session!r}>"
 
     def create(
         self,

@@ -108,6 +108,9 @@ class TablesTransaction:
         self._opened: dict[str, _OpenedTable] = {}
         self._ended = False
 
+    def __repr__(self) -> str:
+        return f"<TablesTransaction {self.txn_id}>"
+
     @property
     def txn_id(self) -> int:
         """The id by which the outcome of the transaction can be looked up."""

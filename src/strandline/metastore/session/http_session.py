@@ -99,9 +99,13 @@ class HttpSession(Session):
     def __init__(
         self, url: str, *, user: str, secret: str | None = None, timeout: float = DEFAULT_TIMEOUT
     ) -> None:
+        self._user = user
         self._transport = HttpTransport(url, user=user, secret=secret)
         self._timeout = min(timeout, LONGEST_TIMEOUT)
         self._closed = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"<HttpSession {self.url} user={self._user!r}>"
 
     @property
     def url(self) -> str:

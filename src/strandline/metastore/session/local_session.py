@@ -104,6 +104,9 @@ class LocalSession(Session):
         self._host = host
         self._has_typed_commands = has_typed_commands
 
+    def __repr__(self) -> str:
+        return f"<LocalSession user={self._user!r}>"
+
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
