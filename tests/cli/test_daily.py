@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,7 @@ def test_a_role_is_created_without_inheritance_and_gets_the_objects_of_a_dropped
 
 def test_privileges_are_granted_and_revoked(store: Path) -> None:
     strandline("role", "create", store, "eve")
-    granted = strandline("grant", store, "usage,Create", "schema", "store", "--to", "eve")
+    granted = strandline("grant", store, "usage,Create", "SCHEMA", "store", "--to", "eve")
     assert granted.stdout.splitlines() == [
         "version 10",
         "  grant (on: schema store, privileges: CREATE, USAGE, to: eve)",
@@ -325,6 +326,7 @@ def test_status_shows_versions_objects_transactions_and_holds(store: Path) -> No
     assert status["database_bytes"] > 4096
     assert (status["store"], status["catalog_log"]) == (str(store), "metastorage")
     assert rf"{txn.txn_id} of ann\nx (session), begun " in output
+    assert re.search("^privileges enforced +no$", output, re.MULTILINE)
     assert "(backup) of me, keeps history from " in output
 
 

@@ -100,7 +100,7 @@ def test_a_store_with_a_hash_sign_in_its_path_can_move(tmp_path: Path) -> None:
     ("source", "target", "refusal"),
     [
         ("lake", "lake#tape", "the log of --to is 'tape'; it must be one of metastorage, stash, "),
-        ("lake#stash", "lake#persist", "is kept in the log metastorage"),
+        ("lake#stash", "lake#persist", "in the log metastorage, not in stash; name that log"),
         ("lake", "lake", "is already in the log metastorage; nothing was moved"),
         ("lake", "other#stash", "keep their rows in different databases"),
         ("lake", "etcd://nowhere/lake", "name the PostgreSQL database that keeps the rest"),

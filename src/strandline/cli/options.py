@@ -90,11 +90,13 @@ USER = click.option(
     "--user",
     default=operating_user,
     callback=_user_name,
-    show_default="the user of the system",
+    show_default="the operating system user",
     help="The user in whose name this is done.",
 )
 
 
+YES = ("no", "yes")
+"""The words for False and True, in this order."""
 PIPE_WIDTH = 400
 """Columns if there is no terminal, so that lines in a pipe or file are not wrapped."""
 WRAPPED_ROWS = 500

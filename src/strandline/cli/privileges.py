@@ -21,7 +21,7 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.commands.grants import grantable
 from strandline.cli.changes import executes
-from strandline.cli.options import OUTPUT, STORE, Store, cells, print_json, print_table
+from strandline.cli.options import OUTPUT, STORE, YES, Store, cells, print_json, print_table
 from strandline.cli.stores import latest_of
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import roles_of
@@ -95,12 +95,11 @@ def remove_member(*, role: str, member: str) -> Command:
 def list_roles(store: Store, *, output: str) -> None:
     """List the roles, and what each is a member of."""
     rows = []
-    yes = ("no", "yes")
     for role in roles_of(latest_of(store)):
         if output == "json":
             flags = {"superuser": role.superuser, "inherit": role.inherit}
             print_json({"role": role.name, **flags, "member_of": role.member_of})
-        superuser, inherits = yes[role.superuser], yes[role.inherit]
+        superuser, inherits = YES[role.superuser], YES[role.inherit]
         rows.append(cells(role.name, superuser, inherits, ", ".join(role.member_of)))
     if output == "text":
         print_table(("role", "superuser", "inherits", "member of"), rows)
@@ -139,7 +138,7 @@ def _name_of(kind: ObjectKind, name: str | None) -> str:
 
 
 _PRIVILEGES = click.argument("privileges")
-_KIND = click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
+_KIND = click.argument("kind", type=click.Choice(list(KINDS), case_sensitive=False), metavar="KIND")
 _NAME = click.argument("name", required=False)
 
 

@@ -15,7 +15,16 @@ from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.configuration import HISTORY_RETENTION
 from strandline.catalog.storage_usage import latest_storage_usage, storage_usage_of
-from strandline.cli.options import OUTPUT, STORE, Store, cells, counted, print_json, print_table
+from strandline.cli.options import (
+    OUTPUT,
+    STORE,
+    YES,
+    Store,
+    cells,
+    counted,
+    print_json,
+    print_table,
+)
 from strandline.cli.stores import address_of, catalogs_of, reading
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import ObjectNotFound
@@ -86,6 +95,8 @@ def status(store: Store, *, output: str) -> None:
         return
     rows = []
     for name, value in status.items():
+        if isinstance(value, bool):
+            value = YES[value]
         text = "\n".join(map(in_one_line, value)) if isinstance(value, tuple) else str(value)
         if text:
             rows.append((name.replace("_", " "), text))

@@ -109,7 +109,10 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
     finish_move(source, present)
     present = remember(source, RememberedLog(DEFAULT, source.catalog_address), instead_of=None)
     if leaving not in ("", present.name):
-        raise InvalidInput(f"the catalog of {source.address.name} is kept in the log {present}")
+        raise InvalidInput(
+            f"the catalog of {source.address.name} is kept in the log {present}, not in {leaving}; "
+            "name that log, or none"
+        )
     address = target.catalog_address
     new = RememberedLog(to or (present.name if address == present.address else DEFAULT), address)
     with ExitStack() as stack:

@@ -16,6 +16,7 @@ from strandline.cli.demo.context import (
     only_row,
     rows,
 )
+from strandline.cli.options import counted
 
 
 def plain_tables(demo: Demo) -> None:
@@ -179,7 +180,8 @@ def append_months(demo: Demo) -> None:
     )
     flights.unpersist()
     demo.report.say(
-        f"{len(frame):,} flights in {len(months)} commits; the old snapshot still has none"
+        f"{len(frame):,} flights in {counted(len(months), 'commit')}; "
+        "the old snapshot still has none"
     )
 
 
