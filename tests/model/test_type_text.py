@@ -147,6 +147,11 @@ def test_an_invalid_type_text_is_refused_with_the_position_and_what_was_expected
     assert f"expected {expected}" in caught.value.message
 
 
+def test_an_invalid_list_of_columns_is_not_called_a_type() -> None:
+    with pytest.raises(InvalidType, match=r"^the list of columns 'id' does not parse: "):
+        parse_fields("id")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -104,7 +104,7 @@ def parse_type(text: str) -> DataType:
 
 def parse_fields(text: str) -> tuple[StructField, ...]:
     """Return the columns in Spark's DDL ``text``: ``a INT NOT NULL COMMENT 'x', b STRING``."""
-    scanner = _Scanner(text, in_hive=False)
+    scanner = _Scanner(text, in_hive=False, is_a="list of columns")
     return scanner.whole(scanner.fields)
 
 
@@ -137,7 +137,7 @@ def _unescaped(match: re.Match[str]) -> str:
 class _Scanner:
     """Reads a text from left to right. Each method reads one construct and advances past it."""
 
-    def __init__(self, text: str, *, in_hive: bool) -> None:
+    def __init__(self, text: str, *, in_hive: bool, is_a: str = "type") -> None:
         if len(text) > MAX_TEXT_LENGTH:
             raise InvalidType(
                 f"a type of {len(text)} characters is too long; at most {MAX_TEXT_LENGTH} are read"
@@ -146,6 +146,7 @@ class _Scanner:
         self.at = 0
         self.depth = 0
         self.in_hive = in_hive
+        self.is_a = is_a
 
     def whole(self, construct: Callable[[], T]) -> T:
         result = construct()
@@ -240,7 +241,7 @@ class _Scanner:
             return match[1].replace("``", "`")
         match = _WORD.match(self.text, self.at)
         if match is None or match[0].isdigit():
-            raise self.error("a field name (other than plain words in backticks)")
+            raise self.error("a field name, in backticks unless it is a plain word,")
         self.at = match.end()
         return match[0]
 
@@ -407,6 +408,6 @@ class _Scanner:
         rest = self.text[self.at : self.at + 20]
         shown = self.text if len(self.text) <= 200 else self.text[:200] + "…"
         return InvalidType(
-            f"the type {shown!r} does not parse: expected {expected} at position {self.at}, "
+            f"the {self.is_a} {shown!r} does not parse: expected {expected} at position {self.at}, "
             f"found {repr(rest) if rest else 'the end'}"
         )
