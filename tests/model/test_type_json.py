@@ -19,6 +19,7 @@ from strandline.model.types import (
     StringType,
     StructField,
     StructType,
+    all_nullable,
     depth_of,
 )
 from tests.model.type_strategies import plain_names, structs, types
@@ -180,6 +181,42 @@ def test_metadata_is_kept_unchanged() -> None:
     text = field_json(metadata=metadata)
     assert parse_schema_json(text).fields[0].metadata == metadata
     assert schema_json(parse_schema_json(text)) == text
+
+
+VECTOR = (
+    '{"type":"udt","class":"org.apache.spark.ml.linalg.VectorUDT","pyClass":'
+    '"pyspark.ml.linalg.VectorUDT","sqlType":{"type":"struct","fields":[{"name":"type","type":'
+    '"byte","nullable":false,"metadata":{}},{"name":"values","type":{"type":"array",'
+    '"elementType":"double","containsNull":false},"nullable":true,"metadata":{}}]}}'
+)
+
+
+def test_a_column_of_a_user_defined_type_has_its_plain_type_and_is_written_back() -> None:
+    text = field_json(VECTOR, '{"comment":"c","k":1}')
+    schema = parse_schema_json(text)
+    plain = json.dumps(json.loads(VECTOR)["sqlType"])
+    assert schema.fields[0].type == parse_type_json(plain)
+    stored, _ = assign_ids(schema, 1)
+    for shown in (schema, stored, all_nullable(stored)):
+        assert isinstance(shown, StructType)
+        assert schema_json(shown) == text
+
+
+def test_a_user_defined_type_in_a_schema_with_ids_is_refused() -> None:
+    with pytest.raises(InvalidType, match="store its plain form"):
+        parse_schema_json(field_json(VECTOR), field_ids=True)
+
+
+def test_a_column_that_has_another_type_now_is_written_with_that() -> None:
+    (field,) = parse_schema_json(field_json(VECTOR)).fields
+    changed = StructType((replace(field, type=INT),))
+    assert schema_json(changed) == field_json()
+
+
+@pytest.mark.parametrize("udt", ['{"type":"udt","sqlType":{"type":"nope"}}', "{}", "5"])
+def test_metadata_that_only_looks_like_a_user_defined_type_is_not_shown(udt: str) -> None:
+    field = StructField("a", INT, metadata=f'{{"__USER_DEFINED_TYPE":{udt}}}')
+    assert schema_json(StructType((field,))) == field_json()
 
 
 def test_metadata_may_be_missing() -> None:

@@ -13,6 +13,10 @@ plain strings only. Here they are part of the type; the writer moves them to the
 | ``__COLLATIONS`` | each string's collation: ``{"a.element":"icu.UNICODE_CI"}`` |
 | ``parquet.field.id`` | the field's id; only if the caller requests ids |
 
+A user-defined type (such as the vectors of ``spark.ml``) is the other way round: here the field has
+the plain type (``sqlType``), and its metadata keeps Spark's JSON of the type, in the key
+``__USER_DEFINED_TYPE``. The writer puts it back if the field still has the plain type.
+
 All other metadata is kept unchanged. Reading and writing preserves the value. It also preserves the
 text if the metadata keys have the order above (Spark's own order is that of a hash table).
 
@@ -53,6 +57,7 @@ from strandline.model.types import (
     StringType,
     StructField,
     StructType,
+    all_nullable,
     fields_of,
     holds_char,
     with_char,
@@ -140,6 +145,7 @@ FIELD_ID_KEY = "parquet.field.id"
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 COLLATIONS_KEY = "__COLLATIONS"
 COMMENT_KEY = "comment"
+USER_DEFINED_KEY = "__USER_DEFINED_TYPE"
 
 _JSON_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 """JSON names of the types that have a different name there."""
@@ -300,12 +306,33 @@ def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dic
         metadata.pop(FIELD_ID_KEY, None)
         if entry.field_id is not None:
             metadata[FIELD_ID_KEY] = entry.field_id
+    user_defined = metadata.pop(USER_DEFINED_KEY, None)
+    if _has_plain_type(user_defined, data_type):
+        value = user_defined
+    else:
+        value = _value(data_type, field_ids=field_ids)
     return {
         "name": entry.name,
-        "type": _value(data_type, field_ids=field_ids),
+        "type": value,
         "nullable": entry.nullable,
         "metadata": metadata,
     }
+
+
+def _is_user_defined(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "udt" and "sqlType" in value
+
+
+def _has_plain_type(user_defined: Any, data_type: DataType) -> bool:
+    """Whether this is the JSON of a user-defined type with this plain type. NULLs do not count."""
+    if not _is_user_defined(user_defined):
+        return False
+    try:
+        plain = _Reader(field_ids=False).data_type(user_defined["sqlType"], "the type", 0)
+    except InvalidType:  # a session can set any metadata
+        return False
+    values = (_value(all_nullable(each), field_ids=False) for each in (plain, data_type))
+    return next(values) == next(values)
 
 
 def _has_own_collation(string: StringType) -> bool:
@@ -443,6 +470,11 @@ class _Reader:
             raise _unexpected(f"{where}.metadata", "an object", metadata)
         _check_metadata_depth(metadata, where)
         metadata = dict(metadata)
+        user_defined: Any = value.get("type")
+        # Spark writes no ids into files for the fields inside a user-defined type.
+        if not self.field_ids and _is_user_defined(user_defined):
+            metadata[USER_DEFINED_KEY] = user_defined
+            value = {**value, "type": user_defined["sqlType"]}
         data_type, used = self.type_of_field(value, name, where, depth)
         if used:
             del metadata[COLLATIONS_KEY]

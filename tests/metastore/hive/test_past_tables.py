@@ -55,6 +55,23 @@ def test_the_types_of_the_view_allow_null_everywhere(hive: HiveNode, stub: Any) 
     assert schema.columns[1].metadata == '{"k":1}'
 
 
+def test_a_column_of_a_user_defined_type_is_shown_as_such_now_and_in_the_past(
+    hive: HiveNode, stub: Any
+) -> None:
+    vector = (
+        '{"type":"struct","fields":[{"name":"v","type":{"type":"udt","class":"x.VectorUDT",'
+        '"sqlType":{"type":"array","elementType":"double","containsNull":false}},'
+        '"nullable":true,"metadata":{}}]}'
+    )
+    parameters = {"spark.sql.sources.schema": vector, "spark.sql.sources.provider": "parquet"}
+    columns = [FieldSchema("v", "array<double>", None)]
+    schema, view = past(hive, stub, parameters=parameters, sd=storage(columns=columns))
+    hidden = view.viewExpandedText.rsplit("`.`", 1)[1].rstrip("`")
+    for shown in (stub.get_table("d1", "t1"), view, stub.get_table(schema, hidden)):
+        assert shown.parameters["spark.sql.sources.schema"] == vector
+        assert [(c.name, c.type) for c in shown.sd.cols] == [("v", "array<double>")]
+
+
 def test_a_table_without_a_schema_of_spark_has_a_view_without_one(
     hive: HiveNode, stub: Any
 ) -> None:
