@@ -26,8 +26,9 @@ from strandline.errors import (
     WrongEnvironment,
 )
 from strandline.metastore.cache.log_applier import LogApplier
+from strandline.metastore.store.warehouse_head import WarehouseHead
 from strandline.node import Node
-from strandline.node.warehouse_place import MARKER
+from strandline.node.warehouse_place import MARKER, WAREHOUSE_HEAD
 from tests.node.test_every_store import DELAY, TIMEOUT, create_table
 from tests.servers import stores
 from tests.servers.stores import EmptyStore
@@ -225,6 +226,20 @@ def test_a_drop_that_the_database_has_lost_leaves_the_new_table_its_files(
         await_projection(node)
         assert session.table("default.t").location == f"file://{file.parent}"
         assert file.exists()
+
+
+def test_folders_of_a_store_that_was_restored_without_its_warehouse_are_moved(
+    tmp_path: Path,
+) -> None:
+    """The warehouse has the folders of a version that neither etcd nor the database has."""
+    store = stores.new_store("etcd", tmp_path, settings=DELAY)
+    with Node.open(store.address, settings=store.settings) as node:
+        create_table(node, "t")
+        (update,) = node.catalogs.updates(2, 3)
+        head = WarehouseHead(node.folders.warehouse / WAREHOUSE_HEAD, mode=0o600)
+        head.note(replace(update, version=1_000))
+        node.session(user="ann").execute(DropTable(schema="default", table="t"))
+        assert not (node.folders.warehouse / "t").exists()
 
 
 def await_projection(node: Node) -> None:

@@ -130,15 +130,6 @@ def test_a_head_of_another_catalog_says_nothing(store: Store, head: WarehouseHea
     assert project(store, updates, head) == state
 
 
-def test_a_head_that_is_ahead_of_the_catalog_says_nothing(
-    store: Store, head: WarehouseHead
-) -> None:
-    updates = written(store, ["drop a", "create a"])
-    assert updates is not None
-    head.note(replace(updates[-1], version=3))
-    assert head.done_up_to(0, lambda start, end: updates[start - 1 : end - 1]) == 0
-
-
 def test_a_head_never_goes_back(store: Store, head: WarehouseHead) -> None:
     updates = written(store, ["drop a", "create a"])
     assert updates is not None

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from strandline.durable.update import Update
+from strandline.errors import VersionNotFound
 from strandline.files import give_to_owner
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,10 @@ class WarehouseHead:
         version, update_id = self._recorded()
         if version <= projected:
             return 0
-        ids = [update.id for update in updates(version, version + 1)]
+        try:
+            ids = [update.id for update in updates(version, version + 1)]
+        except VersionNotFound:  # etcd was set back too
+            return 0
         return version if ids == [update_id] else 0
 
     def note(self, update: Update) -> None:
