@@ -152,3 +152,19 @@ def test_a_copy_beside_its_original_continues_with_the_next_ids(tmp_path: Path) 
     require_success("relocate", str(tmp_path / "copy"), "--copy")
     next_ids = take_ids(store._replace(address=str(tmp_path / "copy")))
     assert next_ids == Ids(*(number + 1 for number in last))
+
+
+@pytest.mark.slow
+def test_no_id_that_a_standby_does_not_know_is_assigned_again_when_it_takes_over(
+    tmp_path: Path,
+) -> None:
+    server = postgresql.PostgresServer()
+    try:
+        store = stores.new_store("postgresql", tmp_path)._replace(address=server.new_database())
+        with Node.open(store.address, settings=store.settings) as node:
+            session = node.session(user="ann")
+            lost = session.begin().txn_id + 10_000
+            server.restart()
+            assert session.begin().txn_id > lost
+    finally:
+        server.remove()

@@ -54,6 +54,7 @@ from strandline.node.membership import (
     open_newer_epoch,
 )
 from strandline.node.opened_store import OpenedStore, open_store
+from strandline.node.sequences import skip_statements
 from strandline.node.settings import shown_settings
 from strandline.node.warehouse_place import WAREHOUSE_HEAD
 from strandline.sql import FenceRow, check_time, look_in_order
@@ -137,6 +138,7 @@ class Node:
         self.notifications = NotificationLog(store.database, store.clock)
         self.projector = self._new_projector()
         self.transactions = self._new_transactions()
+        store.database.at_takeover(skip_statements())  # its tables exist now
         self.aborted_rows = AbortedRows(store.database, guard=self._guard)
         self._cleaned_aborts = -1  # an earlier process may have left some
         self.store = self._new_cache(memory_bytes=settings.cache_bytes if caches else 0)

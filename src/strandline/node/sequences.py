@@ -4,10 +4,13 @@ The problem: if a database was set back, clients remember ids that it has not as
 assigned such an id again, the client of a lost transaction would commit that of another client.
 
 So an operator who accepts a database in place of the one that was lost also skips ids. Nothing
-outside of it says how far they went, so it skips more than a store assigns in weeks. Ids of events
-are not skipped, because clients notice the loss by them. Nor are write ids: the list of a writer
-names each id between the last one and its own, and no client can write under one without the id of
-its transaction.
+outside of it says how far they went, so it skips more than a store assigns in weeks. A standby that
+takes over may lack commits too, and nobody accepts it. So a node skips ids when it connects to a
+server that has started since it last connected, before it writes there.
+
+Ids of events are not skipped, because clients notice the loss by them. Nor are write ids: the list
+of a writer names each id between the last one and its own, and no client can write under one
+without the id of its transaction.
 """
 
 from __future__ import annotations
@@ -22,15 +25,13 @@ from strandline.sql import Counter, change, first_row, schema_versions, value
 from strandline.transactions import tables as transaction_tables
 
 SKIPPED_IDS = 1 << 24  # times 2^20 files of a transaction, and far from 2^63
+SKIPPED_AT_TAKEOVER = 1 << 16  # a standby lacks the commits of seconds, and each node skips these
 
 
 def sequences(connection: Connection) -> Iterator[Table]:
     """The tables of the database whose keys come from a sequence."""
-    if schema_versions.version_of(connection, transaction_tables.PART) is None:
-        return
-    for table in transaction_tables.METADATA.sorted_tables:
-        if table.dialect_options["sqlite"]["autoincrement"]:
-            yield table
+    if schema_versions.version_of(connection, transaction_tables.PART) is not None:
+        yield from _tables()
 
 
 def last_id(connection: Connection, table: Table) -> int:
@@ -64,6 +65,21 @@ def skip_ids(connection: Connection) -> None:
     if schema_versions.version_of(connection, upgrades.PART) is not None:
         # The folders of dropped partitions are named by rows.
         Counter.take(connection, (ROW_IDS, SKIPPED_IDS))
+
+
+def skip_statements() -> Iterator[str]:
+    """The statements with which a node skips ids on a PostgreSQL server that has just started."""
+    for table in _tables():
+        name, key = _key(table)
+        next_id = f"nextval(CAST(pg_get_serial_sequence('{name}', '{key}') AS regclass))"
+        # Users who do not own the tables may not have the right to set a sequence.
+        yield f"SELECT count({next_id}) FROM generate_series(1, {SKIPPED_AT_TAKEOVER})"
+
+
+def _tables() -> Iterator[Table]:
+    for table in transaction_tables.METADATA.sorted_tables:
+        if table.dialect_options["sqlite"]["autoincrement"]:
+            yield table
 
 
 def _key(table: Table) -> tuple[str, str]:

@@ -122,6 +122,7 @@ class Database(ABC):
         self._nobody_waits = False
         self._undos: list[Callable[[], object]] = []  # of the write that is open
         self._if_lost: list[Callable[[], object]] = []
+        self._at_takeover: list[str] = []
         self._process = os.getpid()
         self._state = threading.Condition()
         self._active = 0
@@ -201,6 +202,13 @@ class Database(ABC):
         Another server may have taken over, without the last commits.
         """
         self._if_lost.append(act)
+
+    def at_takeover(self, statements: Iterable[str]) -> None:
+        """Run ``statements`` first on a server that has started since the last connection was made.
+
+        It may be a standby without the last commits.
+        """
+        self._at_takeover += statements
 
     def if_undone(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` if the write of this thread fails, before any other thread can write.

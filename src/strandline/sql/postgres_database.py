@@ -100,6 +100,7 @@ _IDENTITY = (
     "SELECT s.system_identifier, CAST(d.oid AS bigint) FROM pg_control_system() s"
     " JOIN pg_database d ON d.datname = current_database()"
 )
+_SERVER_START = "SELECT extract(epoch FROM pg_postmaster_start_time())"
 # Both are NULL for the collation C, whose order never changes.
 _COLLATION_VERSIONS = (
     "SELECT quote_ident(datname), datcollversion, pg_database_collation_actual_version(oid)"
@@ -147,6 +148,7 @@ class PostgresDatabase(Database):
         self._heard = 0.0  # it held the lock at this instant or later
         self._identity: int | None = None  # of the database of the first connection
         self._may_read_identity = False
+        self._server_start: object = None  # that of the server of the last connection
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._connections: WeakSet[driver.Connection] = WeakSet()
@@ -284,6 +286,7 @@ class PostgresDatabase(Database):
         connection = driver.connect(self._address, patience=self._patience)
         try:
             self._refuse_other_database(connection)
+            self._notice_takeover(connection)
         except BaseException:
             connection.close()
             raise
@@ -308,6 +311,13 @@ class PostgresDatabase(Database):
                 self._identity = identity
         if identity != self._identity:
             raise driver.OtherDatabase("it is another database now")
+
+    def _notice_takeover(self, connection: driver.Connection) -> None:
+        (start,) = _first(connection, _SERVER_START)
+        if self._server_start not in (None, start):
+            for statement in self._at_takeover:
+                connection.execute(statement.encode(), prepare=False)
+        self._server_start = start  # not before: other connections must not be used earlier
 
     def give_up(self) -> None:
         self._patience = min(self._patience, GIVE_UP_SECONDS)
