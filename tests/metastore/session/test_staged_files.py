@@ -13,6 +13,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefi
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError, WriteConflict
 from strandline.metastore.session import HttpSession, LocalSession
 from strandline.metastore.session.staged_files import check_path, check_staging
+from strandline.metastore.store import rows
 from strandline.metastore.store.file_columns import FEW
 from strandline.metastore.store.rows import FILE_NUMBER_BITS as BITS
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, Row
@@ -20,6 +21,7 @@ from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from strandline.wire import encode
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +260,21 @@ def test_staging_nothing_announces_no_write(session: LocalSession, node: Node) -
     before = node.notifications.head()
     session.stage(txn, table_id(session))
     assert node.notifications.head() == before
+    session.abort(txn)
+
+
+def test_no_other_writer_waits_while_staged_files_are_encoded(
+    session: LocalSession, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = node._opened_store.database
+
+    def encode_beside_a_write(value: DataFile) -> bytes:
+        with database.write():  # refused within a write of this thread
+            return encode(value)
+
+    txn, id_ = session.begin().txn_id, table_id(session)
+    monkeypatch.setattr(rows, "encode", encode_beside_a_write)
+    session.stage(txn, id_, add=[data("encoded", file_id=txn << BITS)])
     session.abort(txn)
 
 

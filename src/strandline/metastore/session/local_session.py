@@ -65,7 +65,7 @@ from strandline.metastore.session.staged_files import (
 )
 from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.data_history import DataCommit
-from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
+from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind, new_file
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.metastore.table_parameters import refuse_reserved
@@ -380,6 +380,7 @@ class LocalSession(Session):
         zone = None if table is None else ZonePartitions.of(table, reader.catalog)
         for file in add:
             check_path(file.path)
+        rows = [new_file(file) for file in add]
         only_adds = not (remove or touch) and all(isinstance(file, DataFile) for file in add)
         paths = [file.path for file in add] if only_adds else []
         # Memory applies the event with that of the end: until then no reader sees the rows.
@@ -388,7 +389,7 @@ class LocalSession(Session):
         def stage(owner: str | None) -> int:
             with store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
                 refuse_links(add, folder=self._folder_of(staging))
-                stage_files(staging, add, remove=remove, touch=touch, zone=zone)
+                stage_files(staging, add, rows, remove=remove, touch=touch, zone=zone)
             return staging.write_id
 
         return self._as_owner(stage)

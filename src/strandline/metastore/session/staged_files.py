@@ -36,9 +36,9 @@ from strandline.metastore.store.rows import (
     DataFile,
     DeleteFile,
     DeleteForm,
+    NewRow,
     Row,
     RowKind,
-    new_file,
 )
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
@@ -57,6 +57,7 @@ _NOT_READ = re.compile(r"_[^=]*|\..*|.*\._COPYING_")
 def stage_files(
     staging: Staging,
     add: Sequence[DataFile | DeleteFile],
+    rows: Sequence[NewRow],
     *,
     remove: Collection[str],
     touch: Collection[str],
@@ -64,6 +65,7 @@ def stage_files(
 ) -> None:
     """Stage files; see `Session.stage`. Repeating the same call changes nothing.
 
+    ``rows`` are those of ``add``, without buckets: other writers need not wait for their encoding.
     ``zone`` says where files of the table belong; None if the table has been dropped since.
     """
     if not (add or remove or touch):
@@ -75,7 +77,10 @@ def stage_files(
         named_rows = _check_deletes(staging, add, removed=removed, touched=touched)
         buckets = _buckets(add, named_rows, zone) if zone is not None else repeat(TABLE_LEVEL)
         staging.stage(
-            add=[new_file(file, bucket=bucket) for file, bucket in zip(add, buckets, strict=False)],
+            add=[
+                NewRow(row.kind, row.name, row.body, bucket)
+                for row, bucket in zip(rows, buckets, strict=False)
+            ],
             remove=[row.row_id for row in removed],
             touch={row.row_id for row in (*touched, *named_rows)},
         )
