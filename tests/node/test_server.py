@@ -100,12 +100,13 @@ async def with_http(
 
 async def with_thrift(security: ssl.SSLContext, client: Client, handler: Any = toy) -> None:
     """Run ``client`` against the Hive port of a node."""
-    server = ThriftServer(dispatcher_of(handler), port=0, calls=CallLog(NEVER_SLOW_MS))
-    await server.start(security=security)
-    try:
-        await client(server.address)
-    finally:
-        await server.stop()
+    server = ThriftServer(dispatcher_of(handler), calls=CallLog(NEVER_SLOW_MS))
+    with listening_socket() as listening:
+        await server.start(listening, security=security)
+        try:
+            await client(listening.getsockname())
+        finally:
+            await server.stop()
 
 
 def test_a_child_process_shows_the_settings_of_its_node_and_where_they_come_from(

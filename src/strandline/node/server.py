@@ -131,8 +131,8 @@ def _listen(host: str, port: int, *, what: str) -> socket.socket:
     return listening
 
 
-def _shown(address: tuple[str, int]) -> str:
-    host, port = address
+def _shown(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -156,7 +156,7 @@ async def _serve(
     calls = CallLog(settings.slow_call_ms)
     served = ServerSettings(max_connections=min(max_connections, ServerSettings().max_connections))
     thrift = ThriftServer(service.dispatcher, calls=calls, settings=served)
-    await thrift.start(listening=thrift_socket, security=security)
+    await thrift.start(thrift_socket, security=security)
     connections = HttpConnections(max_connections=min(max_connections, MAX_CONNECTIONS))
     statistics = {
         **node.statistics,
@@ -180,8 +180,7 @@ async def _serve(
     http = _HttpServer(_uvicorn_config(application, connections), security)
     serving = asyncio.create_task(http.serve(sockets=[http_socket]))
     scheme = "http" if security is None else "https"
-    http_address = _shown(http_socket.getsockname()[:2])
-    addresses = f"thrift://{_shown(thrift.address)} {scheme}://{http_address}"
+    addresses = f"thrift://{_shown(thrift_socket)} {scheme}://{_shown(http_socket)}"
     ready(f"ready {addresses}")
     _warn_of_open_ports(settings)
     _warn_of_settings_at_creation(node)

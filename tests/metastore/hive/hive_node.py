@@ -37,6 +37,7 @@ from strandline.model.type_parser import parse_type
 from strandline.node import Node
 from strandline.sql import Database
 from tests.log_lines import NEVER_SLOW_MS
+from tests.metastore.session.served import listening_socket
 from tests.servers.thrift_client import ThriftClient
 
 WAIT = 60.0
@@ -156,9 +157,10 @@ def hive_node(
         with Node.open(store, settings=settings, wall=wall) as node:
             service = HiveMetastoreService(node.metastore)
             calls = CallLog(NEVER_SLOW_MS)
-            server = ThriftServer(service.dispatcher, host="127.0.0.1", port=0, calls=calls)
-            asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT)
-            host, port = server.address
+            server = ThriftServer(service.dispatcher, calls=calls)
+            listening = listening_socket()
+            asyncio.run_coroutine_threadsafe(server.start(listening), loop).result(WAIT)
+            host, port = listening.getsockname()
             try:
                 yield HiveNode(store, node, service, host, port, loop)
             finally:

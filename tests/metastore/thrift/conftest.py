@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,16 +13,19 @@ import pytest
 
 from strandline.metastore.thrift import ConnectionInfo, Dispatcher, ServerSettings, ThriftServer
 from strandline.metastore.thrift.dispatch import Handler, InThread
+from tests.metastore.session.served import listening_socket
 from tests.servers.thrift_client import ThriftClient
 
 
 class Running:
     """A server that runs in another thread."""
 
-    def __init__(self, server: ThriftServer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, server: ThriftServer, loop: asyncio.AbstractEventLoop, listening: socket.socket
+    ) -> None:
         self.server = server
         self.loop = loop
-        self.host, self.port = server.address
+        self.host, self.port = listening.getsockname()
 
     def client(self, *, timeout: float = 60.0) -> ThriftClient:
         return ThriftClient(self.host, self.port, timeout=timeout)
@@ -56,12 +60,13 @@ def serving(dispatcher: Dispatcher, settings: ServerSettings) -> Iterator[Runnin
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="thrift server")
     thread.start()
-    server = ThriftServer(dispatcher, port=0, settings=settings, now=lambda: 1234.9)
+    server = ThriftServer(dispatcher, settings=settings, now=lambda: 1234.9)
     try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(60)
-        running = Running(server, loop)
-        yield running
-        running.stop()
+        with listening_socket() as listening:
+            asyncio.run_coroutine_threadsafe(server.start(listening), loop).result(60)
+            running = Running(server, loop, listening)
+            yield running
+            running.stop()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(60)

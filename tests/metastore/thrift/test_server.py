@@ -18,7 +18,6 @@ from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
 
 from strandline.errors import (
-    AddressInUse,
     AlreadyExists,
     ObjectNotFound,
     ProtocolError,
@@ -32,7 +31,6 @@ from strandline.metastore.thrift import (
     ConnectionInfo,
     ServerSettings,
     ThriftException,
-    ThriftServer,
     request_key,
 )
 from strandline.metastore.thrift.messages import (
@@ -46,7 +44,6 @@ from strandline.metastore.thrift.messages import (
     foreign_protocol,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from tests.metastore.thrift.conftest import dispatcher_of
 from tests.servers.loopback import read_to_end
 from tests.servers.thrift_client import ThriftClient, decode_application_exception
 
@@ -529,21 +526,6 @@ def test_connections_above_the_maximum_are_refused(
     statistics = running.server.statistics()
     assert (statistics.accepted, statistics.refused) == (1, 1)
     assert "refused the connection" in caplog.text
-
-
-def test_the_error_for_a_busy_port_names_the_port(serve: Serve) -> None:
-    running = serve(toy)
-    second = ThriftServer(dispatcher_of(toy), port=running.port)
-    with pytest.raises(AddressInUse, match=f"another program listens on port {running.port}"):
-        asyncio.run(second.start())
-
-
-def test_the_error_for_an_address_of_another_host_names_it() -> None:
-    server = ThriftServer(dispatcher_of(toy), host="192.0.2.1", port=0)
-    with pytest.raises(Unavailable, match=r"192\.0\.2\.1"):
-        asyncio.run(server.start())
-    with pytest.raises(Unavailable, match="does not listen"):
-        _ = server.address
 
 
 def test_stopping_waits_for_a_running_request(serve: Serve) -> None:

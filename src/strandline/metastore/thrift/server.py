@@ -1,4 +1,4 @@
-"""The server of the Hive Metastore protocol: it listens, admits, watches and stops.
+"""The server of the Hive Metastore protocol: it admits connections, watches them and stops.
 
 `connection` has the client's side of it, and `dispatch` computes the answers. Everything runs on
 one event loop, and nothing here blocks it.
@@ -7,7 +7,6 @@ one event loop, and nothing here blocks it.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from strandline.errors import AddressInUse, Unavailable
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
@@ -75,7 +73,7 @@ class ServerStatistics:
 
 
 class ThriftServer(Serving):
-    """Serves ``dispatcher`` on ``host`` and ``port`` (0: any free port) after `start`.
+    """Serves ``dispatcher`` after `start`.
 
     ``now`` returns seconds since the epoch; clients can ask when the server started.
     """
@@ -84,15 +82,12 @@ class ThriftServer(Serving):
         self,
         dispatcher: Dispatcher,
         *,
-        host: str = "127.0.0.1",
-        port: int = 9083,
         settings: ServerSettings | None = None,
         calls: CallLog | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         base = BaseService(started=int(now()), counters=self._shown_counters)
         super().__init__(dispatcher, base, settings or ServerSettings(), calls or CallLog())
-        self._host, self._port = host, port
         self._connections: set[Connection] = set()
         self._turned_away: dict[Connection, None] = {}  # in their order; also in _connections
         self._empty = asyncio.Event()
@@ -101,31 +96,14 @@ class ThriftServer(Serving):
         self._stopping = False
 
     async def start(
-        self, *, listening: socket.socket | None = None, security: ssl.SSLContext | None = None
+        self, listening: socket.socket, *, security: ssl.SSLContext | None = None
     ) -> None:
-        """Listen, on the given socket if there is one, and with TLS if ``security`` is given.
-
-        Raises `AddressInUse` if another program listens there.
-        """
+        """Accept the connections of a socket, with TLS if ``security`` is given."""
         self.loop = asyncio.get_running_loop()
-        place: dict[str, Any] = (
-            {"host": self._host, "port": self._port} if listening is None else {"sock": listening}
+        self._listening = await self.loop.create_server(
+            self._connect, sock=listening, **listening_options(security)
         )
-        try:
-            self._listening = await self.loop.create_server(
-                self._connect, **place, **listening_options(security)
-            )
-        except OSError as error:
-            raise self._cannot_listen(error) from error
         self._watch_idle()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The host and port where the server listens. Raises `Unavailable` before `start`."""
-        if self._listening is None or not self._listening.sockets:
-            raise Unavailable("the Thrift server does not listen; start it first")
-        host, port = self._listening.sockets[0].getsockname()[:2]
-        return str(host), int(port)
 
     async def stop(self, *, grace: float = 5.0) -> None:
         """Accept no more connections and requests, and end.
@@ -266,15 +244,3 @@ class ThriftServer(Serving):
             for name in shown.__slots__
             if isinstance(value := getattr(shown, name), int)
         }
-
-    def _cannot_listen(self, error: OSError) -> AddressInUse | Unavailable:
-        where = f"{self._host}:{self._port}"
-        if error.errno == errno.EADDRINUSE:
-            return AddressInUse(
-                f"cannot serve the Hive Metastore protocol on {where}: another program listens on "
-                f"port {self._port}; stop it, or choose another port (0 takes any free one)"
-            )
-        return Unavailable(
-            f"cannot serve the Hive Metastore protocol on {where}: {error.strerror or error}; "
-            "choose an address of this machine and a port that this user may open"
-        )
