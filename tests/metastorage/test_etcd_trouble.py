@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpcore
+import httpx
 import pytest
 from httpcore import _utils
 from httpcore._backends.sync import SyncStream
@@ -287,6 +288,17 @@ def test_an_invalid_watch_answer_ends_the_watch_as_unavailable(line: bytes) -> N
         gateway.watch(b"a", b"b") as messages,
     ):
         list(messages)
+
+
+def test_a_watch_that_has_ended_leaves_no_objects_that_refer_to_each_other() -> None:
+    with answering(200, b'{"result":{}}\n') as etcd:
+        gc.disable()
+        try:
+            with suppress(Unavailable), etcd.watch(b"a", b"b") as messages:
+                list(messages)
+            assert [left for left in gc.get_objects() if isinstance(left, httpx.Response)] == []
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "999.1.1.1", "xn--"])

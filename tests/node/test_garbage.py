@@ -8,12 +8,14 @@ to.
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import trustme
 
 from bench.ddl import new_table
 from bench.large import SD, data_file
@@ -140,3 +142,41 @@ def test_a_node_frees_objects_that_refer_to_each_other(tmp_path: Path) -> None:
     store = new_store("folder", tmp_path / "store")
     with closing(ServedNode(store, plants=[often_collecting])) as node:
         assert node.tell("is_cycle_freed")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_connection_that_outlives_a_collection_of_garbage_is_freed(
+    tmp_path: Path, *, tls: bool
+) -> None:
+    certificate, context = "", None
+    if tls:
+        authority, certificate = trustme.CA(), str(tmp_path / "node.pem")
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+
+    def answered(address: str, message: bytes) -> socket.socket:
+        """A connection on which the node has answered a request."""
+        host, _, port = address.rpartition(":")
+        stream = socket.create_connection((host, int(port)), timeout=LONG)
+        if context is not None:
+            stream = context.wrap_socket(stream, server_hostname=host)
+        stream.sendall(message)
+        assert stream.recv(10)
+        return stream
+
+    store = new_store("folder", tmp_path / "store")
+    with closing(ServedNode(store, tls_certificate=certificate)) as node:
+        thrift = (node.thrift_address, request("getName"))
+        http = urlsplit(node.url).netloc
+        health = f"GET /health/live HTTP/1.1\r\nHost: {http}\r\n\r\n".encode()
+        node.tell("unseen_garbage")  # of the start
+        for stream in [answered(*thrift), answered(http, health)]:
+            node.tell("collect_garbage")
+            stream.shutdown(socket.SHUT_WR)
+            with stream:
+                while stream.recv(1 << 16):
+                    pass
+        with answered(*thrift):  # so the event loop has done with the others
+            garbage = node.tell("unseen_garbage")
+        assert [name for name in garbage if "Transport" in name] == []

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from strandline import work
 from strandline.catalog import group_commit
 from strandline.catalog.group_commit import GroupCommit
 from strandline.metastore.cache.log_applier import LogApplier
@@ -153,15 +154,19 @@ class Levers:
         From the first call on, nothing else collects garbage.
         """
         gc.disable()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        gc.set_debug(0)
-        classes = Counter(
-            f"{type(value).__module__}.{type(value).__name__}" for value in gc.garbage
-        )
-        gc.garbage.clear()
+        classes = _collected()
         gc.collect()
         return {name: count for name, count in classes.items() if name.startswith("strandline.")}
+
+    def collect_garbage(self) -> None:
+        """Collect garbage as the node does."""
+        work.collect_garbage()
+
+    def unseen_garbage(self) -> dict[str, int]:
+        """Objects that refer to each other, and that no later `collect_garbage` frees, by class."""
+        gc.collect()
+        gc.unfreeze()
+        return _collected()
 
     def is_cycle_freed(self) -> bool:
         """Make pairs of objects that refer to each other; whether the node frees one by itself.
@@ -190,6 +195,16 @@ class Levers:
 
     def open_gate(self, gate: str) -> None:
         GATES[gate].open()
+
+
+def _collected() -> dict[str, int]:
+    """Collect garbage; returns the objects that a collection had to find, by class."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    classes = Counter(f"{type(value).__module__}.{type(value).__name__}" for value in gc.garbage)
+    gc.garbage.clear()
+    return classes
 
 
 def followed_by_hand(patch: pytest.MonkeyPatch) -> None:

@@ -226,9 +226,10 @@ def collect_garbage() -> None:
     """Free the cycles of objects that were made since the last call.
 
     A call visits the objects that were made since the last one and are alive, and later calls do
-    not visit them again. So objects that are alive during a call, and then form a cycle, stay; a
-    request's objects live for milliseconds, and this is called once a minute. If more than
-    `MAX_NEW_OBJECTS` are alive, none is visited, since no thread can run meanwhile.
+    not visit them again. So objects that are alive during a call, and then form a cycle, stay. A
+    request's objects live for milliseconds, and this is called once a minute; what lives longer,
+    such as a connection, must end without a cycle. If more than `MAX_NEW_OBJECTS` are alive, none
+    is visited, since no thread can run meanwhile.
     """
     # In one step, in which no other thread runs: the list has the tuples that other threads are
     # making, and ``tuple(generator)`` raises a SystemError there if its tuple has two references.

@@ -234,7 +234,13 @@ class EtcdGateway:
                         extensions={"trace": self._trace},
                     ) as response,
                 ):
-                    yield (_watch_message(line, endpoint) for line in response.iter_lines())
+                    try:
+                        yield (_watch_message(line, endpoint) for line in response.iter_lines())
+                    finally:
+                        response.close()
+                        # It and its stream refer to each other. A collection that sees a watch
+                        # frees neither, and the later ones do not visit them.
+                        response.stream = httpx.ByteStream(b"")
             except httpx.TransportError as error:
                 self._refuse_when_closed()
                 self._prefer_another(endpoint)

@@ -62,7 +62,13 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from strandline.metastore.thrift.serving import SLICE_SECONDS, Outgoing, Serving, end_connection
+from strandline.metastore.thrift.serving import (
+    SLICE_SECONDS,
+    Outgoing,
+    Serving,
+    end_connection,
+    free_with,
+)
 from strandline.work import IN_THREAD, units_of_bytes, units_of_values
 
 _log = logging.getLogger(__name__)
@@ -116,6 +122,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        free_with(self, transport)
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         self.info = ConnectionInfo(self._id, name)

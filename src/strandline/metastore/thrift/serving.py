@@ -11,6 +11,7 @@ and a small request waits for one slice, however many long messages there are.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,6 +30,17 @@ CONFIRM_SECONDS = 1.0
 SLICE_SECONDS = 0.0005
 WHOLE_BYTES = 64 * 1024
 """The largest answer, in bytes, that is joined with its head and written at once."""
+
+
+def free_with(connection: asyncio.BaseProtocol, transport: asyncio.BaseTransport) -> None:
+    """Let the transport of a new connection be freed as soon as the connection is.
+
+    asyncio's transport refers to its own method. Only a collection of garbage would free it, and
+    none that comes after one during the connection (`strandline.work.collect_garbage`).
+    """
+    tls = getattr(transport, "_ssl_protocol", None)
+    of_socket = transport if tls is None else tls._transport
+    weakref.finalize(connection, vars(of_socket).pop, "_read_ready_cb", None)
 
 
 def end_connection(transport: asyncio.Transport) -> None:
