@@ -40,6 +40,17 @@ WallClock = Callable[[], int]
 ElapsedClock = Callable[[], int]
 """Milliseconds since some moment, on a clock that cannot be set and that runs during sleep."""
 
+MILLISECONDS = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "days": 86_400_000,
+}
+"""The units of a duration that a user writes, in milliseconds, the smallest first."""
 MAX_AHEAD_MS = 24 * 60 * 60 * 1000
 """How far a time may be ahead of the wall clock by default: one day."""
 LOGICAL_BITS = 16

@@ -17,6 +17,7 @@ from strandline.catalog.configuration import (
     parameter,
 )
 from strandline.errors import InvalidInput
+from strandline.node.settings import REGISTRY
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,7 @@ from strandline.errors import InvalidInput
 )
 def test_durations_are_parsed_with_their_units(text: str, milliseconds: int) -> None:
     assert HISTORY_RETENTION.read(text) == milliseconds
+    assert REGISTRY["history_retention_ms"].read(text) == milliseconds  # the setting of a node
 
 
 @pytest.mark.parametrize(

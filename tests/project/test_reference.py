@@ -330,6 +330,6 @@ def test_every_setting_is_listed_with_its_default() -> None:
         listed |= dict(zip(CODE.findall(row[0]), defaults, strict=True))
     defaults_of_settings = {name: getattr(Settings(), name) for name in Settings.__slots__}
     assert listed == {
-        name: "not set" if default in (None, "") else str(default)
+        name: "not set" if default in (None, "", ()) else str(default)
         for name, default in defaults_of_settings.items()
     }

@@ -25,20 +25,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from strandline.catalog.catalog import Catalog
+from strandline.clock import MILLISECONDS
 from strandline.errors import InvalidInput
 
 T = TypeVar("T")
 
-_UNITS = {
-    "ms": 1,
-    "s": 1_000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
-    "days": 86_400_000,
-}
 _DURATION = re.compile(r"([0-9]{1,15})\s*([a-z]*)")
 _COUNT = re.compile(r"[0-9]{1,18}")
 _MEMORY = re.compile(r"[1-9][0-9]{0,8}[kmgt]", re.IGNORECASE)
@@ -104,7 +95,7 @@ def _switch(text: str) -> bool | None:
 def _duration(text: str) -> int | None:
     """The duration in milliseconds, or None. A number without a unit is in milliseconds."""
     match = _DURATION.fullmatch(text.lower())
-    factor = _UNITS.get(match[2] or "ms") if match else None
+    factor = MILLISECONDS.get(match[2] or "ms") if match else None
     if match is None or factor is None:
         return None
     value = int(match[1]) * factor
@@ -135,7 +126,7 @@ def _size(value: object) -> ClusterSize | None:
     return ClusterSize(cores, memory)
 
 
-_A_DURATION = "a duration up to 100 years, such as 7d, 12h, 30m, 1s, 500ms (without a unit: ms)"
+_A_DURATION = "a duration up to 100 years, such as 7d, 12h, 30min, 1s, 500ms (without a unit: ms)"
 
 MAX_TABLES: Parameter[int] = Parameter(
     "max_tables",

@@ -32,6 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from strandline.clock import MILLISECONDS
 from strandline.config import Settings, SettingValue, ShownValue
 from strandline.errors import InvalidInput, StrandlineError
 from strandline.faults import ENVIRONMENT_VARIABLE as FAULT_VARIABLE
@@ -47,13 +48,7 @@ PROGRAM = "program"
 _NEVER_EMPTY = {"users": "the lines of a users file", "users_file": "the path of a users file"}
 """What to give to the settings without which a node does not authenticate its clients."""
 _UNITS: Mapping[str, Mapping[str, int]] = {
-    "_ms": {
-        "ms": 1,
-        "s": 1_000,
-        "min": 60_000,
-        "h": 3_600_000,
-        "d": 86_400_000,
-    },
+    "_ms": MILLISECONDS,
     "_bytes": {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30},
 }
 _NUMBER_WITH_UNIT = re.compile(r"(-?[0-9]{1,18})\s*([a-z]*)", re.IGNORECASE)
