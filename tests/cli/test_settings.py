@@ -130,6 +130,12 @@ def test_a_wrong_value_in_a_file_is_refused_with_the_file_and_what_is_allowed(
     assert str(file) in raised.value.message
 
 
+def test_a_program_that_gives_a_number_as_a_text_is_told_so() -> None:
+    text: Any = "5s"
+    with pytest.raises(InvalidInput, match="slow_call_ms must be a whole number, not '5s'"):
+        Settings(slow_call_ms=text)
+
+
 def test_a_missing_named_file_and_a_wrong_variable_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"nowhere\.toml cannot be read: No such file"):
         load(tmp_path, config=tmp_path / "nowhere.toml", environment={})
