@@ -25,6 +25,7 @@ from strandline.errors import (
     Fenced,
     IncompatibleFormat,
     InvalidInput,
+    Stopping,
     StrandlineError,
     Unavailable,
     VersionNotFound,
@@ -185,6 +186,14 @@ def test_a_store_can_be_opened_and_read_while_another_connection_holds_its_lock(
         holder.execute("BEGIN IMMEDIATE")
         with Node.open(folder, background=False) as child:
             assert child.session(user="ann").tables("s") == []
+
+
+def test_a_session_of_a_closed_node_says_that_the_store_is_closed(folder: Path) -> None:
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+    expected = "^the store is closed in this process; nothing was read or written$"
+    with pytest.raises(Stopping, match=expected):
+        session.history()
 
 
 def test_a_node_can_be_closed_twice(folder: Path) -> None:

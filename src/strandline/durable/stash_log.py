@@ -352,7 +352,7 @@ class StashLog(UpdateLog):
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise Stopping("the catalog's log is closed here; nothing was read or written")
+            raise Stopping("the store is closed in this process; nothing was read or written")
 
 
 def _appended(

@@ -333,7 +333,7 @@ class Metastorage(ABC):
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise Stopping("the metastorage is closed here; nothing was read or written")
+            raise Stopping("the store is closed in this process; nothing was read or written")
 
 
 def digits(number: int) -> bytes:

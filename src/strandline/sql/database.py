@@ -473,7 +473,7 @@ class Database(ABC):
         return DeadlineExceeded(f"no write to {self.name} began within {waited:.3f} s: {reason}")
 
     def _stopping(self) -> Stopping:
-        return Stopping(f"{self.name} is closed here; nothing was read or written")
+        return Stopping(f"{self.name} is closed in this process; nothing was read or written")
 
 
 class _Use:

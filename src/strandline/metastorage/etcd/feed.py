@@ -71,7 +71,7 @@ class ChangeFeed:
             while generation == self._generation:
                 if self._closed:
                     raise Stopping(
-                        "the metastorage was closed here while this call waited for a change"
+                        "the store was closed in this process while this call waited for a change"
                     )
                 if self._failure is not None:
                     raise self._failure

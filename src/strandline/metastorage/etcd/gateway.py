@@ -429,7 +429,9 @@ class EtcdGateway:
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise Stopping("the metastorage was closed here; a running call may have taken effect")
+            raise Stopping(
+                "the store was closed in this process; a running call may have taken effect"
+            )
 
     def _prefer_another(self, failed: str) -> None:
         with self._lock:
