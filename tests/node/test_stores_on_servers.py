@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,6 +22,7 @@ from strandline.errors import (
     CorruptData,
     InvalidInput,
     StoreMoved,
+    UnknownOutcome,
     UnsupportedOperation,
     WrongEnvironment,
 )
@@ -294,6 +295,40 @@ def test_a_node_notices_a_standby_that_took_over_between_two_looks(
         with pytest.raises(CorruptData, match="has another version"):
             session.execute(CreateSchema(name="later"))
         is_over.set()
+
+
+def test_an_append_without_an_answer_is_not_repeated_on_a_standby_that_lacks_its_base(
+    on_servers: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was validated against a version that is lost."""
+    monkeypatch.setattr("strandline.catalog.set_back.AWAY_MS", 1_000_000)
+    is_over = threading.Event()
+    with (
+        ExitStack() as primary,
+        Node.open(on_servers.address, settings=on_servers.settings) as node,
+    ):
+        session, log = node.session(user="ann"), node.catalogs.state.log
+        monkeypatch.setattr(log, "listen", lambda *_, **__: is_over.wait(60))
+        primary.enter_context(set_back(on_servers.address))
+        session.execute(CreateSchema(name="lost"))
+
+        def take_over(*_: object, **__: object) -> None:
+            appending.undo()
+            primary.close()
+            with Node.open(on_servers.address, settings=on_servers.settings) as other:
+                other.session(user="bob").execute(CreateSchema(name="other"))
+            node._opened_store.database.rows("SELECT 1")  # which finds the connection lost
+            raise UnknownOutcome("the server went away")
+
+        with monkeypatch.context() as appending:
+            appending.setattr(log, "append", take_over)
+            with pytest.raises(UnknownOutcome):
+                session.execute(CreateSchema(name="later"))
+        is_over.set()
+    with Node.open(on_servers.address, settings=on_servers.settings) as node:
+        catalog = node.catalogs.present()
+        assert catalog.schema("other") is not None
+        assert catalog.schema("later") is None
 
 
 def test_memory_is_asked_only_after_a_look_once_a_connection_was_lost(

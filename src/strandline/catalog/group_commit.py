@@ -52,6 +52,7 @@ from strandline.durable.log import Companion
 from strandline.durable.state import AppliedUpdate
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import (
+    CorruptData,
     DeadlineExceeded,
     Fenced,
     InvalidInput,
@@ -425,13 +426,15 @@ class GroupCommit:
             companion = self.effects.companion(transactions, group.catalogs())
         while True:
             try:
+                if unknown is not None:
+                    self._follower.refuse_set_back()  # a standby may have taken over meanwhile
                 return self._follower.state.commit_transactions(transactions, companion=companion)
             except UnknownOutcome as error:
                 unknown = error
-            except (Unavailable, Stopping, Fenced) as error:
+            except (Unavailable, Stopping, Fenced, CorruptData) as error:
                 if unknown is None:
                     raise
-                if isinstance(error, Stopping | Fenced):  # perhaps without asking the log
+                if not isinstance(error, Unavailable):  # perhaps without asking the log
                     raise unknown from error
             for request in requests:  # a caller that leaves now learns why
                 request.error = unknown
