@@ -15,6 +15,8 @@ from strandline import work
 from strandline.catalog.commands import CreateFunction
 from strandline.metastore.hive.hive_reader import units_of_record
 from strandline.metastore.off_loop import finish
+from strandline.model import descriptors
+from strandline.model.identifiers import normalize
 from tests.metastore.hive.differential.statistics import numbers, statistics
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
@@ -169,3 +171,21 @@ def test_a_schema_and_a_function_cost_their_bytes(hive: HiveNode, stub: Any) -> 
     ):
         with is_too_long():
             ask(hive, method, **args)
+
+
+def test_an_alter_of_a_table_looks_at_each_column_a_few_times(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [FieldSchema(f"c{number}", "string", None) for number in range(200)]
+    wide = table("wide", sd=storage(columns=columns))
+    stub.create_table(wide)
+    wide.parameters = {"note": "new"}
+    looks: list[str] = []
+
+    def look(name: str) -> str:
+        looks.append(name)
+        return normalize(name)
+
+    monkeypatch.setattr(descriptors, "normalize", look)
+    stub.alter_table("d1", "wide", wide)
+    assert len(looks) <= 10 * len(columns)

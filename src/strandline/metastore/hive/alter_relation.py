@@ -39,12 +39,14 @@ from strandline.metastore.hive.table_structs import (
 from strandline.metastore.hive.transactional_tables import redefined
 from strandline.metastore.table_parameters import SCHEMA
 from strandline.model.descriptors import (
+    ColumnDescriptor,
     Properties,
     SchemaDescriptor,
     TableDescriptor,
     TableKind,
     ViewDescriptor,
 )
+from strandline.model.identifiers import normalize
 
 _METADATA, _PREVIOUS_METADATA = "metadata_location", "previous_metadata_location"
 
@@ -222,7 +224,7 @@ class AlterRelation:
         if _sends_defaults(old, definition):
             definition = replace(definition, any_default=True)
         else:
-            columns = tuple(_with_default(old, column) for column in definition.columns)
+            columns = _with_defaults(old, definition.columns)
             definition = replace(definition, columns=columns)
         definition = without_completion(definition, old=old, shown=completed(old))
         AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
@@ -249,18 +251,28 @@ def _sends_defaults(old: TableDescriptor, new: TableDefinition) -> bool:
     return not old.transactional and schemas == (DERIVED, DERIVED)
 
 
-def _with_default(old: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
-    """Return the column with its old default: the client was not shown the defaults."""
-    old_column = old.column(column.name)
-    if old_column is None or column.default is not None:
-        return column
-    return replace(column, default=old_column.default)
+def _by_name(table: TableDescriptor) -> dict[str, ColumnDescriptor]:
+    return {normalize(column.name): column for column in table.columns}
+
+
+def _with_defaults(
+    old: TableDescriptor, columns: tuple[ColumnDefinition, ...]
+) -> tuple[ColumnDefinition, ...]:
+    """Return the columns with their old defaults: the client was not shown the defaults."""
+    defaults = {name: column.default for name, column in _by_name(old).items()}
+    return tuple(
+        replace(column, default=defaults.get(normalize(column.name)))
+        if column.default is None
+        else column
+        for column in columns
+    )
 
 
 def _refuse_incompatible(old: TableDescriptor, columns: tuple[ColumnDefinition, ...]) -> None:
     incompatible = []
+    old_columns = _by_name(old)
     for column in columns:
-        old_column = old.column(column.name)
+        old_column = old_columns.get(normalize(column.name))
         if old_column is None or old_column.id in old.partition_columns:
             continue
         try:
