@@ -25,6 +25,7 @@ from hive_metastore.ttypes import (
     Database,
     DropConstraintRequest,
     DropPartitionsRequest,
+    EnvironmentContext,
     FieldSchema,
     FireEventRequest,
     FireEventRequestData,
@@ -349,6 +350,16 @@ def test_changing_counted_parameters_needs_a_privilege_to_write(guarded: HiveNod
             bob.alter_partition("sales", "orders", counted_partition)
             assert bob.get_partition("sales", "orders", ["1"]).parameters["numRows"] == "17"
             assert bob.get_table("sales", "orders").parameters["numRows"] == "17"
+
+
+def test_a_cascading_alter_needs_the_privilege_to_redefine_partitions(guarded: HiveNode) -> None:
+    cascade = EnvironmentContext({"CASCADE": "true"})
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        same = "sales", "orders", alice.get_table("sales", "orders"), cascade
+        with granted(guarded, USAGE, on_table(Privilege.INSERT)):
+            says = refusal(lambda: bob.alter_table_with_environment_context(*same))[1]
+            assert "bob lacks UPDATE on table sales.orders" in says
+        alice.alter_table_with_environment_context(*same)
 
 
 def test_a_table_that_is_created_without_an_owner_belongs_to_its_creator(guarded: HiveNode) -> None:

@@ -277,6 +277,9 @@ async def alter_table(call: Call) -> None:
     try:
         new_table = command.wanted()
         call.owner(new_table.definition.owner)  # no user can have a longer name
+        cascades = options.get(CASCADE, "").lower() == "true"
+        if cascades:  # it redefines partitions, as an alter of them does, if the table stays as is
+            call.reader.access.require(Privilege.UPDATE, old)
         new_location = new_table.location or location or ""
         is_placed_anew = location is not None and not same_location(new_location, location)
         if is_placed_anew:
@@ -294,7 +297,7 @@ async def alter_table(call: Call) -> None:
         return
     with completing(applied, _UNCOUNTED):
         changed = changed_columns(old, new)
-        if options.get(CASCADE, "").lower() == "true":
+        if cascades:
             await give_table_columns(call, new, changed=changed)
         new_counted = new_table.counted
         renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
