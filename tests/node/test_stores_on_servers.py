@@ -229,6 +229,17 @@ def test_a_drop_that_the_database_has_lost_leaves_the_new_table_its_files(
         assert file.exists()
 
 
+def test_a_node_records_the_folders_that_an_older_release_has_moved(tmp_path: Path) -> None:
+    store = stores.new_store("etcd", tmp_path, settings=DELAY)
+    with Node.open(store.address, settings=store.settings) as node:
+        create_table(node, "t")
+        path = node.folders.warehouse / WAREHOUSE_HEAD
+        recorded = path.read_bytes()
+    path.unlink()
+    Node.open(store.address, settings=store.settings).close()
+    assert path.read_bytes() == recorded
+
+
 def test_folders_of_a_store_that_was_restored_without_its_warehouse_are_moved(
     tmp_path: Path,
 ) -> None:

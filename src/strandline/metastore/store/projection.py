@@ -46,7 +46,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -61,6 +61,7 @@ from strandline.errors import (
     Stopping,
     Unavailable,
     UnknownOutcome,
+    VersionNotFound,
     WrongEnvironment,
 )
 from strandline.metastore.store.entry_projection import (
@@ -362,6 +363,11 @@ class Projector:
                 self._delegated -= 1
 
     def start(self) -> None:
+        if self._head is not None:  # an older release may have projected, and written no head
+            version = self.projected_version()
+            with suppress(VersionNotFound):  # trimmed
+                for update in self._updates(version, version + 1):
+                    self._head.note(update)
         self._thread.start()
 
     def stop(self) -> None:
