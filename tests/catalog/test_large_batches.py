@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from strandline.catalog import CatalogManager, Command
+from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
+    AlterSchema,
     ColumnDefinition,
     CreateSchema,
     CreateTable,
@@ -22,6 +23,13 @@ from strandline.catalog.planning import Planning
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists
 from strandline.model.types import INT
+
+
+def place_of(catalog: Catalog, name: str) -> str:
+    """The place of a schema."""
+    schema = catalog.schema(name)
+    assert schema is not None
+    return schema.location
 
 
 def create(number: int, *key: str) -> CreateTable:
@@ -64,7 +72,7 @@ def test_a_new_schema_costs_one_look_at_the_places_of_all_others_at_most(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.execute([CreateSchema(name=f"s{number}") for number in range(20)], author="ann")
-    manager.execute(DropSchema(name="s7"), author="ann")
+    manager.execute(AlterSchema(name="s7", comment="c"), author="ann")
     looked: list[str] = []
     ending = schemas._ending
 
@@ -75,6 +83,22 @@ def test_a_new_schema_costs_one_look_at_the_places_of_all_others_at_most(
     monkeypatch.setattr(schemas, "_ending", noted)
     created = manager.execute(CreateSchema(name="s20"), author="ann").catalog
     assert len(looked) == len(created.all_schemas())
+    looked.clear()
+    manager.execute(DropSchema(name="s7"), author="ann")
+    created = manager.execute(CreateSchema(name="s7"), author="ann").catalog
+    assert len(looked) == 2
+    assert place_of(created, "s7") == "s7.db"
+
+
+def test_a_new_schema_gets_no_place_that_one_of_two_schemas_still_holds(
+    manager: CatalogManager,
+) -> None:
+    manager.execute(CreateSchema(name="s"), author="ann")
+    place = place_of(manager.present(), "s")
+    manager.execute(CreateSchema(name="other", location=place), author="ann")
+    manager.execute(DropSchema(name="s"), author="ann")
+    created = manager.execute(CreateSchema(name="s"), author="ann").catalog
+    assert place_of(created, "s") != place
 
 
 def test_many_changes_of_one_table_in_a_batch_become_one_version(manager: CatalogManager) -> None:

@@ -10,6 +10,7 @@ renamed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -184,19 +185,18 @@ class CreateSchema:
             location=location,
             database=_shown(self.database),
         ) as transaction:
-            transaction.put(
-                SchemaDescriptor(
-                    id=planning.new_id(),
-                    database_id=database.id,
-                    name=self.name,
-                    owner=planning.owner(self.owner),
-                    owner_type=self.owner_type,
-                    comment=self.comment,
-                    location=location,
-                    properties=self.properties,
-                )
+            new = SchemaDescriptor(
+                id=planning.new_id(),
+                database_id=database.id,
+                name=self.name,
+                owner=planning.owner(self.owner),
+                owner_type=self.owner_type,
+                comment=self.comment,
+                location=location,
+                properties=self.properties,
             )
-        _PLACES.keep(before, transaction.contents, location)
+            transaction.put(new)
+        _PLACES.follow(before, transaction.contents, new, by=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,11 +297,13 @@ def drop_schema(planning: Planning, schema: SchemaDescriptor, *, cascade: bool =
             )
         assert kind.drop is not None  # users cannot drop the schemas that hold other kinds
         kind.drop(planning, stored.value)
+    before = planning.transaction.contents
     with planning.entry(
         "drop_schema", schema=schema.name, location=schema.location, database=_shown(database)
     ) as transaction:
         transaction.delete("schema", schema.id)
         drop_default_privileges(transaction, schema=schema.id)
+    _PLACES.follow(before, transaction.contents, schema, by=-1)
 
 
 def _inside(
@@ -319,30 +321,37 @@ def _inside(
 
 
 class _Places:
-    """The places of all schemas in the latest contents, cached for the contents that follow.
+    """How many schemas hold each place in the latest contents, cached for those that follow.
 
     Without the cache, creating a schema would cost time in proportion to the number of schemas.
     """
 
     def __init__(self) -> None:
-        self._latest: tuple[Objects | None, Map[str, bool]] = None, Map()
+        self._latest: tuple[Objects | None, Map[str, int]] = None, Map()
 
     def free(self, contents: Contents, name: str) -> Place:
         """Return a free place for a new schema. A renamed schema still holds its old place."""
-        taken_places = self._of(contents)
-        return next(place for place in places_of_schema(name) if place.text not in taken_places)
+        holders = self._of(contents)
+        return next(place for place in places_of_schema(name) if place.text not in holders)
 
-    def keep(self, before: Contents, after: Contents, location: str) -> None:
-        """Record that ``after`` differs from ``before`` only by a new schema at ``location``."""
-        self._latest = after.all_of("schema"), self._of(before).set(_ending(location), True)
+    def follow(
+        self, before: Contents, after: Contents, schema: SchemaDescriptor, *, by: int
+    ) -> None:
+        """Follow a change that created (1) or dropped (-1) only this schema."""
+        schemas, holders = self._latest
+        if schemas is before.all_of("schema"):
+            place = _ending(schema.location)
+            count = holders.get(place, 0) + by
+            holders = holders.set(place, count) if count else holders.delete(place)
+            self._latest = after.all_of("schema"), holders
 
-    def _of(self, contents: Contents) -> Map[str, bool]:
-        schemas, places = self._latest
+    def _of(self, contents: Contents) -> Map[str, int]:
+        schemas, holders = self._latest
         if schemas is not contents.all_of("schema"):
             stored_schemas = contents.objects("schema")
-            places = Map((_ending(stored.value.location), True) for stored in stored_schemas)
-            self._latest = contents.all_of("schema"), places
-        return places
+            holders = Map(Counter(_ending(stored.value.location) for stored in stored_schemas))
+            self._latest = contents.all_of("schema"), holders
+        return holders
 
 
 _PLACES = _Places()
