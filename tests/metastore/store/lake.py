@@ -52,6 +52,13 @@ class Lake:
     def folder(self, name: str = "t") -> Path:
         return Path(urlsplit(self.session.table(f"default.{name}").location).path)
 
+    def warehouse(self) -> Path:
+        return self.node.folders.warehouse
+
+    def folders(self) -> set[str]:
+        """The names of the folders of schemas in the warehouse."""
+        return {folder.name for folder in self.warehouse().iterdir()}
+
     def write(self, table_id: int, name: str = "t", *, txn_id: int | None = None) -> str:
         """Put a file into the folder and stage it; without ``txn_id``, commit it too."""
         own = self.session.begin().txn_id if txn_id is None else txn_id

@@ -16,6 +16,7 @@ from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
     CreateTable,
+    DropSchema,
     DropTable,
     TableDefinition,
 )
@@ -53,6 +54,39 @@ def test_a_dropped_table_is_cleaned_when_no_kept_version_has_it(lake: Lake) -> N
     assert not aside.exists()
     assert lake.node.store.sql_store.rows_by_id(range(1, 100)) == {}
     assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
+
+
+def test_the_folder_of_a_dropped_schema_goes_with_the_last_of_its_dropped_tables(
+    in_folder: Lake,
+) -> None:
+    lake = in_folder
+    definition = TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),))
+    for schema in ("gone", "other", "present"):
+        lake.session.execute(CreateSchema(name=schema))
+        lake.session.execute(CreateTable(schema=schema, definition=definition))
+    lake.session.execute(DropTable(schema="present", table="t"))
+    lake.session.execute([DropSchema(name=name, cascade=True) for name in ("gone", "other")])
+    folders = lake.folders()
+    lake.clean()
+    assert lake.folders() == folders
+    lake.session.undrop("other", kind="schema")
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    lake.clean()
+    assert folders - lake.folders() == {"gone.db"}
+
+
+def test_a_folder_stays_if_a_schema_may_have_got_it_that_the_node_has_not_applied(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = in_folder
+    (dropped := lake.warehouse() / "s.db" / ".dropped").mkdir(parents=True)
+    latest = lake.node.catalogs.latest_catalog()
+    lake.session.execute(CreateSchema(name="s"))
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.node.catalogs, "latest_catalog", lambda: latest)
+        lake.clean()
+    assert dropped.exists()
 
 
 def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: Lake) -> None:

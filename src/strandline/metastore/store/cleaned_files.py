@@ -18,7 +18,7 @@ from strandline.metastore.store.folder_effects import (
 from strandline.metastore.store.own_files import delete_below, open_folder, size_of
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderRefused, delete_folder
-from strandline.model.places import DROPPED, Place
+from strandline.model.places import DROPPED, SCHEMA_SUFFIX, Place
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,24 @@ class CleanedFiles:
                     name = _ASIDE.fullmatch(folder)
                     if name is not None:
                         yield dropped / folder, name, Place.below(f"{aside}/{int(name['table'])}")
+
+    def emptied_schemas(self) -> list[Place]:
+        """The places of schemas whose folders have nothing in them but an empty `DROPPED`."""
+        places = []
+        for dropped in self._folders.warehouse.glob(f"*{SCHEMA_SUFFIX}/{DROPPED}"):
+            with suppress(OSError):
+                if not os.listdir(dropped) and os.listdir(dropped.parent) == [DROPPED]:
+                    places.append(Place.below(dropped.parent.name))
+        return places
+
+    def remove_emptied(self, schema: Place) -> None:
+        """Remove the folder of a dropped schema if it is still as in `emptied_schemas`."""
+        try:
+            self._folders.verify(schema)
+            self._folders.remove_empty(Place.below(f"{schema.path}/{DROPPED}"))
+            self._folders.remove_empty(schema)
+        except FolderRefused as error:
+            self.note_failure(self._folders.path(schema), error)
 
     @contextmanager
     def own_folder(self, place: Place | None) -> Iterator[int | None]:

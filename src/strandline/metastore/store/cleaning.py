@@ -4,7 +4,8 @@
 removed rows         rows that a commit removed up to the *limit*, with their files
 dropped partitions   folders of dropped partitions of plain tables whose rows are gone
 leftovers            files of ended transactions that no row names, such as those of killed writers
-dropped tables       tables that no kept version of the catalog has: their rows and folders
+dropped tables       tables that no kept version of the catalog has: their rows and folders, and
+                     the folders of dropped schemas that only these were left in
 events               events of the notification log older than its retention; the newest one stays
 transactions         those that ended long ago, with their write ids; see `old_transactions`
 ===================  ==============================================================================
@@ -69,6 +70,7 @@ from strandline.errors import CorruptData, VersionNotFound, WriteConflict
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
+from strandline.metastore.store.notifications import POSITION
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.old_transactions import OUTCOME_KEPT_MS, OldTransactions
 from strandline.metastore.store.own_files import Times, missing_file, own_files, times_of_folders
@@ -245,6 +247,8 @@ class Cleaner:
                 )
             del cleaned.names[most_named:]
             parts.append(cleaned)
+        if not dry_run:
+            self._remove_emptied_schemas()
         return Cleanable(limit, tuple(parts))
 
     def _limit(self, this_pass: _Pass) -> Timestamp | None:
@@ -566,6 +570,29 @@ class Cleaner:
                 cleaned = Cleaned("dropped table", self._name(None, table_id))
                 self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
                 yield cleaned
+
+    def _remove_emptied_schemas(self) -> None:
+        """Remove folders of dropped schemas in which only folders of dropped tables were left.
+
+        No folder is made or moved while the database is written. One of a version that this node
+        has not applied yet may already be there: then the next pass looks again.
+        """
+        emptied = set(self._files.emptied_schemas())
+        if not emptied - self._places_of_schemas():
+            return
+        with self._database.write() as connection:
+            self._guard(connection)
+            if is_backed_up(connection, self._clock.current()):
+                return
+            ((_, version, entries),) = run(connection, POSITION)
+            if version + bool(entries) > self._catalogs.latest_catalog().version:
+                return
+            for place in list(emptied - self._places_of_schemas())[:MAX_ROWS]:
+                self._files.remove_emptied(place)
+
+    def _places_of_schemas(self) -> set[Place]:
+        schemas = self._catalogs.latest_catalog().all_schemas()
+        return set(map(self._folders.place_of_schema, schemas))
 
     def _is_purge_committed(self, table_id: int, row: str | None) -> bool:
         """Whether the purge of a table, or of its partition in that row, was committed.
