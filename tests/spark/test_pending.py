@@ -110,14 +110,15 @@ def test_a_transaction_whose_block_has_ended_begins_no_second_time() -> None:
 def test_a_notebook_shows_what_each_object_stands_for(tmp_path: Path) -> None:
     with Node.open(tmp_path) as node:
         made = Tables(NOTHING, node.session(user="ann"))
-        made.create("orders", "id BIGINT")
+        created = made.create("orders", "id BIGINT")
         snapshot = made.snapshot("orders")
         time = format_timestamp(snapshot.time)
         with made.transaction() as change:
-            shown = (node, made, snapshot, change)
+            shown = (node, made, created, snapshot, change)
             assert [repr(value) for value in shown] == [
                 f"<Node of {tmp_path}>",
                 "<Tables of <LocalSession user='ann'>>",
+                f"<ResolvedTable default.orders in file://{tmp_path}/warehouse/orders, version 3>",
                 f"<ReaderSnapshot of default.orders at {time}, version 3>",
                 "<TablesTransaction 1>",
             ]

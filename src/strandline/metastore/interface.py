@@ -78,6 +78,9 @@ class ResolvedTable:
     catalog_version: int
     location: str
 
+    def __repr__(self) -> str:
+        return f"<ResolvedTable {self.name} in {self.location}, version {self.catalog_version}>"
+
     @property
     def name(self) -> str:
         """``schema.table``, as written in a query."""
