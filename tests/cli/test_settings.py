@@ -69,7 +69,8 @@ def test_the_help_names_other_settings_as_options_and_shows_every_default() -> N
     shown = " ".join(strandline("serve", "--help").output.split())
     assert "Leave it at loopback unless there is a --users-file: without one" in shown
     assert 'leaves this to the command "strandline clean".' in shown
-    assert "--catalog-log TEXT" in shown
+    assert "--catalog-log TEXT " in shown
+    assert "--allowed-hosts TEXT,… " in shown
     assert not re.search(r"``|default: ?\]", shown)
 
 

@@ -43,7 +43,7 @@ class _Kind(click.ParamType):  # type: ignore[type-arg]  # not generic before cl
         choices = get_args(self.setting.kind) if get_origin(self.setting.kind) is Literal else ()
         if choices:
             return f"[{'|'.join(choices)}]"
-        return "N" if self.setting.kind is int else "TEXT"
+        return "N" if self.setting.kind is int else "TEXT,…" if self.setting.is_list else "TEXT"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
