@@ -34,6 +34,7 @@ def test_a_parameter_is_set_listed_and_reset(store: Path) -> None:
     again = strandline("parameter", "set", store, "history_retention", "3 days")
     assert again.stdout == "it already has this value\n"
     table = strandline("parameter", "list", store).stdout
+    assert table.split()[:3] == ["parameter", "value", "meaning"]
     assert "3 days (set)" in table
     assert all(declared.doc in table for declared in PARAMETERS.values())
     assert strandline("parameter", "reset", store, "history_retention").exit_code == 0

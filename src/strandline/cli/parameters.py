@@ -36,7 +36,7 @@ def show(store: Store, *, output: str) -> None:
         shown = known.default or "unset" if known.value is None else f"{known.value} (set)"
         rows.append(cells(known.name, shown, known.doc))
     if output == "text":
-        print_table(("parameter", "value", "is"), rows)
+        print_table(("parameter", "value", "meaning"), rows)
 
 
 @parameter.command("set", context_settings={"ignore_unknown_options": True})  # a value like -5
