@@ -202,6 +202,13 @@ def test_an_answer_is_read_although_the_node_stopped_reading_the_request(
             sending.result()
 
 
+@pytest.mark.parametrize("port", ["1", "x"])
+def test_a_secret_in_the_address_of_a_node_is_refused_and_not_shown(port: str) -> None:
+    with pytest.raises(InvalidInput, match="give them as user=… and secret=…") as refused:
+        HttpTransport(f"http://ann:hidden@127.0.0.1:{port}", user="ann")
+    assert "hidden" not in refused.value.message
+
+
 def test_port_0_is_not_the_address_of_a_node() -> None:
     with pytest.raises(InvalidInput, match="is not the address of a node"):
         HttpTransport("http://127.0.0.1:0", user="ann")

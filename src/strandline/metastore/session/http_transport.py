@@ -273,10 +273,14 @@ class HttpTransport:
 
 def _address_of(url: str) -> SplitResult:
     """The parts of a node's address. Raises `InvalidInput` if it is not such an address."""
+    if isinstance(url, str) and "@" in url:  # it is not shown, because it may contain a secret
+        raise InvalidInput(
+            "the address of a node has no user and no secret; give them as user=… and secret=…"
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
-        has_more = "@" in parts.netloc or parts.query or parts.fragment or port == 0
+        has_more = parts.query or parts.fragment or port == 0
     except (AttributeError, TypeError, ValueError) as error:  # the first two if it is no text
         raise InvalidInput(f"{url!r} is not the address of a node: {error}") from None
     if (
