@@ -36,3 +36,9 @@ def test_an_address_is_shown_without_user_password_and_options(address: str, sho
 def test_an_unset_variable_does_not_name_a_store(unset: Any) -> None:
     with pytest.raises(InvalidInput, match=f"not by {unset!r}"):
         store_address(unset, Settings())
+
+
+def test_another_database_beside_etcd_is_refused_by_its_name_without_its_password() -> None:
+    settings = Settings(objects="mysql://ann:secret@h/db")
+    with pytest.raises(InvalidInput, match="postgresql://USER@HOST/DATABASE, not mysql://h/db$"):
+        store_address("etcd://h:2379/lake", settings)

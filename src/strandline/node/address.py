@@ -88,10 +88,11 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
         return StoreAddress(None, text, text)
     if scheme == "etcd":
         if settings.objects.partition(_SEPARATOR)[0].lower() != "postgresql":
+            found = f", not {shown_address(settings.objects)}" if settings.objects else ""
             raise InvalidInput(
                 f"etcd keeps the catalog of the store {shown_address(text)}; name the PostgreSQL"
                 " database that keeps the rest in the setting objects:"
-                " STRANDLINE_OBJECTS=postgresql://USER@HOST/DATABASE"
+                f" STRANDLINE_OBJECTS=postgresql://USER@HOST/DATABASE{found}"
             )
         return StoreAddress(None, text, settings.objects)
     raise UnsupportedOperation(
