@@ -515,3 +515,5 @@ def test_the_storage_usage_command_lists_the_largest_table_first(
     result = strandline("storage-usage", store.address, "s.none")
     assert result.exit_code != 0
     assert "there is no table s.none" in result.stderr
+    unqualified = strandline("storage-usage", store.address, "b")
+    assert "there is no table default.b; name it as SCHEMA.TABLE" in unqualified.stderr

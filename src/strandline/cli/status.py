@@ -255,5 +255,5 @@ def _id_of(catalog: Catalog, name: str) -> int:
     qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
     table = catalog.table(qualified.schema, qualified.name)
     if table is None:
-        raise ObjectNotFound(f"there is no table {name}; name it like schema.table")
+        raise ObjectNotFound(f"there is no table {qualified}; name it as SCHEMA.TABLE")
     return table.id
