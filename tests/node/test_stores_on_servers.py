@@ -29,6 +29,7 @@ from strandline.errors import (
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.store.warehouse_head import WarehouseHead
 from strandline.node import Node
+from strandline.node.sequences import SKIPPED_IDS
 from strandline.node.warehouse_place import MARKER, WAREHOUSE_HEAD
 from tests.node.test_every_store import DELAY, TIMEOUT, create_table
 from tests.servers import stores
@@ -139,7 +140,8 @@ def test_the_next_node_finishes_an_interrupted_claim_of_a_warehouse(
             with pytest.raises(KeyboardInterrupt):
                 Node.open(on_servers.address, settings=on_servers.settings)
     Node.open(on_servers.address, settings=on_servers.settings).close()
-    assert [path.name for path in (tmp_path / "warehouse").glob(".strandline*")] == [MARKER]
+    names = [path.name for path in (tmp_path / "warehouse").glob(".strandline*")]
+    assert sorted(names) == [MARKER, WAREHOUSE_HEAD]
 
 
 @pytest.mark.parametrize(
@@ -288,6 +290,28 @@ def test_a_node_whose_log_lost_versions_refuses_every_call_until_it_is_started_a
             True,
             False,
         ]
+
+
+def test_a_node_that_starts_on_an_older_database_says_which_version_is_lost_and_skips_ids(
+    on_servers: EmptyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Node.open(on_servers.address, settings=on_servers.settings) as node:
+        lost_id = node.session(user="ann").begin().txn_id
+        create_table(node, "kept")
+    with (
+        set_back(on_servers.address),
+        Node.open(on_servers.address, settings=on_servers.settings) as node,
+    ):
+        create_table(node, "lost")
+        version = node.catalogs.latest_catalog().version
+    for losses in (1, 0):
+        caplog.clear()
+        with Node.open(on_servers.address, settings=on_servers.settings) as node:
+            txn_id = node.session(user="ann").begin().txn_id
+            create_table(node, f"new_{losses}")
+        assert SKIPPED_IDS < txn_id - lost_id < 2 * SKIPPED_IDS
+        said = f"the catalog has lost version {version}, of which"
+        assert caplog.text.count(said) == losses
 
 
 def test_a_node_notices_a_standby_that_took_over_between_two_looks(

@@ -54,7 +54,7 @@ from strandline.node.membership import (
     open_newer_epoch,
 )
 from strandline.node.opened_store import OpenedStore, open_store
-from strandline.node.sequences import skip_statements
+from strandline.node.sequences import skip_ids, skip_statements
 from strandline.node.settings import shown_settings
 from strandline.node.warehouse_place import WAREHOUSE_HEAD
 from strandline.sql import FenceRow, check_time, look_in_order
@@ -136,6 +136,10 @@ class Node:
             self.catalogs.latest_catalog, settings, staleness_ms=store.staleness_ms
         )
         self.notifications = NotificationLog(store.database, store.clock)
+        self._warehouse_head = None
+        if store.address.folder is None:
+            path, mode = store.folders.warehouse / WAREHOUSE_HEAD, settings.folder_mode & 0o666
+            self._warehouse_head = WarehouseHead(path, mode=mode)
         self.projector = self._new_projector()
         self.transactions = self._new_transactions()
         store.database.at_takeover(skip_statements())  # its tables exist now
@@ -163,10 +167,6 @@ class Node:
         self._cache_file: StateFile | None = None
 
     def _new_projector(self) -> Projector:
-        head = None
-        if self._opened_store.mark is not None:  # the catalog is in etcd
-            path, mode = self.folders.warehouse / WAREHOUSE_HEAD, self.settings.folder_mode & 0o666
-            head = WarehouseHead(path, mode=mode)
         return Projector(
             self.database,
             self.notifications,
@@ -174,7 +174,7 @@ class Node:
             catalog=self.catalogs.catalog,
             guard=self._guard,
             folders=self.folders,
-            head=head,
+            head=self._warehouse_head,
         )
 
     def _new_transactions(self) -> Transactions:
@@ -336,6 +336,7 @@ class Node:
     def _start(self) -> None:
         synchronize_system_views(self.catalogs)
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
+        self._compare_warehouse_head()
         self.projector.start()
         self.health.add("folders and events", self.projector.check)
         self.store.follower.start()
@@ -352,6 +353,30 @@ class Node:
         self._has_reserved_ids = True
         self._start_chores()
         self._opened_store.examine()
+
+    def _compare_warehouse_head(self) -> None:
+        """Log that the catalog was set back, if it has lost the version of the warehouse's folders.
+
+        Clients may remember ids of lost transactions.
+        """
+        head, log = self._warehouse_head, self.catalogs.state.log
+        if head is None:
+            return
+        lost_version = head.lost_version(lambda: log.frontier().upper - 1, log.updates)
+        if lost_version is None:
+            return
+        logger.error(
+            "the catalog has lost version %d, of which %s has the folders: its database was set "
+            "back (a standby without the last commits took over, or an older backup was restored). "
+            "Folders that lost versions moved stay there; `strandline verify` finds tables whose "
+            "folders or files are missing",
+            lost_version,
+            self.folders.warehouse,
+        )
+        with self.database.write() as connection:
+            self._guard(connection)
+            skip_ids(connection)
+        head.forget()
 
     def _start_chores(self) -> None:
         settings, chores = self.settings, self._chores

@@ -8,7 +8,7 @@ create every table again in an empty folder.
 So each side names the other. The database records the real path of the warehouse, and a file in the
 warehouse (`MARKER`) has the environment id of the store. A node serves the store only if both
 agree. The first node writes the marker, then the path. After a crash in between, the next node
-writes the path. `WAREHOUSE_HEAD` is beside the marker if etcd has the catalog.
+writes the path. `WAREHOUSE_HEAD` is beside the marker.
 
 The database also records its own identity (`Database.identity`). A copy of the database has the
 record of the original, but another identity. No node opens it, because it would share the warehouse

@@ -128,7 +128,7 @@ class Projector:
     ``updates(start, end)`` returns the catalog's updates of the versions from ``start`` to ``end``
     − 1, or only the first of them. ``catalog`` returns the catalog at a version. History must not
     be compacted above the projected version. ``head`` is needed if ``database`` may be set back
-    without the catalog.
+    and the warehouse is not.
     """
 
     def __init__(

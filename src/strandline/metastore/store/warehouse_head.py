@@ -7,8 +7,9 @@ that got the place since.
 
 So a process that has projected a version writes its number to a file in the warehouse, which is
 only set back together with the folders. Up to that version, the projection records events and
-places again and touches no folder. The id of the update is in the file too: if etcd was set back,
-another version may get that number, and then the file says nothing.
+places again and touches no folder. The id of the update is in the file too: if the catalog was set
+back, another version may get that number, and then the file says nothing about folders. But it
+shows that versions are lost, also if one database has the catalog and all else.
 
 What must stay true: **the file is never ahead of what was committed.** It is written after the
 commit. If it is behind, an effect is repeated as after a crash, so it is not synced.
@@ -24,6 +25,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from strandline.durable.update import Update
@@ -54,6 +56,29 @@ class WarehouseHead:
         except VersionNotFound:  # etcd was set back too
             return 0
         return version if ids == [update_id] else 0
+
+    def lost_version(
+        self, latest: Callable[[], int], updates: Callable[[int, int], Iterable[Update]]
+    ) -> int | None:
+        """The version in the file if the catalog has lost it, or None.
+
+        ``latest`` reads the latest version of the catalog from its log.
+        """
+        version, update_id = self._recorded()  # first: other nodes append versions, and note them
+        if not version:
+            return None
+        if version <= latest():
+            try:
+                ids = [update.id for update in updates(version, version + 1)]
+            except VersionNotFound:  # trimmed
+                return None
+            if ids == [update_id]:
+                return None
+        return version
+
+    def forget(self) -> None:
+        with suppress(OSError):
+            self._path.unlink()
 
     def note(self, update: Update) -> None:
         """Record that ``update`` is projected, unless a later one is. Never raises."""
