@@ -470,9 +470,10 @@ def partitions_staying(
     location. If the process dies, another one does what remains.
     """
     mark = relocation(location)
+    places = PartitionPlaces(table, location=location, folders=metastore.folders)
     metastore.store.sql_store.begin_moves(table.id, [mark])
     try:
-        _store_places(metastore, table.id, mark, author=author, whole=True)
+        _store_places(metastore, table.id, mark, author=author, staying=places)
         yield
     except UnknownOutcome:
         raise
@@ -497,17 +498,25 @@ def _end_relocation(
 
     They follow the folder of a managed table, and stay where they are if it is external by now.
     """
-    _store_places(metastore, table_id, mark, author=author, whole=False)
+    _store_places(metastore, table_id, mark, author=author)
     metastore.store.sql_store.finish_moves(table_id, {mark}, lambda marks, *_: marks)
 
 
 def _store_places(
-    metastore: Metastore, table_id: int, mark: PartitionMove, *, author: str, whole: bool
+    metastore: Metastore,
+    table_id: int,
+    mark: PartitionMove,
+    *,
+    author: str,
+    staying: PartitionPlaces | None = None,
 ) -> None:
+    """Store the places of the partitions ``staying`` in full, or all as the table needs them."""
+
     def new_rows(rows: Iterable[Row]) -> dict[str, tuple[int, NewRow]]:
         """By name, the row that changes, and the row that replaces it."""
         table = metastore.catalogs.latest_catalog().table_by_id(table_id)
-        follows = not whole and table is not None and table.kind is TableKind.MANAGED
+        is_managed = table is not None and table.kind is TableKind.MANAGED
+        follows = staying is None and is_managed
         stored = partial(relative_location if follows else resolve_location, mark.location)
         partitions = ((row, row.as_(PartitionRow)) for row in rows)
         return {
@@ -522,6 +531,9 @@ def _store_places(
         with metastore.store.change(table_id, author=author) as change:
             # Read again: the table may have got its location meanwhile.
             rows = change.visible(RowKind.PARTITION, names.keys())
+            if staying is not None:
+                staying.require_present(change)
+                staying.return_folders(change, rows.values())
             change.replace(dict(new_rows(rows.values()).values()))
 
 

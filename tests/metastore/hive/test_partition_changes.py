@@ -21,11 +21,14 @@ from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.store import warehouse
+from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.rows import NewRow, PartitionRow
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.metastore.thrift.messages import ThriftException
 from strandline.node import Node
 from strandline.wire import decode
+from tests.node.conftest import before_the_next
 from tests.servers.thrift_client import decode_result
 from tests.sql.statements import recorded
 
@@ -220,6 +223,50 @@ def test_partitions_stay_where_they_are_if_their_table_gets_another_location(
     assert places == {"1": f"{first}/p=1", "2": f"{first}/two", "3": f"file:{tmp_path}/second/p=3"}
     past = call("get_partitions", db_name=f"default@{version}", tbl_name="t", max_parts=-1)
     assert [part["sd"]["location"] for part in past] == [f"{first}/p=1", f"{first}/two"]
+
+
+def test_another_location_of_a_table_first_undoes_a_rename_whose_process_died(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would later: no folder of a table is moved if a user chose its location."""
+    table, place = _renamed_by_a_process_that_died(call, monkeypatch)
+    table["sd"]["location"] = f"file:{tmp_path}/second"
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=table)
+    assert shown(call, "t")["1"]["sd"]["location"] == f"file:{place}/p=1"
+    assert (place / "p=1").is_dir()
+
+
+def test_another_location_of_a_table_moves_no_folder_of_a_table_that_has_got_its_place(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, place = _renamed_by_a_process_that_died(call, monkeypatch)
+
+    def replace() -> None:
+        call("alter_table", dbname="default", tbl_name="t", new_tbl={**table, "tableName": "u"})
+        _partitioned(call)
+        call("append_partition", db_name="default", tbl_name="t", part_vals=["2"])
+
+    before_the_next(monkeypatch, CachedStore, "change", replace)
+    moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
+    with pytest.raises(ThriftException, match="renamed or dropped meanwhile"):
+        call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+    assert [path.name for path in place.iterdir()] == ["p=2"]
+
+
+def _renamed_by_a_process_that_died(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, Path]:
+    """A table ``t``, and its folder; that of its partition p=1 was moved to p=2."""
+    table = _partitioned(call)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    with monkeypatch.context() as patch, pytest.raises(Unavailable):
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
+        patch.setattr(Staging, "record_moves", _refuse)
+        new = {"values": ["2"], "dbName": "default", "tableName": "t", "sd": SD}
+        call("rename_partition", db_name="default", tbl_name="t", part_vals=["1"], new_part=new)
+    place = Path(table["sd"]["location"].removeprefix("file:"))
+    (place / "p=1").rename(place / "p=2")
+    return table, place
 
 
 def test_a_partition_that_is_added_while_its_table_gets_another_location_keeps_its_files(
