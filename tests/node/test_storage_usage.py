@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from strandline.catalog import storage_usage
+from strandline.catalog import Catalog, storage_usage
 from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
@@ -453,6 +453,18 @@ def test_a_second_measurement_reads_only_new_records(
     write(node, "s.a", "1", 3)
     node.storage.measure()
     assert starts == [1, upper - 1]
+
+
+def test_a_measurement_decodes_no_table(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be very many, and a thread that computes delays the event loop."""
+    node.storage.measure()
+    write(node, "s.a", "1", 3)
+    decoded: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "table_by_id", lambda _, table_id: decoded.append(table_id))
+        node.storage.measure()
+    assert decoded == []
+    assert sizes(node) == {"s.a": 3, "s.b": 0}
 
 
 def test_a_damaged_record_of_storage_usage_is_found(tmp_path: Path) -> None:

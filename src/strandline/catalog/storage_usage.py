@@ -125,7 +125,8 @@ def record_storage_usage(
     recorded.read(manager.state.log)
     removed = recorded.last_version_before(oldest)
     kept_sizes, last = recorded.sizes_above(removed), recorded.sizes_above(0)
-    known = {table: size for table, size in last.items() if catalog.table_by_id(table) is not None}
+    table_ids = set(catalog.table_ids())
+    known = {table: size for table, size in last.items() if table in table_ids}
     rest = iter(
         sorted(pair for pair in {**known, **sizes}.items() if kept_sizes.get(pair[0]) != pair[1])
     )
