@@ -8,8 +8,8 @@ external table never becomes managed.
 
 Bad places are refused here, before anything is appended: a place that belongs to another schema, a
 place where no folder can be made, a place with the files of an external table, a place in the
-folder of a copy's original. A table whose files were deleted cannot be restored, since it would
-read as empty.
+folder of a copy's original, and a place in the folder of a schema where the user may not create
+tables. A table whose files were deleted cannot be restored, since it would read as empty.
 
 It does no harm if the catalog changes before the command is executed: places are not part of the
 catalog, and if another table has the place by then, the projection puts the new table beside it.
@@ -44,10 +44,25 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.model.descriptors import TableKind
 from strandline.model.places import Place, places_of_schema
+from strandline.model.privileges import Privilege
 
 WHY_FILES_ARE_GONE = (
     "PURGE, cleaning or another program deleted them, or a new table took over their folder"
 )
+
+
+def require_place(access: Access, folders: StoreFolders, location: str) -> None:
+    """Raise `PermissionDenied` for a place of a table in a schema where the user may not create.
+
+    A table there would show the files of that schema, and take the place of a table of its own.
+    """
+    place = folders.place(location)
+    if access.free or not place.is_inside:
+        return
+    for schema in access.catalog.all_schemas():
+        home, _, _ = folders.place_of_new(schema, "t").path.rpartition("/")
+        if home and f"{place.path}/".startswith(f"{home}/"):
+            access.require(Privilege.USAGE | Privilege.CREATE, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +111,7 @@ class RequestedPlaces:
         try:
             return [self._resolved(command) for command in commands]
         except (InvalidInput, IllegalChange, ObjectNotFound, UnsupportedOperation) as reason:
-            if Access(self._catalog, self._user).free:
+            if self._access.free:
                 raise
             return [*commands, _BadPlace(reason)]
 
@@ -116,6 +131,10 @@ class RequestedPlaces:
     @cached_property
     def _catalog(self) -> Catalog:
         return self._catalogs.present()
+
+    @cached_property
+    def _access(self) -> Access:
+        return Access(self._catalog, self._user)
 
     def _create_schema(self, command: CreateSchema) -> CreateSchema:
         location = command.location
@@ -155,6 +174,7 @@ class RequestedPlaces:
                     self._refuse_external(command, default, catalog)
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
+            require_place(self._access, self._folders, definition.location or "")
         return command if definition is original else replace(command, definition=definition)
 
     def _alter_table(self, command: AlterTable) -> AlterTable:
@@ -178,7 +198,10 @@ class RequestedPlaces:
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
         named, present = definition.location, place or old.location
-        if old.partition_columns and named and present and not self._folders.same(named, present):
+        is_moved = named and present and not self._folders.same(named, present)
+        if named and is_moved:
+            require_place(self._access, self._folders, named)
+        if old.partition_columns and is_moved:
             raise UnsupportedOperation(
                 f"{command.schema}.{command.table} has partitions, whose places this command does "
                 "not keep; use ALTER TABLE … SET LOCATION of Spark"

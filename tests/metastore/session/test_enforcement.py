@@ -24,6 +24,7 @@ from strandline.catalog.commands import (
     CreateSchema,
     CreateTable,
     CreateZone,
+    DropSchema,
     DropTable,
     GrantPrivileges,
     RevokePrivileges,
@@ -42,6 +43,7 @@ from strandline.metastore.session import HttpSession
 from strandline.metastore.session.callers import Caller, basic, caller_of
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.rows import DataFile, DeleteFile
+from strandline.model.descriptors import TableKind
 from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
@@ -340,6 +342,31 @@ def test_what_is_wrong_with_a_place_is_told_only_to_a_user_who_may_make_the_chan
     with pytest.raises(InvalidInput, match=r"taken\.db"):
         guarded.node.session(user="root").execute(create)
     assert "lacks CREATE on database" in refusal(lambda: bob.execute(create))
+
+
+def test_a_table_is_placed_only_in_the_folders_of_schemas_where_its_user_may_create(
+    guarded: Guarded, bob: Session, tmp_path: Path
+) -> None:
+    warehouse = guarded.node.metastore.warehouse
+    definition = TableDefinition(
+        name="x",
+        columns=(ColumnDefinition("k", INT),),
+        kind=TableKind.EXTERNAL,
+        location=f"{warehouse}/s.db/t",
+    )
+    elsewhere = replace(definition, location=tmp_path.as_uri())
+    root = guarded.node.session(user="root")
+    root.execute([CreateSchema(name="own", owner="bob")])
+    create = CreateTable(schema="own", definition=definition)
+    assert "lacks CREATE and USAGE on schema s" in refusal(lambda: bob.execute(create))
+    bob.execute(CreateTable(schema="own", definition=elsewhere))
+    alter = AlterTable(schema="own", table="x", definition=definition)
+    assert "lacks CREATE and USAGE on schema s" in refusal(lambda: bob.execute(alter))
+    with guarded.granted(USAGE, (ObjectKind.SCHEMA, "s", Privilege.CREATE)):
+        assert bob.execute(alter).applied == (True,)
+    commented = replace(definition, comment="it stays where it is")
+    bob.execute(AlterTable(schema="own", table="x", definition=commented))
+    root.execute(DropSchema(name="own", cascade=True))
 
 
 OPERATING: dict[str, tuple[Callable[[Session], object], str]] = {

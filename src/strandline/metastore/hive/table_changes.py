@@ -61,6 +61,7 @@ from strandline.metastore.hive.transactional_tables import (
 )
 from strandline.metastore.metastore import completing
 from strandline.metastore.partition_places import partitions_staying
+from strandline.metastore.requested_places import require_place
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege
@@ -286,6 +287,8 @@ async def alter_table(call: Call) -> None:
             call.reader.access.require_ownership(old)
             call.folders.refuse_former(new_table.location)
             call.folders.refuse_dropped(new_location)
+            if isinstance(old, TableDescriptor) and command.relocates(call.reader.catalog, old):
+                require_place(call.reader.access, call.folders, new_location)
         with _partitions_staying(call, command, old, location):
             applied = call.execute(command)
     except WriteConflict as error:
