@@ -17,6 +17,7 @@ from strandline.catalog.commands import (
     ColumnDefinition,
     CommentOn,
     CreateFunction,
+    CreateIndex,
     CreateRole,
     CreateSchema,
     CreateTable,
@@ -33,6 +34,7 @@ from strandline.catalog.undo.reading import read_undo
 from strandline.errors import (
     AlreadyExists,
     Conflict,
+    IllegalChange,
     NotFound,
     ObjectNotFound,
     PermissionDenied,
@@ -422,3 +424,22 @@ def test_comments_and_default_privileges_in_a_schema_out_of_reach_cannot_be_seen
     for executed in (*comment, *default):
         with pytest.raises(VersionNotFound, match="it does not exist, or user bob may not see it"):
             node.session(user="bob").undo(executed.version)
+
+
+def test_a_refusal_of_an_undo_tells_no_column_to_a_user_who_may_not_read_the_table(
+    node: Node, session: Session
+) -> None:
+    usage = GrantPrivileges(
+        kind=ObjectKind.SCHEMA, name="shop", privileges=Privilege.USAGE, grantee="bob"
+    )
+    session.execute([CreateRole(name="ann", superuser=True), CreateRole(name="bob"), usage])
+    session.execute(create("p"))
+    added = session.execute(
+        AddColumns(schema="shop", table="p", columns=(ColumnDefinition("secret", INT),))
+    )
+    session.execute(CreateIndex(schema="shop", table="p", index="i", columns=("secret",)))
+    session.execute(SetConfiguration(name="enforce_privileges", value="true"))
+    with pytest.raises(IllegalChange, match="column 'secret' of p cannot be dropped"):
+        session.undo(added.version)
+    with pytest.raises(PermissionDenied, match=r"bob does not own table shop\.p"):
+        node.session(user="bob").undo(added.version)

@@ -117,15 +117,15 @@ class PrivilegeCheck:
             self._require_drop(used)
 
     def require_sight(self, command: Command) -> None:
-        """Refuse to say that a command failed or changes nothing if that tells about its table.
+        """Refuse to say that a command failed or changes nothing if that tells about its tables.
 
-        Raises `PermissionDenied` if the user may neither read nor drop the table or view.
+        Raises `PermissionDenied` if the user may neither read nor drop one of the tables and views.
         """
         if self._is_free:
             return
-        relation = _relation_named_in(self._access.catalog, command)
-        if relation is not None and not self._access.allows(Privilege.SELECT, relation):
-            self._require_drop(relation)
+        for relation in _relations_named_in(self._access.catalog, command):
+            if relation is not None and not self._access.allows(Privilege.SELECT, relation):
+                self._require_drop(relation)
 
     def _require_drop(self, value: Any) -> None:  # Any: a descriptor of some kind
         rule = declared_kind(kind_of(value).name).rule
@@ -184,17 +184,19 @@ def _parents_of(command: Command) -> Iterator[QualifiedName]:
             yield QualifiedName.parse(constraint.parent)
 
 
-def _relation_named_in(catalog: Catalog, command: Command) -> Relation | None:
-    """The table or view of a command on it or on a column of it, if it exists."""
+def _relations_named_in(catalog: Catalog, command: Command) -> Iterator[Relation | None]:
+    """The table or view of a command on it or on a column of it, and those that an undo changes."""
     schema = getattr(command, "schema", None)
     for field in ("table", "view"):
         name = getattr(command, field, None)
         if isinstance(schema, str) and isinstance(name, str):
-            return catalog.relation(schema, name)
+            yield catalog.relation(schema, name)
     if isinstance(command, CommentOn) and command.kind in (ObjectKind.TABLE, ObjectKind.VIEW):
         qualified = QualifiedName.parse(command.name)
-        return catalog.relation(qualified.schema, qualified.name)
-    return None
+        yield catalog.relation(qualified.schema, qualified.name)
+    for target in getattr(command, "net", ()):
+        if target.kind in ("table", "view"):
+            yield catalog.contents.value(*target)
 
 
 def _used_object(catalog: Catalog, command: Command) -> Any:  # Any: a descriptor, or None
