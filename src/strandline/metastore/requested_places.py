@@ -34,6 +34,7 @@ from strandline.errors import (
     IllegalChange,
     InvalidInput,
     ObjectNotFound,
+    PermissionDenied,
     StrandlineError,
     UnsupportedOperation,
 )
@@ -102,15 +103,21 @@ class RequestedPlaces:
     def resolve(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands, each with a place of the store's own or an external location.
 
-        If a place is bad, the user's privileges are checked before the user is told: then the last
-        command returned raises the reason. Raises `InvalidInput`, `IllegalChange`,
+        If a place is bad, the privileges for the commands are checked before the user is told: then
+        the last command returned raises the reason. Raises `InvalidInput`, `IllegalChange`,
         `ObjectNotFound`, `UnsupportedOperation`, `DeadlineExceeded`, and `Unavailable` if the
         warehouse is not mounted.
         """
         self._folders.require_in_place()
         try:
             return [self._resolved(command) for command in commands]
-        except (InvalidInput, IllegalChange, ObjectNotFound, UnsupportedOperation) as reason:
+        except (
+            IllegalChange,
+            InvalidInput,
+            ObjectNotFound,
+            PermissionDenied,
+            UnsupportedOperation,
+        ) as reason:
             if self._access.free:
                 raise
             return [*commands, _BadPlace(reason)]

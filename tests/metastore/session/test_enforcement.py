@@ -364,9 +364,13 @@ def test_a_table_is_placed_only_in_the_folders_of_schemas_where_its_user_may_cre
     assert "lacks CREATE and USAGE on schema s" in refusal(lambda: bob.execute(alter))
     with guarded.granted(USAGE, (ObjectKind.SCHEMA, "s", Privilege.CREATE)):
         assert bob.execute(alter).applied == (True,)
+    private = CreateTable(schema="private", definition=elsewhere)
+    root.execute([CreateSchema(name="private"), private])
+    hidden = replace(alter, schema="private")
+    assert "lacks USAGE on schema private" in refusal(lambda: bob.execute(hidden))
     commented = replace(definition, comment="it stays where it is")
     bob.execute(AlterTable(schema="own", table="x", definition=commented))
-    root.execute(DropSchema(name="own", cascade=True))
+    root.execute([DropSchema(name=name, cascade=True) for name in ("own", "private")])
 
 
 OPERATING: dict[str, tuple[Callable[[Session], object], str]] = {
