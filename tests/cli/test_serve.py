@@ -235,6 +235,19 @@ def test_a_system_that_has_no_more_threads_gives_one_line(
     assert refused.stderr.count("\n") == 1
 
 
+def test_a_fault_of_the_program_prints_a_traceback_and_has_a_status_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr("strandline.cli.status.address_of", fail)
+    refused = strandline("status", tmp_path / "s")
+    assert refused.exit_code == 70
+    assert refused.stderr.startswith("Traceback")
+    assert refused.stderr.endswith("ZeroDivisionError: a fault\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -117,9 +118,12 @@ class _Commands(click.Group):
         except StrandlineError as error:
             click.echo(f"strandline: {in_one_line(error.message)}", err=True)
             sys.exit(surface_of(error).exit)
-        except RuntimeError as error:
+        except (click.ClickException, click.Abort, click.exceptions.Exit, OSError):
+            raise
+        except Exception as error:
             if str(error) != "can't start new thread":
-                raise
+                traceback.print_exc()
+                sys.exit(SURFACES[StrandlineError].exit)
             click.echo(
                 "strandline: the system lets this process start no more threads; raise its limits "
                 "of memory and of processes (TasksMax in systemd, the pids limit of a container)",
