@@ -24,7 +24,7 @@ from strandline.catalog.undo.command import HistoryMoved, ReadAgain
 from strandline.catalog.undo.reading import read_undrop
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
-from strandline.metastore.store import cleaned_files
+from strandline.metastore.store import cleaned_files, cleaning
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, begin
 from strandline.metastore.store.rows import RowKind
@@ -87,6 +87,18 @@ def test_a_folder_stays_if_a_schema_may_have_got_it_that_the_node_has_not_applie
         patch.setattr(lake.node.catalogs, "latest_catalog", lambda: latest)
         lake.clean()
     assert dropped.exists()
+
+
+def test_other_writers_wait_only_for_the_removal_of_a_few_folders_of_schemas(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        (in_folder.warehouse() / f"s{number}.db" / ".dropped").mkdir(parents=True)
+    monkeypatch.setattr(cleaning, "MAX_FOLDERS", 1)
+    in_folder.node.cleaner.clean(stopped=lambda: len(in_folder.folders()) < 3)
+    assert len(in_folder.folders()) == 2
+    in_folder.clean()
+    assert in_folder.folders() == set()
 
 
 def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: Lake) -> None:

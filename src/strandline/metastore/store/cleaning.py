@@ -99,7 +99,7 @@ from strandline.transactions.holds import is_backed_up
 
 logger = logging.getLogger(__name__)
 
-MAX_ROWS, MAX_EVENTS = 2_000, 10_000
+MAX_ROWS, MAX_EVENTS, MAX_FOLDERS = 2_000, 10_000, 20
 """The maximum numbers that one SQL transaction deletes: all writers wait for it."""
 MAX_READ = 50 * MAX_ROWS
 """The maximum number of removed rows in one read. Each read sorts all those of the table."""
@@ -248,7 +248,7 @@ class Cleaner:
             del cleaned.names[most_named:]
             parts.append(cleaned)
         if not dry_run:
-            self._remove_emptied_schemas()
+            self._remove_emptied_schemas(this_pass)
         return Cleanable(limit, tuple(parts))
 
     def _limit(self, this_pass: _Pass) -> Timestamp | None:
@@ -571,24 +571,27 @@ class Cleaner:
                 self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
                 yield cleaned
 
-    def _remove_emptied_schemas(self) -> None:
+    def _remove_emptied_schemas(self, this_pass: _Pass) -> None:
         """Remove folders of dropped schemas in which only folders of dropped tables were left.
 
         No folder is made or moved while the database is written. One of a version that this node
         has not applied yet may already be there: then the next pass looks again.
         """
-        emptied = set(self._files.emptied_schemas())
-        if not emptied - self._places_of_schemas():
-            return
-        with self._database.write() as connection:
-            self._guard(connection)
-            if is_backed_up(connection, self._clock.current()):
+        emptied = list(set(self._files.emptied_schemas()) - self._places_of_schemas())
+        for start in range(0, len(emptied), MAX_FOLDERS):
+            if this_pass.stopped():
                 return
-            ((_, version, entries),) = run(connection, POSITION)
-            if version + bool(entries) > self._catalogs.latest_catalog().version:
-                return
-            for place in list(emptied - self._places_of_schemas())[:MAX_ROWS]:
-                self._files.remove_emptied(place)
+            with self._database.write() as connection:
+                self._guard(connection)
+                if is_backed_up(connection, self._clock.current()):
+                    return
+                ((_, version, entries),) = run(connection, POSITION)
+                if version + bool(entries) > self._catalogs.latest_catalog().version:
+                    return
+                places = self._places_of_schemas()
+                for place in emptied[start : start + MAX_FOLDERS]:
+                    if place not in places:
+                        self._files.remove_emptied(place)
 
     def _places_of_schemas(self) -> set[Place]:
         schemas = self._catalogs.latest_catalog().all_schemas()
