@@ -133,18 +133,19 @@ def test_an_interrupted_commit_or_rollback_leaves_no_transaction_open(
         assert ids(sqlite) == [2, 3]
 
 
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, TimeoutError])
 def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
-    sqlite: SqliteDatabase,
+    sqlite: SqliteDatabase, interrupt: type[BaseException]
 ) -> None:
-    """While SQLite syncs the disk, Python notes Ctrl-C, and raises it afterwards."""
+    """While SQLite syncs the disk, Python notes a signal, and calls its handler afterwards."""
 
     def commit(connection: Connection) -> None:
         sqlite_file.driver_of(connection).commit()
-        raise KeyboardInterrupt
+        raise interrupt
 
     undone: list[bool] = []
     event.listen(sqlite._writer_engine, "commit", commit)
-    with pytest.raises(KeyboardInterrupt), sqlite.write() as connection:
+    with pytest.raises(interrupt), sqlite.write() as connection:
         connection.execute(COUNTER.insert().values(id=1))
         sqlite.if_undone(lambda: undone.append(True))
     assert ids(sqlite) == [1]

@@ -566,7 +566,7 @@ class PostgresDatabase(Database):
             raise UnknownOutcome.of_commit(
                 f"{self.name} did not answer a commit ({str(error).strip()})"
             ) from error
-        except KeyboardInterrupt:
+        except BaseException:  # of a signal handler, such as Ctrl-C
             self._undos.clear()  # the server may have committed
             raise
         finally:

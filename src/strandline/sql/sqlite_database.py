@@ -430,7 +430,7 @@ class SqliteDatabase(Database):
             raise UnknownOutcome.of_commit(
                 f"the disk failed while {self.path} was committing ({reason})"
             ) from error
-        except KeyboardInterrupt:
+        except BaseException:  # of a signal handler, such as Ctrl-C
             self._undos.clear()  # raised when SQLite has returned, so this may be committed
             raise
 
