@@ -66,10 +66,20 @@ _AS_STORED: dict[str, Callable[[str], bool]] = {
     SCHEMA: lambda value: value == "",
     PROVIDER: lambda value: value == "hive",
     EXTERNAL: lambda value: value != "TRUE",
-    TRANSACTIONAL: lambda value: value.lower() != "true",
+    TRANSACTIONAL: lambda value: not says_transactional(TRANSACTIONAL, value),
     RETENTION: lambda _: True,
 }
 """Which values of these parameters are stored for Hive clients, since they contradict nothing."""
+
+
+def says_transactional(name: str, value: str) -> bool:
+    """Whether Hive takes a table with this parameter for one of its ACID tables."""
+    return _spelled(name) == TRANSACTIONAL and value.lower() == "true"
+
+
+def _spelled(name: str) -> str:
+    """The name as it is here. Hive reads `TRANSACTIONAL` too, and its metastore any case."""
+    return TRANSACTIONAL if name.lower() == TRANSACTIONAL else name
 
 
 def is_counted(name: str) -> bool:
@@ -102,7 +112,7 @@ def without_contradictions(stored: Properties) -> Properties:
 
 
 def _contradicts(name: str, value: str) -> bool:
-    as_stored = _AS_STORED.get(name)
+    as_stored = _AS_STORED.get(_spelled(name))
     return _source_of(name) is not None and not (as_stored is not None and as_stored(value))
 
 
@@ -110,7 +120,7 @@ def _source_of(name: str) -> str | None:
     """What decides the value of a parameter, or None if the user does."""
     if is_counted(name):
         return "the store, which counts"
-    return "the columns" if name.startswith(_PARTS_OF_SCHEMA) else _FIELDS.get(name)
+    return "the columns" if name.startswith(_PARTS_OF_SCHEMA) else _FIELDS.get(_spelled(name))
 
 
 def _set_by(command: Command, catalog: Catalog) -> Iterable[tuple[str, str]]:

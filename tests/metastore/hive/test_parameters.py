@@ -273,6 +273,7 @@ def test_what_a_client_sends_as_the_time_of_the_last_change_is_shown_if_it_is_la
 CONTRADICTIONS = {
     "EXTERNAL": "TRUE",
     "transactional": "true",
+    "TRANSACTIONAL": "true",
     "comment": "another",
     "numRows": "7",
     "spark.sql.statistics.numRows": "7",

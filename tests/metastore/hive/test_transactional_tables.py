@@ -156,6 +156,8 @@ def test_a_transactional_table_can_be_dropped(hive: HiveNode, stub: Any, flights
     [
         {"transactional": "true"},
         {"transactional": "TRUE"},
+        {"TRANSACTIONAL": "true"},
+        {"Transactional": "true"},
         {"spark.sql.sources.provider": "strandline"},
     ],
 )

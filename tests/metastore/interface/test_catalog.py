@@ -56,6 +56,7 @@ RESERVED = {
     "spark.sql.sources.provider": "csv",
     "EXTERNAL": "TRUE",
     "transactional": "true",
+    "TRANSACTIONAL": "true",
     "comment": "by air",
     "strandline.hive.retention": "x",
     "numRows": "7",

@@ -33,6 +33,7 @@ from strandline.metastore.table_parameters import (
     SCHEMA,
     TRANSACTIONAL,
     is_counted,
+    says_transactional,
 )
 from strandline.model.descriptors import (
     ColumnDescriptor,
@@ -79,7 +80,7 @@ def refuse_transactional(table: Mapping[str, Any], *, altered: Relation | None =
     ``altered`` is the present table: an alter of a transactional table sends its provider back.
     """
     parameters = table.get("parameters") or {}
-    if parameters.get(TRANSACTIONAL, "").lower() == "true":
+    if any(says_transactional(name, value) for name, value in parameters.items()):
         raise UnsupportedOperation(
             f"table {table.get('tableName')} cannot be created or altered with transactional=true: "
             "Hive's transactional tables are ORC files that Hive merges, and Spark does not read "
