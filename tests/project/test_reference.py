@@ -17,7 +17,7 @@ import strandline.durable.persist.shard_state
 import strandline.metastore.hive.service
 import strandline.node
 from strandline import errors
-from strandline.catalog import manager, node_filter
+from strandline.catalog import initial, manager, node_filter
 from strandline.catalog.commands import column_definition, constraints, objects, views, zones
 from strandline.catalog.undo import reading
 from strandline.cli.main import COMMANDS, IO_ERROR, main
@@ -25,16 +25,25 @@ from strandline.cli.status import status_of
 from strandline.config import Settings
 from strandline.errors import StrandlineError
 from strandline.metastorage.store import MAX_VALUE_BYTES
+from strandline.metastore import served_calls
 from strandline.metastore.cache import replica_set
-from strandline.metastore.hive import event_methods, partition_filter, patterns
+from strandline.metastore.hive import (
+    event_methods,
+    partition_filter,
+    patterns,
+    statistics_changes,
+    statistics_values,
+    transactions,
+)
 from strandline.metastore.hive.registry import METHODS
 from strandline.metastore.session import bodies, local_session
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.json_forms import snake_case
-from strandline.metastore.thrift import ServerSettings, scanner
+from strandline.metastore.store import file_counts, warehouse
+from strandline.metastore.thrift import ServerSettings, connection, scanner
 from strandline.metastore.thrift.field_table import HIVE_METASTORE
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
-from strandline.model import identifiers, partitioning, types
+from strandline.model import identifiers, partitioning, type_parser, types
 from strandline.node import http_connections, users
 from strandline.node.metrics import METRICS, Count
 from strandline.node.monitoring import Monitoring
@@ -45,6 +54,7 @@ from strandline.spark.transaction import MAX_FILES
 from strandline.transactions import locks
 from strandline.transactions.transaction import MAX_CLIENT_TEXT
 from strandline.wire import formats
+from strandline.work import children
 from tests.project.checkout import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -258,7 +268,7 @@ def test_every_method_of_hive_is_listed_as_served_or_unknown() -> None:
     assert sorted(of_4) == sorted(hive_4 - hive_2 - METHODS.keys() - BASE)
 
 
-LIMITS = {
+LIMITS: dict[str, int | tuple[int, ...]] = {
     "characters of a name": identifiers.MAX_NAME_LENGTH,
     "characters of the name of a column or field": identifiers.MAX_COLUMN_NAME_LENGTH,
     "columns of a table": column_definition.MAX_COLUMNS,
@@ -267,13 +277,31 @@ LIMITS = {
     "bytes of one value of such a field": partitioning.MAX_VALUE_BYTES,
     "files and archives of a function": views.MAX_RESOURCES,
     "storage profiles of a zone": zones.MAX_STORAGE_PROFILES,
-    "characters of a node filter of a zone": node_filter.MAX_FILTER_LENGTH,
+    "characters of a node filter of a zone": (node_filter.MAX_FILTER_LENGTH, node_filter.MAX_DEPTH),
+    "bytes of the path of a local location": (warehouse.MAX_PATH_BYTES, warehouse.MAX_PART_BYTES),
+    "characters of a type's text": type_parser.MAX_TEXT_LENGTH,
     "constraints of a table; columns of one; characters of a default or a check": (
-        constraints.MAX_CONSTRAINTS
+        constraints.MAX_CONSTRAINTS,
+        constraints.MAX_COLUMNS,
+        constraints.MAX_TEXT,
     ),
     "components of a lock request of a Hive client; of all requests in a store": (
-        locks.MAX_COMPONENTS
+        locks.MAX_COMPONENTS,
+        locks.MAX_STORED,
     ),
+    "tables of one `get_valid_write_ids`; ids that it processes: those of the `validTxnList` for"
+    " each table, and those of the answer": (transactions.MAX_TABLES, transactions.MAX_IDS),
+    "bytes of the statistics of one column that a Hive client stores; of all columns of a table or"
+    " partition": (statistics_values.MAX_COLUMN_BYTES, statistics_changes.MAX_ROW_BYTES),
+    "files and folders that are counted for `numFiles` and `totalSize` in one request": (
+        file_counts.MAX_ENTRIES,
+        int(file_counts.MAX_SECONDS),
+    ),
+    "time from a version to its activation, set when a catalog is created (`delay_ms`)": (
+        initial.MAX_DELAY_MS // 86_400_000
+    ),
+    "difference of the nodes' clocks that a catalog allows, set when it is created"
+    " (`clock_skew_ms`)": initial.MAX_SKEW_MS // 86_400_000,
     "characters of the user, host and agent that a Hive client names with a transaction or a"
     " lock": MAX_CLIENT_TEXT,
     "versions that are undone as one": reading.MAX_VERSIONS,
@@ -287,6 +315,10 @@ LIMITS = {
     "bytes of a value in a metastorage, so of one update in the log `metastorage`, also as a part"
     " of a shadow": MAX_VALUE_BYTES,
     "bytes of an HTTP request": bodies.MAX_BODY_BYTES,
+    "headers of an HTTP request; bytes of an incomplete head": (
+        http_connections.MAX_HEADERS,
+        http_connections.MAX_HEAD_BYTES,
+    ),
     "HTTP connections of a node": http_connections.MAX_CONNECTIONS,
     "seconds to receive the head of an HTTP request; seconds that a connection may be idle": int(
         http_connections.HEAD_SECONDS
@@ -300,27 +332,44 @@ LIMITS = {
     "values of one Thrift message": scanner.MAX_VALUES,
     "bytes of one text in a Thrift message": scanner.MAX_TEXT_BYTES,
     "memory for large Thrift requests, of all connections together": (
-        ServerSettings().request_memory_bytes
+        ServerSettings().request_memory_bytes,
+        connection._BYTES_OF_A_VALUE,
+        served_calls.ALLOWANCE,
     ),
+    "long answers that are not yet sent, of all clients of a protocol": served_calls.ANSWER_BYTES,
+    "memory of one large request in a child process": children.MEMORY_BYTES,
     "seconds to send one Thrift message, or to read on after having stopped": int(
         ServerSettings().message_timeout
     ),
     "Thrift connections of a node": ServerSettings().max_connections,
-    "notifications in one Thrift answer": event_methods.MAX_EVENTS,
+    "notifications in one Thrift answer": (
+        event_methods.MAX_EVENTS,
+        event_methods.MAX_EVENT_BYTES,
+    ),
     "characters of a pattern of names": patterns.MAX_PATTERN_LENGTH,
     "characters of a pattern of `like` in a partition filter": patterns.MAX_LIKE_LENGTH,
-    "characters of a partition filter": partition_filter.MAX_FILTER_LENGTH,
+    "characters of a partition filter": (
+        partition_filter.MAX_FILTER_LENGTH,
+        partition_filter.MAX_FILTER_DEPTH,
+    ),
     "words, values, operators and marks of a partition filter": partition_filter.MAX_FILTER_TOKENS,
     "conditions of a partition filter": partition_filter.MAX_CONDITIONS,
 }
 
 
-@pytest.mark.parametrize(("what", "limit"), LIMITS.items())
-def test_a_limit_equals_that_on_the_page(what: str, limit: int) -> None:
+NUMBER = re.compile(r"([0-9][0-9,]*)(?: ([KMG])i)?")
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@pytest.mark.parametrize(("what", "limits"), LIMITS.items())
+def test_the_first_numbers_of_a_limit_equal_those_on_the_page(
+    what: str, limits: int | tuple[int, ...]
+) -> None:
     listed = {row[0]: row[1] for row in rows(page("limits"))}[what]
-    number = re.match(r"([0-9,]+)( MiB)?", listed)
-    assert number is not None
-    assert int(number[1].replace(",", "")) * (1 << 20 if number[2] else 1) == limit
+    assert NUMBER.match(listed)
+    numbers = [int(n.replace(",", "")) * UNITS[unit] for n, unit in NUMBER.findall(listed)]
+    expected = limits if isinstance(limits, tuple) else (limits,)
+    assert tuple(numbers[: len(expected)]) == expected
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
