@@ -56,9 +56,19 @@ from strandline.catalog.commands import (
     SetOwner,
     SetTableProperties,
 )
+from strandline.errors import UnsupportedOperation
 from strandline.model.descriptors import ConstraintKind
 from strandline.model.privileges import ObjectKind
-from tests.catalog.scenario import Made, Result, Scenario, column, create_table, create_view
+from tests.catalog.scenario import (
+    SCHEMA,
+    Made,
+    Refused,
+    Result,
+    Scenario,
+    column,
+    create_table,
+    create_view,
+)
 
 CLAUSES = {"if_exists", "if_not_exists", "if_table_exists"}
 
@@ -156,5 +166,15 @@ SCENARIOS = [
         setup=CREATED,
         run=with_clauses(CHANGED),
         expect=Made(),
+    ),
+    *(
+        Scenario(
+            f"IF EXISTS does not cover a view that is named as a table: {type(command).__name__}",
+            setup=[SCHEMA, create_view("s.t")],
+            run=command,
+            expect=Refused(UnsupportedOperation, "s.t is a view, a table was expected"),
+        )
+        for command in with_clauses([*CREATED, *CHANGED])
+        if getattr(command, "table", None) == "t" and not isinstance(command, RenameTable)
     ),
 ]

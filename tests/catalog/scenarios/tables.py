@@ -400,6 +400,13 @@ SCENARIOS = [
         note="that the table is missing is found before the clash, which then is none",
     ),
     Scenario(
+        "a view renamed as a table, for clients that have one call for both",
+        setup=[SCHEMA, VIEW],
+        run=RenameTable(schema="s", table="v", new_name="w", if_exists=True),
+        expect=Made(["rename_view"]),
+        checks=[(names("s"), ["w"])],
+    ),
+    Scenario(
         "rename a missing table",
         cases=[41],
         setup=[SCHEMA, TABLE],
