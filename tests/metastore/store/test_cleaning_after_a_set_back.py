@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog.commands import RenameTable
+from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
 from tests.metastore.store.lake import Lake
 
 
@@ -37,3 +38,22 @@ def test_a_table_that_got_its_missing_file_back_is_cleaned_again(lake: Lake) -> 
     (folder / "kept").rename(folder / path)
     assert lake.clean() == [("leftovers", 0, 1)]
     assert lake.on_disk() == {path}
+
+
+@pytest.mark.parametrize("leftovers", [0, 1])
+def test_a_folder_that_cannot_be_read_keeps_its_leftovers_and_stops_no_cleaning(
+    lake: Lake, leftovers: int
+) -> None:
+    table_id, other_id = lake.create(), lake.create("u")
+    folder = lake.folder()
+    lake.write(table_id)
+    txn_id = lake.session.begin().txn_id
+    lake.write(other_id, "u", txn_id=txn_id)
+    lake.session.abort(txn_id)
+    (folder / DATA_FOLDER).rename(folder / "kept")
+    (folder / DATA_FOLDER).touch()
+    (folder / DELETES_FOLDER).mkdir()
+    for _ in range(leftovers):
+        (folder / DELETES_FOLDER / f"{txn_id}-{'0' * 32}.parquet").touch()
+    assert lake.clean() == [("leftovers", 0, 1)]
+    assert len(list((folder / DELETES_FOLDER).iterdir())) == leftovers

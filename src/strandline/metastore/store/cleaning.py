@@ -437,12 +437,12 @@ class Cleaner:
                 except CorruptData as error:
                     logger.warning("the leftovers of %s stay: %s", cleaned.table, error)
                     continue
-                missing_name = missing_file(root, named.difference(name for name, _ in listed))
-                if leftovers and missing_name is not None:
+                unlisted = named.difference(name for name, _ in listed)
+                if leftovers and (missing_name := missing_file(root, unlisted)) is not None:
                     logger.warning(
-                        "the leftovers of %s stay: its file %s is missing, so this may be the "
-                        "folder of another table, or the database or the warehouse was set back; "
-                        "`strandline verify` finds what else is missing",
+                        "the leftovers of %s stay: its file %s is missing or out of reach, so this "
+                        "may be the folder of another table, or the database or the warehouse was "
+                        "set back; `strandline verify` finds what else is missing",
                         cleaned.table,
                         missing_name,
                     )

@@ -63,13 +63,13 @@ def own_files(root: int) -> Iterator[tuple[str, int]]:
 
 
 def missing_file(root: int, names: Iterable[str]) -> str | None:
-    """One of ``names`` that `own_files` would yield, and that does not exist; None without one."""
+    """One of ``names`` that `own_files` would yield and that cannot be found, or None."""
     for name in names:
         folder, _, last = name.rpartition("/")
         if folder in _OWNERS and _OWN_NAME.fullmatch(last):
             try:
                 os.stat(name, dir_fd=root, follow_symlinks=False)
-            except FileNotFoundError:
+            except OSError:  # of any kind, as when `own_files` lists a folder
                 return name
     return None
 
