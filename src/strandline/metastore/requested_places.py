@@ -60,10 +60,15 @@ def require_place(access: Access, folders: StoreFolders, location: str) -> None:
     place = folders.place(location)
     if access.free or not place.is_inside:
         return
+    within, at_root = [], []
     for schema in access.catalog.all_schemas():
         home, _, _ = folders.place_of_new(schema, "t").path.rpartition("/")
-        if home and f"{place.path}/".startswith(f"{home}/"):
-            access.require(Privilege.USAGE | Privilege.CREATE, schema)
+        if not home:  # the schema "default": its folder has those of all others
+            at_root.append(schema)
+        elif f"{place.path}/".startswith(f"{home}/"):
+            within.append(schema)
+    for schema in within or at_root:
+        access.require(Privilege.USAGE | Privilege.CREATE, schema)
 
 
 @dataclass(frozen=True, slots=True)

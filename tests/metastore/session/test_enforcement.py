@@ -29,6 +29,7 @@ from strandline.catalog.commands import (
     GrantPrivileges,
     RevokePrivileges,
     SetConfiguration,
+    SetOwner,
     TableDefinition,
 )
 from strandline.errors import (
@@ -371,6 +372,29 @@ def test_a_table_is_placed_only_in_the_folders_of_schemas_where_its_user_may_cre
     commented = replace(definition, comment="it stays where it is")
     bob.execute(AlterTable(schema="own", table="x", definition=commented))
     root.execute([DropSchema(name=name, cascade=True) for name in ("own", "private")])
+
+
+def test_a_place_in_no_folder_of_another_schema_is_in_that_of_the_schema_default(
+    guarded: Guarded, bob: Session
+) -> None:
+    root = guarded.node.session(user="root")
+    taken = SetOwner(kind=ObjectKind.SCHEMA, name="default", owner="alice")
+    root.execute([CreateSchema(name="own", owner="bob"), taken])
+    warehouse = guarded.node.metastore.warehouse
+
+    def place(path: str) -> None:
+        columns, location = (ColumnDefinition("k", INT),), f"{warehouse}/{path}"
+        definition = TableDefinition(
+            name="x", columns=columns, kind=TableKind.EXTERNAL, location=location
+        )
+        bob.execute(CreateTable(schema="own", definition=definition))
+
+    try:
+        for path in ("t", "", "t/k=1"):
+            assert "lacks CREATE and USAGE on schema default" in refusal(lambda: place(path))
+        place("own.db/y")
+    finally:
+        root.execute([replace(taken, owner="public"), DropSchema(name="own", cascade=True)])
 
 
 OPERATING: dict[str, tuple[Callable[[Session], object], str]] = {
