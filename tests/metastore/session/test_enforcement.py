@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +392,7 @@ def test_a_place_in_no_folder_of_another_schema_is_in_that_of_the_schema_default
 
     try:
         for path in ("t", "", "t/k=1"):
-            assert "lacks CREATE and USAGE on schema default" in refusal(lambda: place(path))
+            assert "lacks CREATE and USAGE on schema default" in refusal(partial(place, path))
         place("own.db/y")
     finally:
         root.execute([replace(taken, owner="public"), DropSchema(name="own", cascade=True)])
