@@ -102,6 +102,15 @@ def test_tables_of_the_default_schema_are_placed_directly_in_the_warehouse(
     assert folder(session, "t") == f"{warehouse}/t"
 
 
+def test_an_external_table_does_not_look_for_the_present_unless_privileges_are_enforced(
+    session: LocalSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look is to read the store."""
+    monkeypatch.setattr(node.catalogs, "present", None)
+    definition = replace(DEFINITION, kind=TableKind.EXTERNAL, location=tmp_path.as_uri())
+    assert session.execute(CreateTable(schema="s", definition=definition)).applied == (True,)
+
+
 def test_a_table_with_a_location_elsewhere_is_external(
     session: LocalSession, tmp_path: Path
 ) -> None:

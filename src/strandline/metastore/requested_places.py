@@ -123,7 +123,7 @@ class RequestedPlaces:
             PermissionDenied,
             UnsupportedOperation,
         ) as reason:
-            if self._access.free:
+            if Access(self._catalog, self._user).free:
                 raise
             return [*commands, _BadPlace(reason)]
 
@@ -146,7 +146,9 @@ class RequestedPlaces:
 
     @cached_property
     def _access(self) -> Access:
-        return Access(self._catalog, self._user)
+        latest = Access(self._catalogs.latest_catalog(), self._user)
+        # The present catalog may have to be read from the store.
+        return latest if latest.free else Access(self._catalog, self._user)
 
     def _create_schema(self, command: CreateSchema) -> CreateSchema:
         location = command.location
