@@ -34,11 +34,7 @@ KINDS = {
     "shadow": "shadow in sqlite",
 }
 OF_0_4_0 = ("0_4_0_stash", "0_4_0_persist")
-SINCE_0_5_0 = [
-    f"{release}_{kind}"
-    for release in ("0_5_0", "0_6_0", "0_7_0", "0_8_0", "0_9_0", "0_10_0", "0_11_0", "0_12_0")
-    for kind in KINDS
-]
+SINCE_0_5_0 = [f"0_{minor}_0_{kind}" for minor in range(5, 14) for kind in KINDS]
 
 
 class Golden:
