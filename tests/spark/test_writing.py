@@ -152,7 +152,27 @@ def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_
     assert len(data_files(tables, "shop.orders")) == 2
 
 
-def test_the_job_of_an_interrupted_append_is_cancelled(tables: Tables) -> None:
+class _TimeLimit(BaseException):
+    """What the signal handler of a scheduler raises."""
+
+
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    def handle(*_: object) -> NoReturn:
+        raise _TimeLimit
+
+    former = signal.signal(signal.SIGALRM, handle)
+    yield
+    signal.signal(signal.SIGALRM, former)
+
+
+@pytest.mark.usefixtures("time_limit")
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, _TimeLimit)]
+)
+def test_the_job_of_an_interrupted_append_is_cancelled(
+    tables: Tables, number: signal.Signals, error: type[BaseException]
+) -> None:
     tables.create("shop.t", "id BIGINT")
     tracker = tables.spark.sparkContext.statusTracker()
     end = monotonic() + SECONDS
@@ -161,11 +181,11 @@ def test_the_job_of_an_interrupted_append_is_cancelled(tables: Tables) -> None:
         while not tracker.getActiveJobsIds() and monotonic() < end:
             pass
         if tracker.getActiveJobsIds():
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         tables.append("shop.t", tables.spark.range(10**14).where("id % 7 = 9"))  # takes days
     interrupting.join()
     while tracker.getActiveJobsIds():

@@ -26,6 +26,7 @@ from operator import or_
 from typing import BinaryIO
 
 import pyarrow.parquet as pq
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -314,10 +315,10 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
 
 @contextmanager
 def _cancelled_by_an_interrupt(spark: SparkSession) -> Iterator[None]:
-    """Cancel the jobs of the block if the user interrupts it.
+    """Cancel the jobs of the block if a signal handler ends it: Ctrl-C, or a time limit.
 
-    Otherwise they would write all their files. PySpark tries to cancel all jobs, but cannot call
-    Spark in the middle of the call that is interrupted.
+    Otherwise they would write all their files. PySpark tries to cancel all jobs at Ctrl-C, but
+    cannot call Spark in the middle of the call that is interrupted.
     """
     context = getattr(spark, "_sc", None)
     if context is None:  # a Spark Connect session, whose jobs have no tags
@@ -327,13 +328,26 @@ def _cancelled_by_an_interrupt(spark: SparkSession) -> Iterator[None]:
     context.addJobTag(tag)
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
         with suppress(Exception):  # the interrupt may have ended Spark too
+            if not isinstance(error, Exception):
+                _close_connection(context)
             context.cancelJobsWithTag(tag)
         raise
     finally:
         with suppress(Exception):
             context.removeJobTag(tag)
+
+
+def _close_connection(context: SparkContext) -> None:
+    """Close this thread's connection to Spark: it may wait for the answer to the call that ended.
+
+    Otherwise the next call would wait for the end of the job, and take its answer for its own.
+    """
+    client = context._gateway._gateway_client  # type: ignore[union-attr]  # None before Spark starts
+    connection = client.get_thread_connection()
+    if connection is not None:
+        connection.close()
 
 
 def _files(staged: int) -> list[_Written]:
