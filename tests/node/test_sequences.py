@@ -163,7 +163,7 @@ def test_no_id_that_a_standby_does_not_know_is_assigned_again_when_it_takes_over
         store = stores.new_store("postgresql", tmp_path)._replace(address=server.new_database())
         with Node.open(store.address, settings=store.settings) as node:
             session = node.session(user="ann")
-            lost = session.begin().txn_id + 10_000
+            lost = session.begin().txn_id + 5_000
             server.restart()
             assert session.begin().txn_id > lost
     finally:

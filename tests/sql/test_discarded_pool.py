@@ -11,7 +11,7 @@ import pytest
 
 from strandline.errors import Unavailable
 from strandline.sql import postgres_connection as driver
-from strandline.sql import run
+from strandline.sql import postgres_database, run
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from tests.servers import postgresql
 
@@ -36,6 +36,28 @@ def test_a_lost_connection_is_noted() -> None:
         with pytest.raises(Unavailable), database.read() as connection:
             run(connection, "SELECT pg_terminate_backend(pg_backend_pid())")
         assert len(losses) == 2
+
+
+def test_connections_that_are_made_together_after_a_takeover_run_its_statements_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = postgresql.running().new_schema()
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute("CREATE SEQUENCE runs")
+    with closing(open_url(url)) as database:
+        database.rows("SELECT 1")
+        database.at_takeover(["SELECT nextval('runs'), pg_sleep(0.1)"])
+        monkeypatch.setattr(postgres_database, "_SERVER_START", "SELECT 'another'")
+        together = threading.Barrier(4)
+
+        def use(_: int) -> None:
+            with database.read() as connection:
+                run(connection, "SELECT 1")
+                together.wait(30)
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(use, range(4)))
+        assert database.rows("SELECT last_value, is_called FROM runs") == [(1, True)]
 
 
 def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_returns() -> None:

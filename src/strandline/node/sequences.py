@@ -25,7 +25,7 @@ from strandline.sql import Counter, change, first_row, schema_versions, value
 from strandline.transactions import tables as transaction_tables
 
 SKIPPED_IDS = 1 << 24  # times 2^20 files of a transaction, and far from 2^63
-SKIPPED_AT_TAKEOVER = 1 << 16  # a standby lacks the commits of seconds, and each node skips these
+SKIPPED_AT_TAKEOVER = 1 << 13  # a standby lacks the commits of seconds, and each node skips these
 
 
 def sequences(connection: Connection) -> Iterator[Table]:

@@ -149,6 +149,7 @@ class PostgresDatabase(Database):
         self._identity: int | None = None  # of the database of the first connection
         self._may_read_identity = False
         self._server_start: object = None  # that of the server of the last connection
+        self._taking_over = threading.Lock()
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._connections: WeakSet[driver.Connection] = WeakSet()
@@ -314,10 +315,11 @@ class PostgresDatabase(Database):
 
     def _notice_takeover(self, connection: driver.Connection) -> None:
         (start,) = _first(connection, _SERVER_START)
-        if self._server_start not in (None, start):
-            for statement in self._at_takeover:
-                connection.execute(statement.encode(), prepare=False)
-        self._server_start = start  # not before: other connections must not be used earlier
+        with self._taking_over:  # once, and no other connection is used earlier
+            if self._server_start not in (None, start):
+                for statement in self._at_takeover:
+                    connection.execute(statement.encode(), prepare=False)
+            self._server_start = start
 
     def give_up(self) -> None:
         self._patience = min(self._patience, GIVE_UP_SECONDS)
