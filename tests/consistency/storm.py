@@ -56,6 +56,11 @@ class Cluster:
     def start(self, count: int) -> None:
         self.nodes = [self._new_node() for _ in range(count)]
 
+    @property
+    def urls(self) -> list[str]:
+        """The present nodes, without those that were killed."""
+        return [node.url for node in self.nodes]
+
     def _new_node(self) -> ServedNode:
         warehouse, cache_folder = self.store.settings.warehouse, ""
         if warehouse:
@@ -260,7 +265,12 @@ def storm(
                 if history.answered >= next_strike and not load.is_over():
                     cluster.strike(rng, load.wait)
                     next_strike = history.answered + every
-            for client in running:
-                client.result()
+        for client in running:
+            if (error := client.exception()) is not None:
+                last = "\n".join(map(str, history.operations[-100:]))
+                error.add_note(
+                    f"nodes {cluster.urls}, strikes {cluster.strikes}, at the end:\n{last}"
+                )
+                raise error
         load.settle()
     return history, cluster.strikes
