@@ -23,10 +23,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow.parquet as pq
-from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -59,6 +58,9 @@ from strandline.spark.schemas import (
     reason_of,
     setting_of,
 )
+
+if TYPE_CHECKING:  # a client of Spark Connect alone has none
+    from pyspark import SparkContext
 
 
 @dataclass(frozen=True, slots=True)
