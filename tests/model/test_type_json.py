@@ -213,6 +213,26 @@ def test_a_column_that_has_another_type_now_is_written_with_that() -> None:
     assert schema_json(changed) == field_json()
 
 
+def test_a_user_defined_type_in_another_one_is_refused() -> None:
+    inner = '{"type":"udt","class":"c","sqlType":"double"}'
+    field = f'{{"name":"b","type":{inner},"nullable":true,"metadata":{{}}}}'
+    struct = f'{{"type":"struct","fields":[{field}]}}'
+    outer = f'{{"type":"udt","class":"c","sqlType":{struct}}}'
+    with pytest.raises(InvalidType, match="user-defined type"):
+        parse_schema_json(
+            f'{{"type":"struct","fields":[{{"name":"a","type":{outer},"nullable":true}}]}}'
+        )
+
+
+def test_nested_metadata_that_looks_like_user_defined_types_does_not_double_the_work() -> None:
+    """With 60 levels, the test would not end."""
+    metadata = '{"__USER_DEFINED_TYPE":{"type":"udt","sqlType":"string"}}'
+    struct = StructType((StructField("a", INT),))
+    for _ in range(60):
+        struct = StructType((StructField("a", struct, metadata=metadata),))
+    assert schema_json(struct).count('"struct"') == 61
+
+
 @pytest.mark.parametrize("udt", ['{"type":"udt","sqlType":{"type":"nope"}}', "{}", "5"])
 def test_metadata_that_only_looks_like_a_user_defined_type_is_not_shown(udt: str) -> None:
     field = StructField("a", INT, metadata=f'{{"__USER_DEFINED_TYPE":{udt}}}')

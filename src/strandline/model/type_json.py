@@ -57,7 +57,6 @@ from strandline.model.types import (
     StringType,
     StructField,
     StructType,
-    all_nullable,
     fields_of,
     holds_char,
     with_char,
@@ -328,11 +327,11 @@ def _has_plain_type(user_defined: Any, data_type: DataType) -> bool:
     if not _is_user_defined(user_defined):
         return False
     try:
-        plain = _Reader(field_ids=False).data_type(user_defined["sqlType"], "the type", 0)
+        plain = _Reader(in_user_defined=True).data_type(user_defined["sqlType"], "the type", 0)
     except InvalidType:  # a session can set any metadata
         return False
-    values = (_value(all_nullable(each), field_ids=False) for each in (plain, data_type))
-    return next(values) == next(values)
+    # Not by the JSON of the fields, which may have such metadata too: each level would double it.
+    return simple_string(plain) == simple_string(data_type)
 
 
 def _has_own_collation(string: StringType) -> bool:
@@ -407,7 +406,9 @@ def _with_char_from_metadata(entry: StructField) -> StructField:
 class _Reader:
     """Converts JSON values to types. ``where`` is the path to the value, for error messages."""
 
-    field_ids: bool
+    field_ids: bool = False
+    in_user_defined: bool = False
+    """Whether the values are inside a user-defined type, which may not contain another one."""
 
     def data_type(self, value: object, where: str, depth: int) -> DataType:
         if isinstance(value, str):
@@ -471,11 +472,13 @@ class _Reader:
         _check_metadata_depth(metadata, where)
         metadata = dict(metadata)
         user_defined: Any = value.get("type")
+        reader = self
         # Spark writes no ids into files for the fields inside a user-defined type.
-        if not self.field_ids and _is_user_defined(user_defined):
+        if not (self.field_ids or self.in_user_defined) and _is_user_defined(user_defined):
             metadata[USER_DEFINED_KEY] = user_defined
             value = {**value, "type": user_defined["sqlType"]}
-        data_type, used = self.type_of_field(value, name, where, depth)
+            reader = _Reader(in_user_defined=True)
+        data_type, used = reader.type_of_field(value, name, where, depth)
         if used:
             del metadata[COLLATIONS_KEY]
         comment = field_id = None
