@@ -138,12 +138,13 @@ def test_a_head_never_goes_back(store: Store, head: WarehouseHead) -> None:
     assert head.done_up_to(0, lambda start, end: updates[start - 1 : end - 1]) == 2
 
 
+@pytest.mark.parametrize("text", ['{"version": 7', "[" * 100_000])
 def test_a_damaged_head_says_nothing_and_is_replaced(
-    store: Store, head: WarehouseHead, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: Store, head: WarehouseHead, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     (update,) = written(store, ["drop a"]) or []
     caplog.set_level(logging.WARNING, "strandline.metastore")
-    (tmp_path / "head").write_text('{"version": 7')
+    (tmp_path / "head").write_text(text)
     assert head.done_up_to(0, lambda start, end: [update]) == 0
     head.note(update)
     assert head.done_up_to(0, lambda start, end: [update]) == 1

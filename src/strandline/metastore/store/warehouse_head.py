@@ -34,6 +34,8 @@ from strandline.files import give_to_owner
 
 logger = logging.getLogger(__name__)
 
+_MAX_BYTES = 4096
+
 
 class WarehouseHead:
     """See the module. ``path`` is that of the file, and ``mode`` its permission bits."""
@@ -105,10 +107,11 @@ class WarehouseHead:
     def _recorded(self) -> tuple[int, bytes]:
         """The version in the file and the id of its update, or 0 and no id."""
         try:
-            recorded = json.loads(self._path.read_bytes())
+            with self._path.open("rb") as file:
+                recorded = json.loads(file.read(_MAX_BYTES))  # Spark's users may write there
             return int(recorded["version"]), bytes.fromhex(recorded["update"])
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             logger.warning("%s cannot be read, and is ignored: %s", self._path, error)
         return 0, b""
