@@ -100,3 +100,14 @@ def test_an_unknown_member_is_refused_by_the_description_and_by_the_node(
     assert answer.status_code == 400
     problem = Draft202012Validator(description["components"]["schemas"]["Problem"])
     problem.validate(json.loads(answer.text))
+
+
+@pytest.mark.parametrize("header", ["X-Strandline-User", "X-Strandline-Protocol"])
+def test_an_empty_header_is_refused_by_the_description_and_by_the_node(
+    url: str, description: Any, header: str
+) -> None:
+    parameters = description["paths"]["/v1/begin"]["post"]["parameters"]
+    schema = next(entry["schema"] for entry in parameters if entry["name"] == header)
+    assert not Draft202012Validator(schema).is_valid("")
+    answer = httpx.post(f"{url}/v1/begin", json={}, headers={header: ""}, trust_env=False)
+    assert answer.status_code == 400

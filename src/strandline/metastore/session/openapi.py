@@ -25,6 +25,11 @@ _PROBLEM = {
     "required": ["type", "title", "status", "detail", "code"],
 }
 
+_HEADERS: dict[str, Json] = {
+    USER_HEADER: {"type": "string", "minLength": 1, "description": "percent-encoded UTF-8"},
+    PROTOCOL_HEADER: {"const": PROTOCOL},
+}
+
 
 @cache
 def openapi_text() -> bytes:
@@ -54,8 +59,7 @@ def _operation(call: Call, components: Components) -> dict[str, Any]:
         "operationId": call.name,
         "summary": documentation.partition("\n")[0],
         "parameters": [
-            {"name": name, "in": "header", "schema": {"type": "string"}}
-            for name in (USER_HEADER, PROTOCOL_HEADER)
+            {"name": name, "in": "header", "schema": schema} for name, schema in _HEADERS.items()
         ],
         "requestBody": {
             "required": True,
