@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,12 +17,13 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.cli.demo.node_process import NodeProcess
-from strandline.errors import AlreadyExists, InvalidInput
+from strandline.errors import AlreadyExists, InvalidInput, StoreMoved
 from strandline.metastore.session import HttpSession
 from strandline.metastore.store.rows import DataFile
 from strandline.metastore.thrift import HIVE_CODEC, ThriftException
 from strandline.metastore.thrift.messages import CALL, EXCEPTION, encode_message
 from strandline.model.types import BIGINT
+from strandline.node import Node
 from strandline.work import IN_THREAD
 from tests.servers.thrift_client import ThriftClient
 
@@ -259,3 +261,19 @@ def test_a_long_batch_of_commands_is_carried_out_while_others_change_the_catalog
     finally:
         ended.set()
         changing.join()
+
+
+def test_a_child_process_does_not_answer_from_a_store_that_replaced_that_of_its_node(
+    tmp_path: Path,
+) -> None:
+    process = NodeProcess(tmp_path / "lake")
+    process.start()
+    try:
+        with HttpSession(process.http_uri, user="ann") as session:
+            session.execute(CreateSchema(name="shop"))
+            (tmp_path / "lake").rename(tmp_path / "moved")
+            Node.open(tmp_path / "lake").close()
+            with pytest.raises(StoreMoved, match=r"does not have the store that this node serves"):
+                session.dump()
+    finally:
+        process.stop()

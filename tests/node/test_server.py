@@ -117,7 +117,8 @@ def test_a_child_process_shows_the_settings_of_its_node_and_where_they_come_from
     origins = dict.fromkeys(REGISTRY, "an environment variable")
     with Node.open(tmp_path / "lake", settings=settings, origins=origins) as node:
         expected = node.session(user="ann").config()
-        with open_child(node.folder, settings, lambda data: None, origins=origins) as child:
+        opened = (node.folder, settings, lambda data: None, node.catalogs.state.environment)
+        with open_child(*opened, origins=origins) as child:
             fields = {"service": SERVICE, "name": "config", "user": "ann", "host": "127.0.0.1"}
             _, content = child.answer(fields, b"{}")
             assert isinstance(content, Content)
@@ -128,8 +129,10 @@ def test_a_child_process_shows_the_settings_of_its_node_and_where_they_come_from
 
 
 def test_a_child_process_leaves_the_background_work_to_its_node(tmp_path: Path) -> None:
+    with Node.open(tmp_path) as node:
+        environment = node.catalogs.state.environment
     of_others = set(threading.enumerate())
-    with open_child(tmp_path, Settings(), lambda data: None):
+    with open_child(tmp_path, Settings(), lambda data: None, environment):
         working = {thread.name for thread in set(threading.enumerate()) - of_others}
     assert not working & {"reaper", "cleaner", "storage", "cache-applier"}
 

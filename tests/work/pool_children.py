@@ -41,7 +41,7 @@ class Children:
 
         def run() -> None:
             with theirs:
-                serve_tasks(theirs, lambda announce: self._open(theirs, announce))
+                serve_tasks(theirs, lambda announce, _: self._open(theirs, announce))
 
         thread = threading.Thread(target=run)
         thread.start()

@@ -146,7 +146,7 @@ def test_a_child_whose_reply_is_not_read_exits_without_an_error() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     @contextmanager
-    def open_service(_: child_processes.Announce) -> Iterator[child_processes.Service]:
+    def open_service(*_: object) -> Iterator[child_processes.Service]:
         yield child_processes.Service(lambda fields, data: ({}, data), lambda: None)
 
     with theirs:
@@ -226,19 +226,20 @@ from strandline.work.children import (
 from strandline.work.contents import Content
 
 @contextmanager
-def service(announce):
+def service(announce, environment):
     kept = []
     def serve(fields, data):
         if fields["name"] == "sleep":
             signal.pause()
         kept.append([bytes(1_000) for _ in range(100_000)][-1])
         place = {"session": os.getsid(0), "niceness": os.nice(0)}
+        place["environment"] = environment
         place["limits"] = resource.getrlimit(resource.RLIMIT_DATA)
         return {"pid": os.getpid(), "parent": os.getppid(), **place}, data
     yield Service(serve, bool)
 
 server = ForkServer.start(service)
-children = [server.child(only_reads=True) for _ in range(2)]
+children = [server.child("lake", only_reads=True) for _ in range(2)]
 pids = []
 for child in children:
     for word in (b"first", b"second"):
@@ -251,6 +252,7 @@ for child in children:
         # They give way to the clients of the node too, in whatever sessions those are.
         assert fields["session"] == fields["parent"] and fields["niceness"] > os.nice(0)
         assert fields["limits"] == [MEMORY_BYTES, MEMORY_BYTES]
+        assert fields["environment"] == "lake"
 assert len(set(pids)) == 2 and os.getpid() not in pids
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # to all processes of a service
     os.kill(fields["parent"], number)
@@ -284,7 +286,7 @@ def fork_or_fail():
 
 os.fork = fork_or_fail
 echo = Service(lambda fields, data: ({}, data), bool)
-server = ForkServer.start(lambda announce: nullcontext(echo))
+server = ForkServer.start(lambda announce, environment: nullcontext(echo))
 assert receive_packet(server.child(only_reads=True)) is None
 child = server.child(only_reads=True)
 send_packet(child, {"name": "echo", "only_reads": True}, Content.of(b"word"))

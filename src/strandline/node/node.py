@@ -25,7 +25,7 @@ from strandline.catalog.system_views.synchronization import synchronize_system_v
 from strandline.clock import WallClock, milliseconds, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Superseded
-from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
+from strandline.errors import InvalidInput, StoreMoved, StrandlineError, UnsupportedOperation
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.state_file import StateFile
@@ -57,7 +57,7 @@ from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.sequences import skip_ids, skip_statements
 from strandline.node.settings import shown_settings
 from strandline.node.warehouse_place import WAREHOUSE_HEAD
-from strandline.sql import FenceRow, check_time, look_in_order
+from strandline.sql import Database, FenceRow, check_time, look_in_order
 from strandline.transactions import Transactions
 
 logger = logging.getLogger(__name__)
@@ -267,6 +267,7 @@ class Node:
         store: str | Path | StoreAddress,
         *,
         settings: Settings | None = None,
+        environment: str | None = None,
         member: str | None = None,
         wall: WallClock = system_wall_clock,
         background: bool = True,
@@ -276,20 +277,24 @@ class Node:
     ) -> Node:
         """Open the store at a folder or an address, creating it if need be, and start following it.
 
-        Without ``background``, the node only follows the log, and caches no rows. It leaves expiry,
-        cleaning and checks to the node whose child process it runs in. With ``keeps_cache``, it
-        loads the cache file at start and writes it again later. ``announce`` is called before a
-        large catalog update is appended, to announce it to the parent node. ``origins`` are those
-        of the ``settings``, for users who ask (`shown_settings`).
+        With ``environment``, it must be the store of that id. Without ``background``, the node only
+        follows the log, and caches no rows. It leaves expiry, cleaning and checks to the node whose
+        child process it runs in. With ``keeps_cache``, it loads the cache file at start and writes
+        it again later. ``announce`` is called before a large catalog update is appended, to
+        announce it to the parent node. ``origins`` are those of the ``settings``, for users who ask
+        (`shown_settings`).
 
         Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`,
-        `WrongEnvironment`, and `StoreMoved` if the store is not at its recorded place.
+        `WrongEnvironment`, and `StoreMoved` if the store is not at its recorded place or is another
+        one.
         """
         settings = settings or Settings()
         if keeps_cache:
             _require_cache_folder(settings.cache_folder)
         opened_store = open_store(store, settings=settings, wall=wall, check=background)
         try:
+            if environment is not None:
+                _require_store(environment, opened_store.database)
             node = cls(
                 opened_store,
                 settings,
@@ -563,4 +568,16 @@ def _require_cache_folder(folder: str) -> None:
     if folder and not (os.path.isabs(folder) and os.path.isdir(folder)):
         raise InvalidInput(
             f"cache_folder is {folder!r}; name the absolute path of an existing folder"
+        )
+
+
+def _require_store(environment: str, database: Database) -> None:
+    """Raise `StoreMoved` unless ``database`` has the rows of the store of ``environment``."""
+    with database.read() as connection:
+        fence = FenceRow.read(connection)
+    if fence is None or fence.environment != environment:
+        raise StoreMoved(
+            f"{database.name} does not have the store that this node serves: it was replaced, or "
+            "the address leads to another server; nothing was done. Correct the address; if the "
+            "other store is to be used, start the node again"
         )

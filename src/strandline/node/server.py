@@ -151,7 +151,11 @@ async def _serve(
     stop = _stop_at_signals()
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
     catalogs = node.catalogs
-    children = ChildPool(forks.child, on_announced=catalogs.expect, on_ended=catalogs.child_ended)
+    children = ChildPool(
+        partial(forks.child, catalogs.state.environment),
+        on_announced=catalogs.expect,
+        on_ended=catalogs.child_ended,
+    )
     service = HiveMetastoreService(node.metastore, workers=workers, children=children)
     calls = CallLog(settings.slow_call_ms)
     served = ServerSettings(max_connections=min(max_connections, ServerSettings().max_connections))
@@ -385,6 +389,7 @@ def open_child(
     store: str | Path,
     settings: Settings,
     announce: Announce,
+    environment: str | None,
     *,
     origins: Mapping[str, str] | None = None,
 ) -> Iterator[Service]:
@@ -394,7 +399,12 @@ def open_child(
     does not cache rows, because it gets few calls, each about many rows.
     """
     with Node.open(
-        store, settings=settings, background=False, announce=announce, origins=origins
+        store,
+        settings=settings,
+        environment=environment,
+        background=False,
+        announce=announce,
+        origins=origins,
     ) as node:
         hive = HiveMetastoreService(node.metastore)
 

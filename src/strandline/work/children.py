@@ -6,8 +6,9 @@ quickly. But forking a process that has threads and open databases is not safe.
 The model: before a node opens anything, it forks a *fork server* (`ForkServer`). The fork server
 has loaded the program, opens nothing, and only forks a *child* on request. A child opens the store
 by itself, as another node would: its answers are as fresh as this node's, it checks privileges in
-the same way, and its writes are fenced. It runs one task at a time. The node sends tasks to its
-children through `strandline.work.child_pool`.
+the same way, and its writes are fenced. The node says which store that is, since the address may
+lead elsewhere by then. A child runs one task at a time. The node sends tasks to its children
+through `strandline.work.child_pool`.
 
 A task and its reply are one packet each: a small JSON object and the descriptor of a `Content`.
 During a task, a child may announce to the node what it is about to do, in a packet of the same
@@ -60,7 +61,6 @@ SESSION_NICENESS = 5
 _AUTOGROUP = Path("/proc/self/autogroup")
 MEMORY_BYTES = 4 << 30
 """The maximum memory of a child."""
-_READER, _WRITER = b"reader", b"writer"
 NOTED = b"noted"
 """The node's answer to an announcement."""
 _PACKET = 64 * 1024
@@ -85,13 +85,16 @@ class Service:
     stop_waiting: Callable[[], None]
 
 
-OpenService = Callable[[Announce], AbstractContextManager[Service]]
+OpenService = Callable[[Announce, str | None], AbstractContextManager[Service]]
+"""Opens the store of that environment id, for a child."""
 
 
 # -- in a child -------------------------------------------------------------------------------
 
 
-def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
+def serve_tasks(
+    connection: socket.socket, open_service: OpenService, environment: str | None = None
+) -> None:
     """Answer tasks one after the other until the connection is closed or too much memory stays."""
 
     def announce(data: bytes) -> None:
@@ -102,14 +105,14 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
     with ExitStack() as stack:
         service: Service | None = None
         with suppress(Exception):  # the first task tries again and reports the error
-            service = stack.enter_context(open_service(announce))
+            service = stack.enter_context(open_service(announce, environment))
         before = _memory_bytes()
         while (task := receive_packet(connection)) is not None:
             fields, content = task
             data = content.read()
             content.close()
             try:
-                service = service or stack.enter_context(open_service(announce))
+                service = service or stack.enter_context(open_service(announce, environment))
                 only_reads = fields["only_reads"]
                 with _Watched(connection, _exit if only_reads else service.stop_waiting):
                     reply_fields, answer = service.answer(fields, data)
@@ -229,8 +232,10 @@ class ForkServer:
         child_end.close()
         return cls(parent_end)
 
-    def child(self, *, only_reads: bool) -> socket.socket:
+    def child(self, environment: str | None = None, *, only_reads: bool) -> socket.socket:
         """Return the connection to a new child, which opens the store immediately.
+
+        ``environment`` is the id of the store that it must be.
 
         Raises `Unavailable` if the fork server has ended, or this process can open no more files.
         """
@@ -239,9 +244,8 @@ class ForkServer:
         except OSError as error:
             raise Unavailable(f"a child process cannot be started: {error.strerror}") from error
         try:
-            socket.send_fds(
-                self._control, [_READER if only_reads else _WRITER], [child_end.fileno()]
-            )
+            packet = json.dumps([only_reads, environment]).encode()
+            socket.send_fds(self._control, [packet], [child_end.fileno()])
         except OSError as error:
             parent_end.close()
             raise Unavailable("the process that starts children has ended; try again") from error
@@ -291,7 +295,7 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
     gc.collect()
     gc.freeze()  # otherwise a child's first garbage collection would copy every page
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(control, 16, 1)
+        packet, descriptors, _, _ = socket.recv_fds(control, _PACKET, 1)
         if not packet:
             return
         with socket.socket(fileno=descriptors[0]) as connection:
@@ -304,10 +308,11 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
                 with _ThenExits():
                     control.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    if packet == _READER:
+                    only_reads, environment = json.loads(packet)
+                    if only_reads:
                         os.nice(READER_NICENESS)
                     else:  # a writer may hold a lock that others wait for: normal priority
                         os.setsid()
                     gc.disable()  # the child ends before garbage matters
                     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-                    serve_tasks(connection, open_service)
+                    serve_tasks(connection, open_service, environment)
