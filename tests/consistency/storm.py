@@ -47,10 +47,14 @@ STOPPED_OPERATIONS, LONGEST_STOP = 25, 1.0
 
 @dataclass
 class Cluster:
-    """The nodes on one store. A killed node is replaced."""
+    """The nodes on one store. A killed node is replaced, and closed only with the others.
+
+    So its port stays reserved: clients may try it again for as long as they wait for a call.
+    """
 
     store: EmptyStore
     nodes: list[ServedNode] = field(default_factory=list)
+    ended: list[ServedNode] = field(default_factory=list)
     strikes: list[str] = field(default_factory=list)
 
     def start(self, count: int) -> None:
@@ -81,10 +85,10 @@ class Cluster:
             case "kill":
                 self.nodes[number] = self._new_node()
                 node.kill()
-                node.close()
+                self.ended.append(node)
             case "renew":  # the next node starts with the cache of this one
                 node.terminate()
-                node.close()
+                self.ended.append(node)
                 self.nodes[number] = self._new_node()
             case "stop":
                 node.stop()
@@ -101,7 +105,7 @@ class Cluster:
                 server().start()
 
     def close(self) -> None:
-        for node in self.nodes:
+        for node in (*self.nodes, *self.ended):
             node.close()
 
 

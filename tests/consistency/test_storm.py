@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -11,6 +14,7 @@ from tests.consistency.checker import check
 from tests.consistency.history import Operation, save
 from tests.consistency.storm import storm
 from tests.servers import stores
+from tests.servers.served_node import ServedNode
 
 
 def judge(operations: list[Operation], folder: Path) -> None:
@@ -40,3 +44,13 @@ def test_the_history_of_a_storm_can_be_explained(
     judge(history.operations, tmp_path)
     assert counts["commit"] > operations / 50
     assert strikes
+
+
+@pytest.mark.slow
+def test_the_address_of_a_killed_node_is_given_to_no_other_process(tmp_path: Path) -> None:
+    """Else its clients, which try again, may get answers of a node of another test's store."""
+    with closing(ServedNode(stores.new_store("folder", tmp_path / "lake"))) as node:
+        node.kill()
+        refused = pytest.raises(OSError, match="Address already in use")
+        with closing(socket.socket()) as other, refused:
+            other.bind(("127.0.0.1", urlsplit(node.url).port))

@@ -1,6 +1,8 @@
 """A node as ``strandline serve`` runs it, in a separate process, with levers for the test.
 
-Clients reach it over HTTP and Thrift. What no client can do, the test requests through a pipe:
+Clients reach it over HTTP and Thrift. Its ports stay its own until it is closed: a client of a node
+that was killed tries again at that address, where another test's node could otherwise answer. What
+no client can do, the test requests through a pipe:
 apply the next event of the notification log, inspect the cache, wait at a gate. A thread of the
 node's process answers it. A *plant* is a function of a module that is called in the process before
 the node is opened: it changes how the node works, for a schedule or as a fault.
@@ -32,6 +34,7 @@ from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring, server
 from strandline.sql.postgres_database import PostgresDatabase
 from strandline.work import children
+from tests.servers.loopback import ReservedPort
 from tests.servers.stores import EmptyStore
 from tests.servers.thrift_client import ThriftClient
 from tests.sql.processes import Process
@@ -104,8 +107,7 @@ def run(
         arguments = (say, hear, Levers(opened[0]))
         threading.Thread(target=_listen, args=arguments, daemon=True).start()
 
-    settings = replace(store.settings, thrift_port=0, http_port=0)
-    server.serve(store.address, settings=settings, ready=ready)
+    server.serve(store.address, settings=store.settings, ready=ready)
 
 
 def _listen(say: Callable[[object], None], hear: Callable[[], Any], levers: Levers) -> None:
@@ -255,6 +257,8 @@ class ServedNode:
     def __init__(self, store: EmptyStore, *, plants: Sequence[Plant] = (), **settings: Any) -> None:
         names = [f"{plant.__module__}:{plant.__name__}" for plant in plants]
         self.is_on_servers = "://" in store.address
+        self._ports = ReservedPort(), ReservedPort()
+        settings["thrift_port"], settings["http_port"] = (port.number for port in self._ports)
         store = store._replace(settings=replace(store.settings, **settings))
         self._process = Process("tests.servers.served_node:run", store, names)
         word, thrift, http = self._process.hear(timeout=START_SECONDS).split()
@@ -309,3 +313,5 @@ class ServedNode:
 
     def close(self) -> None:
         self._process.close()
+        for port in self._ports:
+            port.close()
