@@ -250,6 +250,36 @@ def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
         assert store.revision() == 2
 
 
+def test_an_etcd_that_took_the_address_of_the_stores_etcd_answers_no_call(place: EtcdPlace) -> None:
+    other = EtcdServer()
+    try:
+        with Proxy(place.server.port, lambda _: None) as proxy:
+            url = place.url.replace(str(place.server.port), str(proxy.port))
+            there = place.node(url=url.replace(str(proxy.port), str(other.port)))
+            there.invoke([], [Put("a", b"theirs")])
+            store = place.node(url=url, patience=5)
+            store.invoke([], [Put("a", b"ours")])
+            proxy.lead_to(other.port)
+            for call in (
+                lambda: store.get("a"),
+                store.revision,
+                store.check,
+                lambda: store.invoke([], [Put("a", b"new")]),
+            ):
+                with pytest.raises(Unavailable, match="belongs to another etcd cluster"):
+                    call()
+            with (
+                pytest.raises(Unavailable, match="belongs to another etcd cluster"),
+                store._gateway.watch(b"a", b"b") as messages,
+            ):
+                next(messages)
+            proxy.lead_to(place.server.port)
+            assert store.get("a") == place.node().get("a")
+            assert [pair.value for pair in there.range("a", "b")] == [b"theirs"]
+    finally:
+        other.remove()
+
+
 def test_calls_that_no_member_answers_fail_with_one_message_in_whichever_order_it_asks() -> None:
     with ExitStack() as stack:
         ports = [stack.enter_context(closing(ReservedPort())) for _ in range(3)]

@@ -109,6 +109,12 @@ class Proxy:
         """Let late requests reach the server."""
         self._late.set()
 
+    def lead_to(self, port: int) -> None:
+        """From now on, pass clients on to another server; their present connections end."""
+        self._server = port
+        for connection in self._sockets.copy():
+            _end(connection)
+
     def take_no_answers(self) -> None:
         """From now on, accept nothing from the server, as if the clients' machine were gone."""
         self._taken.clear()

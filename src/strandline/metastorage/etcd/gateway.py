@@ -10,6 +10,10 @@ reading.
 Every request requires a member that has a leader, so a member that is cut off from the others fails
 at once. If no member has one, they are probably electing it, so a call asks them again for a while.
 
+All answers must come from the cluster that gave the first one. The address may later lead to
+another, with another catalog: a node would take its versions for new ones of its own. An endpoint
+of another cluster counts as one that did not answer.
+
 `close` ends calls that wait for an answer. A blocked read of a socket ends when another thread
 shuts the socket down. So the gateway keeps the socket of each connection, which httpx reports
 through its ``trace`` extension. Rejected: an asynchronous client on its own event loop (it can be
@@ -80,6 +84,10 @@ _CODE_PERMISSION_DENIED = 7
 _CODE_FAILED_PRECONDITION = 9
 _CODE_UNAUTHENTICATED = 16
 _CODES_REFUSED = frozenset({3, 5, 7, 9, 12, 16})
+_OTHER_CLUSTER = (
+    "it belongs to another etcd cluster than the one that this process has opened; if that one is"
+    " to be used, start the process again"
+)
 _OLD_TOKEN = ("user name is empty", "revision of auth store is old")
 
 
@@ -148,6 +156,7 @@ class EtcdGateway:
         self._process = os.getpid()
         self.open_outcomes = 0
         self._preferred = 0
+        self._cluster: str | None = None  # the id of the cluster that has answered
         self._idle_clients: list[httpx.Client] = []
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._handshaking: dict[int, socket.socket] = {}
@@ -235,7 +244,9 @@ class EtcdGateway:
                     ) as response,
                 ):
                     try:
-                        yield (_watch_message(line, endpoint) for line in response.iter_lines())
+                        yield (
+                            self._watch_message(line, endpoint) for line in response.iter_lines()
+                        )
                     finally:
                         response.close()
                         # It and its stream refer to each other. A collection that sees a watch
@@ -389,7 +400,28 @@ class EtcdGateway:
             )
         if not succeeded:
             raise _refusal(endpoint, answer_body, self._address, repeatable=repeatable)
+        if self._is_of_other_cluster(answer_body):
+            raise _AskAnother(f"{endpoint}: {_OTHER_CLUSTER}", slow=False)
         return answer_body
+
+    def _is_of_other_cluster(self, answer: Json) -> bool:
+        cluster: str | None = answer.get("header", {}).get("cluster_id", self._cluster)
+        self._cluster = self._cluster or cluster
+        return cluster != self._cluster
+
+    def _watch_message(self, line: str, endpoint: str) -> Json:
+        message: object = None
+        with suppress(ValueError):
+            message = json.loads(line)
+        if not isinstance(message, dict):
+            raise Unavailable(f"the watch at {endpoint} did not send JSON; is it etcd?")
+        result: Json = message.get("result", {})
+        if "error" in message or result.get("canceled"):
+            reason = message.get("error") or result.get("cancel_reason") or "no reason given"
+            raise Unavailable(f"the watch at etcd {endpoint} was cancelled: {reason}")
+        if self._is_of_other_cluster(result):
+            raise Unavailable(f"the watch at etcd {endpoint} ended: {_OTHER_CLUSTER}")
+        return result
 
     @contextmanager
     def _client(self) -> Iterator[httpx.Client]:
@@ -518,16 +550,3 @@ def _of_all(failures: Mapping[str, tuple[str, bool]]) -> Unavailable:
         f"no etcd endpoint answered ({reasons}); nothing was done. Start etcd, or correct the"
         " endpoints and the options in the store's address"
     )
-
-
-def _watch_message(line: str, endpoint: str) -> Json:
-    message: object = None
-    with suppress(ValueError):
-        message = json.loads(line)
-    if not isinstance(message, dict):
-        raise Unavailable(f"the watch at {endpoint} did not send JSON; is it etcd?")
-    result: Json = message.get("result", {})
-    if "error" in message or result.get("canceled"):
-        reason = message.get("error") or result.get("cancel_reason") or "no reason given"
-        raise Unavailable(f"the watch at etcd {endpoint} was cancelled: {reason}")
-    return result
