@@ -145,7 +145,8 @@ class Settings:
             value = getattr(self, field.name)
             if value is None:
                 continue
-            if field.type in ("int", "int | None") and not isinstance(value, int):
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if field.type in ("int", "int | None") and not is_number:
                 raise InvalidInput(f"{field.name} must be a whole number, not {value!r}")
             if field.name.endswith("_port") and not 0 <= value <= 65_535:
                 raise InvalidInput(f"{field.name} is {value}; a port is a number from 0 to 65535")

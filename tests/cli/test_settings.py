@@ -132,10 +132,11 @@ def test_a_wrong_value_in_a_file_is_refused_with_the_file_and_what_is_allowed(
 
 
 @pytest.mark.parametrize("name", ["slow_call_ms", "call_threads", "deploy_generation"])
-def test_a_program_that_gives_a_number_as_a_text_is_told_so(name: str) -> None:
-    text: Any = "5s"
-    with pytest.raises(InvalidInput, match=f"{name} must be a whole number, not '5s'"):
-        Settings(**{name: text})
+def test_a_program_that_gives_a_number_as_a_text_or_a_flag_is_told_so(name: str) -> None:
+    for value in ("5s", True):
+        given: Any = {name: value}
+        with pytest.raises(InvalidInput, match=f"{name} must be a whole number, not {value!r}"):
+            Settings(**given)
 
 
 def test_a_missing_named_file_and_a_wrong_variable_are_refused(tmp_path: Path) -> None:

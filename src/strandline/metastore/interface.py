@@ -14,6 +14,7 @@ paths, and are described by the same classes everywhere: `DataFile` and `DeleteF
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import MAX_USER_LENGTH, QualifiedName, normalize
 from strandline.transactions import Hold, Holders, Transaction, ValidWriteIdList
+
+LONGEST_TIMEOUT = 365 * 86_400.0
+"""Longer timeouts, such as `math.inf`, are cut to this: clocks, sockets and JSON have limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,15 @@ def require_user(user: str) -> str:
             f" {MAX_USER_LENGTH} characters, not {user!r:.80}"
         )
     return user
+
+
+def time_limit(timeout: float) -> float:
+    """The seconds from 0 to `LONGEST_TIMEOUT` that a call may take. Raises `InvalidInput`."""
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        seconds = max(min(timeout, LONGEST_TIMEOUT), 0.0)
+        if not math.isnan(seconds):
+            return seconds
+    raise InvalidInput(f"a timeout is a number of seconds, not {timeout!r:.80}")
 
 
 def distinct_names(names: Iterable[str]) -> tuple[str, ...]:

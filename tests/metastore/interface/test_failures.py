@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,18 @@ FAILURES: dict[str, tuple[type[StrandlineError], Callable[[Session, Ids], object
         ddl(lambda i: AlterColumn(schema=i.schema, table="t", column="k", type=INT)),
     ),
     "a_name_that_is_empty": (InvalidInput, ddl(lambda i: CreateSchema(name=""))),
+    "execute_with_a_timeout_that_is_no_number": (
+        InvalidInput,
+        lambda s, i: s.execute(DropTable(schema=i.schema, table="t"), timeout=math.nan),
+    ),
+    "execute_with_a_timeout_that_is_a_flag": (
+        InvalidInput,
+        lambda s, i: s.execute(DropTable(schema=i.schema, table="t"), timeout=True),
+    ),
+    "undo_with_a_timeout_that_is_no_number": (
+        InvalidInput,
+        lambda s, i: s.undo(2, timeout=math.nan),
+    ),
     "table_missing": (ObjectNotFound, lambda s, i: s.table(f"{i.schema}.x")),
     "table_not_a_name": (InvalidInput, lambda s, i: s.table("a.b.c")),
     "table_future_version": (

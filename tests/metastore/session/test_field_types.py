@@ -174,7 +174,7 @@ def test_a_list_may_stand_for_a_tuple(session: LocalSession, of_columns: type) -
 MISTAKES: list[tuple[Callable[[Session], object], str]] = [
     (lambda s: s.commit(untyped(s)), "txn_id of commit must be a whole number of 64 bits, not <"),
     (lambda s: s.table("s.t", at=untyped(1)), "at of table must be of the class AsOf, not 1"),
-    (lambda s: s.undrop("t", timeout=untyped(None)), "timeout of undrop must be a number, not N"),
+    (lambda s: s.heartbeat(untyped(s)), "txn_id of heartbeat must be a whole number of 64 bits"),
     (lambda s: s.undo(untyped("1")), "version of undo must be a whole number of 64 bits, not '1'"),
     (
         lambda s: s.hold("job", at=untyped("now")),

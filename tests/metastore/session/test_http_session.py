@@ -24,6 +24,7 @@ import trustme
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.errors import (
     AlreadyExists,
+    DeadlineExceeded,
     InvalidInput,
     LimitExceeded,
     Overloaded,
@@ -339,6 +340,20 @@ def test_the_longest_timeouts_are_accepted(node: tuple[Node, str]) -> None:
         for number, timeout in enumerate((math.inf, 1e300)):
             schema = CreateSchema(name=f"patient{number}")
             assert session.execute(schema, timeout=timeout).version
+
+
+@pytest.mark.parametrize("timeout", [math.nan, True, None, "30"])
+def test_a_session_refuses_a_timeout_that_is_no_number(timeout: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"a timeout is a number of seconds, not {timeout!r}"):
+        HttpSession("http://127.0.0.1:1", user="ann", timeout=timeout)
+
+
+def test_a_timeout_below_zero_is_zero(node: tuple[Node, str]) -> None:
+    with (
+        HttpSession(node[1], user="ann") as session,
+        pytest.raises(DeadlineExceeded, match="will not take effect"),
+    ):
+        session.execute(CreateSchema(name="never"), timeout=-math.inf)
 
 
 @pytest.mark.parametrize("call", ["begin", "hold"])

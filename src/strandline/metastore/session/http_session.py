@@ -59,6 +59,7 @@ from strandline.metastore.interface import (
     Snapshot,
     TableFiles,
     distinct_names,
+    time_limit,
 )
 from strandline.metastore.session.field_types import checked_batch, naming_misfits
 from strandline.metastore.session.http_transport import HttpTransport, Lost
@@ -73,8 +74,6 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 60.0
-LONGEST_TIMEOUT = 365 * 86_400.0
-"""Longer timeouts, such as `math.inf`, are cut to this: a socket and JSON have limits."""
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 LEAST_SHARE = 1.0
@@ -101,7 +100,7 @@ class HttpSession(Session):
     ) -> None:
         self._user = user
         self._transport = HttpTransport(url, user=user, secret=secret)
-        self._timeout = min(timeout, LONGEST_TIMEOUT)
+        self._timeout = time_limit(timeout)
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
@@ -307,7 +306,7 @@ class HttpSession(Session):
         self, call: Callable[..., Executed], timeout: float, /, **arguments: Any
     ) -> Executed:
         """Send a call that makes a version of the catalog."""
-        timeout = min(timeout, LONGEST_TIMEOUT)
+        timeout = time_limit(timeout)
         executed: Executed = self._send_once(
             call,
             {**arguments, "timeout": timeout},

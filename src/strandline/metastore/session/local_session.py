@@ -49,6 +49,7 @@ from strandline.metastore.interface import (
     require_user,
     roles_of,
     status_of,
+    time_limit,
 )
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import finish
@@ -110,11 +111,12 @@ class LocalSession(Session):
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
+        seconds = time_limit(timeout)
         batch = commands if isinstance(commands, Sequence) else [commands]
         if not self._has_typed_commands:
             batch = checked_batch(batch)
         refuse_reserved(batch, self._metastore.catalogs.latest_catalog())
-        return _executed(self._metastore.execute(batch, user=self._user, timeout=timeout))
+        return _executed(self._metastore.execute(batch, user=self._user, timeout=seconds))
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
         return finish(self._reader().table(name, at=at))
@@ -166,7 +168,8 @@ class LocalSession(Session):
         return self._take_back(lambda: visible_undrop(catalogs, kind, name, identity=user), timeout)
 
     def _take_back(self, read: Callable[[], Undo], timeout: float) -> Executed:
-        return _executed(self._metastore.take_back(read, user=self._user, timeout=timeout))
+        seconds = time_limit(timeout)
+        return _executed(self._metastore.take_back(read, user=self._user, timeout=seconds))
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
         table = finish(self._reader().table(name, need=Privilege.INSERT)).descriptor
