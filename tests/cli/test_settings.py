@@ -369,7 +369,7 @@ def test_unwritable_output_gives_one_line_and_a_failure(command: list[str]) -> N
         )
     assert (completed.returncode, completed.stderr) == (
         IO_ERROR,
-        "strandline: [Errno 28] No space left on device\n",
+        "strandline: standard output, or a file, cannot be written: No space left on device\n",
     )
 
 

@@ -6,6 +6,7 @@ Its module is imported when the command is called, so ``strandline --help`` impo
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -109,7 +110,11 @@ class _Commands(click.Group):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if isinstance(error, BrokenPipeError):  # the reader of the pipe has closed it
                 sys.exit(1)
-            click.echo(f"strandline: {in_one_line(str(error))}", err=True)
+            what = in_one_line(str(error))
+            if error.errno == errno.ENOSPC and error.filename is None:
+                # An error of a write does not name the file.
+                what = f"standard output, or a file, cannot be written: {error.strerror}"
+            click.echo(f"strandline: {what}", err=True)
             sys.exit(IO_ERROR)
 
     def invoke(self, ctx: click.Context) -> Any:  # Any: what the command returns
