@@ -15,6 +15,7 @@ from strandline.metastore.store.rows import NewRow, PartitionRow, new_statistics
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.servers import stores
+from tests.sql.statements import recorded
 
 
 @pytest.fixture(params=["folder", "postgresql"])
@@ -58,6 +59,20 @@ def test_commits_that_changed_only_counts_or_other_tables_are_not_read(
         (0, 1),
     ]
     assert read.call_count == 2
+
+
+def test_the_history_of_a_table_is_read_by_the_index_of_its_own_commits(node: Node) -> None:
+    table_id = create(node, "t")
+    with recorded(of_this_thread=True) as statements, node.database.read() as connection:
+        assert list(data_history.data_commits(connection, table_ids={table_id})) == []
+    ((statement, parameters),) = [read for read in statements if "ORDER BY" in read[0]]
+    explain = "EXPLAIN QUERY PLAN" if node.database.dialect == "sqlite" else "EXPLAIN"
+    with node.database.read() as connection:
+        if node.database.dialect == "postgresql":  # a small table is read as a whole
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        plan = str(connection.exec_driver_sql(f"{explain} {statement}", parameters).all())
+    assert "txn_write_id_by_commit_time" in plan
+    assert "txn_by_commit_time" not in plan
 
 
 @pytest.mark.slow

@@ -72,30 +72,32 @@ def data_commits(
 
     Raises `TooLong`.
     """
-    committed = (
-        select(TXN.c.txn_id, TXN.c.commit_time, TXN.c.user)
-        .where(_changed_data(table_ids))
-        .order_by(TXN.c.commit_time, TXN.c.txn_id)
-        .limit(PAGE)
-    )
+    commit_time = TXN.c.commit_time
+    if table_ids is not None:  # an index has the commit times of the writes of each table
+        commit_time = TXN_WRITE_ID.c.commit_time
+    committed = select(TXN.c.txn_id, commit_time, TXN.c.user).order_by(commit_time, TXN.c.txn_id)
+    of_txn = TXN_WRITE_ID.c.txn_id == TXN.c.txn_id
+    if table_ids is None:
+        writes = select(TXN_WRITE_ID.c.txn_id).where(of_txn, _changed_data())
+        committed = committed.where(writes.exists())
+    else:
+        of_tables = TXN_WRITE_ID.c.table_id.in_(table_ids)
+        committed = committed.distinct().where(of_txn, of_tables, _changed_data())
     if user is not None:
         committed = committed.where(TXN.c.user == user)
     last_time, last_id = since, 0
     while page := connection.execute(
-        committed.where(
-            TXN.c.commit_time.between(last_time, until),
-            (TXN.c.commit_time > last_time) | (TXN.c.txn_id > last_id),
+        committed.limit(PAGE).where(
+            commit_time.between(last_time, until),
+            (commit_time > last_time) | (TXN.c.txn_id > last_id),
         )
     ).all():
         yield from _changing(connection, iter(page), table_ids)  # callers may stop early
         last_id, last_time, _ = page[-1]
 
 
-def _changed_data(table_ids: Collection[int] | None) -> ColumnElement[bool]:
-    """Whether a transaction changed data: most may have changed other tables, or only counts."""
-    writes = select(TXN_WRITE_ID.c.txn_id).where(TXN_WRITE_ID.c.txn_id == TXN.c.txn_id)
-    if table_ids is not None:
-        writes = writes.where(TXN_WRITE_ID.c.table_id.in_(table_ids))
+def _changed_data() -> ColumnElement[bool]:
+    """Whether a transaction changed the data of a table: it may have changed only counts."""
     of_data = STORE_ROW.c.kind.in_([kind.value for kind in _DATA])
     added = select(STORE_ROW.c.row_id).where(
         STORE_ROW.c.table_id == TXN_WRITE_ID.c.table_id,
@@ -108,7 +110,7 @@ def _changed_data(table_ids: Collection[int] | None) -> ColumnElement[bool]:
         STORE_REMOVAL.c.row_id == STORE_ROW.c.row_id,
         of_data,
     )
-    return writes.where(added.exists() | removed.exists()).exists()
+    return added.exists() | removed.exists()
 
 
 def _changing(
