@@ -287,7 +287,8 @@ def test_start_and_stop_are_logged_in_the_configured_format(start: Start, tmp_pa
     _, errors = process.communicate(timeout=60)
     entries = [json.loads(line) for line in errors.splitlines()]
     assert [entry["level"] for entry in entries] == ["info"] * len(entries)
-    started, stopping, stopped = (entry["message"] for entry in entries)
+    created, started, stopping, stopped = (entry["message"] for entry in entries)
+    assert created == "there was no store yet: created an empty one"
     assert started.startswith(f"started: release {__version__} serves the store in {tmp_path}/s")
     assert started.endswith(f"thrift://127.0.0.1:{thrift} http://127.0.0.1:{http}")
     assert (stopping, stopped) == ("stopping: SIGTERM was received", "stopped")

@@ -11,6 +11,7 @@ catalog and the others join it.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -36,6 +37,8 @@ from strandline.durable.state import token_with_holder
 from strandline.errors import Conflict, Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql import Database, FenceRow, check_time
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS = 20
 
@@ -100,12 +103,14 @@ def join_or_create(
             pass
         _refuse_older_catalog(database, log, require_log)  # a lost catalog is not created again
         try:
-            return openable.create(
+            created = openable.create(
                 member=member,
                 initialize=initialize,
                 raise_fence=raise_fence,
                 deploy_generation=deploy_generation or 0,
             )
+            logger.info("there was no store yet: created an empty one")
+            return created
         except (OutOfSync, Fenced) as error:
             refused = error  # another process created it meanwhile: join it
     raise Fenced(
