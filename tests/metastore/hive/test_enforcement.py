@@ -275,6 +275,35 @@ def test_writing_partitions_needs_the_matching_privilege(
         alice.add_partition(partition("1"))
 
 
+def test_an_answer_to_a_change_of_partitions_shows_a_table_only_to_those_who_may_read_it(
+    guarded: HiveNode,
+) -> None:
+    changing = on_table(Privilege.INSERT | Privilege.DELETE)
+    unplaced = partition("2")
+    unplaced.sd = None
+    drop = DropPartitionsRequest("sales", "orders", RequestPartsSpec(names=["day=2"]))
+
+    def answers(client: Any) -> Iterator[Any]:
+        adds: list[Callable[[], Any]] = [
+            lambda: client.append_partition("sales", "orders", ["2"]),
+            lambda: client.append_partition_by_name("sales", "orders", "day=2"),
+            lambda: client.add_partition(unplaced),
+        ]
+        for add in adds:
+            yield add()
+            yield from client.drop_partitions_req(drop).partitions
+
+    with as_user(guarded, "bob") as bob:
+        with granted(guarded, USAGE, changing):
+            blind = list(answers(bob))
+        with granted(guarded, USAGE, changing, on_table(Privilege.SELECT)):
+            seeing = list(answers(bob))
+    assert [(each.values, each.sd) for each in blind] == [(["2"], None)] * 6
+    assert not any(each.parameters for each in blind)
+    assert all(each.sd.location.endswith("/orders/day=2") for each in seeing)
+    assert [[column.name for column in each.sd.cols] for each in seeing] == [["a", "b"]] * 6
+
+
 def statistics(part: str | None = None) -> ColumnStatistics:
     described = ColumnStatisticsDesc(part is None, "sales", "orders", partName=part)
     values = ColumnStatisticsData(longStats=LongColumnStatsData(1, 9, 1, 3))

@@ -60,8 +60,13 @@ async def plain_table(
         raise meta_exception(f"{schema}.{table} is a view and has no {what} of its own")
     if relation.transactional:
         raise refuse_content_change(f"{scope.name}.{relation.name}", what)
-    location = await call.reader.shown_location(relation)
-    return Partitioned(relation, schema=scope.name, location=location, folders=call.folders)
+    return Partitioned(
+        relation,
+        schema=scope.name,
+        location=await call.reader.shown_location(relation),
+        folders=call.folders,
+        readable=call.reader.may_read(scope, relation),
+    )
 
 
 async def named_table(
@@ -211,6 +216,8 @@ async def _home_of(call: Call, partition: Struct) -> Partitioned:
 
 def _answered(partitioned: Partitioned, row: PartitionRow, sent: Struct) -> Struct:
     """The answer to the addition of ``row``. As in Hive, it repeats what the client sent."""
+    if not partitioned.readable:
+        return sent
     struct = partitioned.struct(row)
     for name in ("skewedInfo", "storedAsSubDirectories"):
         if name not in (sent.get("sd") or {}):

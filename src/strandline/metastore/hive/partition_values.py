@@ -246,7 +246,11 @@ def _refuse_duplicates(columns: Sequence[HiveColumn], partition: str) -> None:
 
 
 class Partitioned:
-    """The common parts of the partitions of one table. ``schema`` is the schema name in answers."""
+    """The common parts of the partitions of one table. ``schema`` is the schema name in answers.
+
+    If the user may not read the table, it is not ``readable``: answers show no columns, places and
+    parameters.
+    """
 
     def __init__(
         self,
@@ -255,8 +259,10 @@ class Partitioned:
         schema: str,
         location: str,
         folders: StoreFolders,
+        readable: bool = True,
     ) -> None:
         self._folders = folders
+        self.readable = readable
         self.table = table
         self.schema = schema
         self.location = location
@@ -335,18 +341,22 @@ class Partitioned:
 
         ``sd`` is its storage descriptor, if the caller has already encoded it.
         """
-        if sd is None:
-            place = self.place(row) if place is None else place
-            sd = self.storage_struct(place, row.storage, row.columns)
-        return {
+        named = {
             "values": list(row.values),
             "dbName": self.schema,
             "tableName": self.table.name.lower(),
+            "catName": DEFAULT_DATABASE,
+        }
+        if not self.readable:
+            return named
+        if sd is None:
+            place = self.place(row) if place is None else place
+            sd = self.storage_struct(place, row.storage, row.columns)
+        return named | {
             "createTime": int32(row.created),
             "lastAccessTime": row.last_access,
             "sd": sd,
             "parameters": dict(row.parameters),
-            "catName": DEFAULT_DATABASE,
         }
 
     def storage_struct(
