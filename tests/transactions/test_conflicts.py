@@ -69,6 +69,17 @@ def test_changes_of_aborted_or_open_transactions_do_not_conflict(store: Store) -
         store.transactions.commit(still_open)
 
 
+def test_a_conflict_names_the_table_as_its_transaction_knew_it(store: Store) -> None:
+    store.catalogs.publish(new_table(FLIGHTS, "flights"))
+    first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
+    store.change_rows(first, 1)
+    store.change_rows(second, 1)
+    store.transactions.commit(first)
+    store.catalogs.publish(new_table(FLIGHTS, "hidden"))
+    with pytest.raises(WriteConflict, match=r"conflict on db\.flights: transaction"):
+        store.transactions.commit(second)
+
+
 def test_a_footprint_larger_than_one_statement_is_compared_completely(store: Store) -> None:
     first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
     store.change_rows(first, *range(1, 1300))
@@ -145,6 +156,10 @@ BEFORE = new_table(FLIGHTS, "flights", primary_key=(1,))
                 primary_key=(1,),
             ),
             "nullability of column v",
+        ),
+        (  # it was renamed, too
+            new_table(FLIGHTS, "old", (new_column(1, "k"), new_column(2, "v")), primary_key=(1,)),
+            "type of column v",
         ),
         (  # k was dropped, too
             new_table(FLIGHTS, "flights", (new_column(2, "v", "int"),), primary_key=(1,)),

@@ -38,7 +38,10 @@ def row_conflict(
     catalog: Catalog,
     name_row: NameRow,
 ) -> str | None:
-    """What another transaction did first to a row that this one changes, as a message; or None."""
+    """What another transaction did first to a row that this one changes, as a message; or None.
+
+    ``catalog``, of the begin, has the name by which this transaction knows the table.
+    """
     (clashing,) = clashing_rows_queries(transaction.txn_id)
     first = first_row(connection, *clashing)
     if first is None:
@@ -71,10 +74,11 @@ def catalog_conflict(table_ids: Iterable[int], *, base: Catalog, now: Catalog) -
         change = _change(before, present)
         if change:
             name = f"table {table_id}"
-            if present is not None:
-                name = now.qualified_name(present)
-            elif before is not None:
+            # The user may not reach the schema into which it was moved.
+            if before is not None:
                 name = base.qualified_name(before)
+            elif present is not None:
+                name = now.qualified_name(present)
             return (
                 f"conflict on {name}: the table {change} between catalog version {base.version}"
                 f" and {now.version}"

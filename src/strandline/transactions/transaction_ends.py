@@ -325,7 +325,7 @@ class TransactionEnds(TransactionReads):
                 now = self._catalogs.catalog_at(connection, at)
             tables = [table_id for table_id, _ in writes]
             conflict = catalog_conflict(tables, base=base, now=now) or row_conflict(
-                connection, transaction, catalog=now, name_row=self._name_row
+                connection, transaction, catalog=base, name_row=self._name_row
             )
         if conflict is None:
             for listener in self._listeners if writes else ():
