@@ -358,12 +358,22 @@ SCENARIOS = [
             "spark://a:7077,b:7077",
             "sc://host:15002/;use_ssl=true",
             "k8s://host:6443",
+            "sc://host:65535",
             "yarn",
         )
     ),
     *(
         address(text, right=False)
-        for text in ("", "local[]", "local[0]", "spark://host", "http://host", "yarn ", "sc://a b")
+        for text in (
+            "",
+            "local[]",
+            "local[0]",
+            "spark://host",
+            "http://host",
+            "yarn ",
+            "sc://a b",
+            "sc://a:65536",
+        )
     ),
     Scenario(
         "a replica's name is taken once in its cluster",

@@ -212,7 +212,7 @@ EVENT_LOG = "event_log"
 _UNCHANGED: Mapping[str, str | None] = {}
 
 _HOST = r"(?:[A-Za-z0-9_.\-]+|\[[0-9A-Fa-f:.]+\])"
-_PORT = r"[0-9]{1,5}"
+_PORT = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _ADDRESS = re.compile(
     r"local(?:\[(?:\*|[1-9][0-9]{0,3})(?:,[0-9]{1,4})?\])?"
     rf"|spark://{_HOST}:{_PORT}(?:,{_HOST}:{_PORT})*"
