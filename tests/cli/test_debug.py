@@ -161,8 +161,11 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
     def allocator(number: int) -> str:
         return json.dumps({"name": "object", "next_id": number})
 
+    def role(present: str, **changed: Any) -> str:
+        return json.dumps({**roles[present], **changed})
+
     def member(name: str, group: int) -> str:
-        return json.dumps({**roles[name], "member_of": [{"group": group, "grantor": 0}]})
+        return role(name, member_of=[{"group": group, "grantor": 0}])
 
     def config(name: str, value: str) -> str:
         return json.dumps({"name": name, "value": value})
@@ -198,6 +201,9 @@ def refused(dump: dict[str, Any]) -> list[tuple[list[str], str]]:
         (["edit", "database", str(database_id), database(name="other")], "is the default database"),
         (["edit", "zone", str(zone_id), zone(partitions=0)], "cannot be changed"),
         (["edit", "schema", str(shop_id), schema(name=" ")], "must not be empty"),
+        (["edit", "schema", str(shop_id), schema(name="a@1")], "must not contain @"),
+        (["edit", "view", str(view_id), view(name="top@1")], "must not contain @"),
+        (["edit", "role", str(bob), role("bob", name="public")], "reserved for all users"),
         (["edit", "system_view", "5", "{}"], "objects of the kind 'system_view' cannot be edited"),
         (["edit", "config", '"default_zone"', config("default_zone", "x")], "the id of a zone"),
         (["delete", "config", '"default_zone"'], "tables are created in that zone"),

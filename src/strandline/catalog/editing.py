@@ -14,6 +14,7 @@ from typing import Any
 from strandline.catalog.applier import DELAY, SKEW
 from strandline.catalog.catalog import DEFAULT_DATABASE, DEFAULT_ZONE_CONFIG
 from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.catalog.commands.roles import check_role_name
 from strandline.catalog.kinds import all_kinds, kind_of
 from strandline.catalog.rules import Key, check_object, highest_id, key_of, required_objects
 from strandline.catalog.verbs import Verb, declare_verb
@@ -27,8 +28,11 @@ from strandline.model.descriptors import (
     IdAllocator,
     SchemaDescriptor,
     TableDescriptor,
+    ViewDescriptor,
     ZoneDescriptor,
 )
+from strandline.model.identifiers import check_versioned_name
+from strandline.model.privileges import RoleDescriptor
 
 # Below, Any stands for a descriptor of some kind.
 EDIT, DELETE = "debug_edit", "debug_delete"
@@ -91,6 +95,8 @@ def edit(transaction: CatalogTransaction, kind: Collection, key: Key, value: Any
     existing = current(transaction, kind, key)
     if existing is not None and value.name != existing.name:
         _refuse_default(transaction, existing)
+    if existing is None or value.name != existing.name:
+        _check_new_name(value)
     match value:
         case TableDescriptor():
             _require_no_lower_column_id(value, existing)
@@ -149,6 +155,15 @@ def _refuse_default(transaction: CatalogTransaction, existing: Any) -> None:
         raise InvalidInput(
             f"{kind} {existing.name!r} is the default {kind}, and cannot be renamed or deleted"
         )
+
+
+def _check_new_name(value: Any) -> None:
+    """Raise `InvalidName` for a name that a command refuses. Older releases may have allowed it."""
+    match value:
+        case SchemaDescriptor() | TableDescriptor() | ViewDescriptor():
+            check_versioned_name(value.name, kind_of(value).name)
+        case RoleDescriptor():
+            check_role_name(value.name)
 
 
 def _require_near_next_id(

@@ -53,13 +53,18 @@ def grantor_id(planning: Planning) -> int:
     return 0 if role is None else role.id
 
 
-def _check_role_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
+def check_role_name(name: str) -> None:
+    """Raise `InvalidName` unless ``name`` may name a role."""
     check_name(name, "role")
     if normalize(name) in RESERVED_NAMES:
         raise InvalidName(
             f"a role cannot be named {name!r}: the name is reserved for all users or for the "
             "program itself"
         )
+
+
+def _check_free_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
+    check_role_name(name)
     refuse_holder(planning.catalog.role(name), "role", own_id=own_id)
 
 
@@ -77,7 +82,7 @@ class CreateRole:
         """Raises `InvalidName`, `AlreadyExists`."""
         if self.if_not_exists and planning.catalog.role(self.name) is not None:
             return
-        _check_role_name(planning, self.name)
+        _check_free_name(planning, self.name)
         with planning.entry(
             "create_role",
             role=self.name,
@@ -129,7 +134,7 @@ class RenameRole:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidName`, `AlreadyExists`."""
         old = role_named(planning.catalog, self.name)
-        _check_role_name(planning, self.new_name, own_id=old.id)
+        _check_free_name(planning, self.new_name, own_id=old.id)
         with planning.entry("rename_role", role=old.name, to=self.new_name) as transaction:
             transaction.put(replace(old, name=self.new_name))
             if normalize(old.name) != normalize(self.new_name):
