@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -205,6 +206,34 @@ def test_waiting_calls_get_an_error_if_the_thread_ends_and_the_next_one_starts_i
     assert store.transactions.get(begun()[0].txn_id).state is TransactionState.OPEN
 
 
+def test_a_call_that_arrives_while_a_caller_executes_its_own_is_the_next_round(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_writes, "IDLE_SECONDS", 10 * PATIENCE)
+    begun, waits, ended = threading.Event(), threading.Event(), threading.Event()
+    news = store.transactions._shared._news
+    wait = news.wait
+
+    def noted(timeout: float | None = None) -> bool:
+        waits.set()
+        return wait(timeout)
+
+    def check() -> None:
+        begun.set()
+        assert waits.wait(PATIENCE)  # until the thread that has the other call waits for the round
+
+    monkeypatch.setattr(news, "wait", noted)
+    own, other = (store.transactions.beginning(1, user=user) for user in ("ann", "bob"))
+    own.check = check
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(own.run)
+        assert begun.wait(PATIENCE)
+        other.submit(ended.set)
+        assert running.result(PATIENCE)
+    assert ended.wait(PATIENCE)
+    assert other.result()
+
+
 def test_calls_for_one_transaction_take_effect_in_their_order(store: Store) -> None:
     txn_id, empty = store.begin(), store.begin()
     with together(store) as submitted:
@@ -370,6 +399,35 @@ def test_a_caller_whose_timeout_passed_gets_an_error_and_its_call_is_not_execute
     with together(store), pytest.raises(DeadlineExceeded, match="nothing was changed"):
         store.transactions.begin(user="late", timeout=0.01)
     assert "late" not in {t.user for t in store.transactions.open_transactions(limit=10)}
+
+
+def test_a_caller_whose_timeout_passes_during_its_round_gets_the_result(store: Store) -> None:
+    queued, staged, passed = threading.Event(), threading.Event(), threading.Event()
+
+    def stage(shared: Round, rows: object) -> Callable[[], str]:
+        staged.set()
+        assert passed.wait(PATIENCE)
+        return lambda: "committed"
+
+    class Slow(SharedCall[str]):
+        def is_late(self) -> bool:
+            return False  # the round takes it in time, however slow the machine is
+
+        def late(self) -> DeadlineExceeded:
+            assert staged.wait(PATIENCE)
+            passed.set()
+            return super().late()
+
+        def on_end(self, ended: Callable[[], object]) -> None:
+            super().on_end(ended)
+            queued.set()
+
+    call = Slow(stage, shared=store.transactions._shared, timeout=0.01)
+    with ThreadPoolExecutor(1) as threads, together(store) as submitted:
+        submitted(store.transactions.beginning(1, user="ann"))  # its round has time to write
+        running = threads.submit(call.run)
+        assert queued.wait(PATIENCE)
+    assert running.result(PATIENCE) == "committed"
 
 
 def test_a_call_submitted_without_waiting_also_fails_after_its_timeout(store: Store) -> None:
