@@ -468,6 +468,21 @@ def test_the_next_call_starts_the_thread_that_could_not_be_started_before(
     assert [t.user for t in store.transactions.open_transactions(limit=10)] == ["ann"]
 
 
+def test_the_next_call_starts_the_thread_again_after_it_was_idle(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_writes, "IDLE_SECONDS", 0.0)
+    for user in ("ann", "bob"):
+        ended = threading.Event()
+        call = store.transactions.beginning(1, user=user)
+        call.submit(ended.set)
+        thread = store.transactions._shared._thread
+        assert ended.wait(PATIENCE)
+        assert call.result()
+        if thread is not None:  # it has not ended yet
+            thread.join(PATIENCE)
+
+
 def test_calls_are_not_repeated_if_the_outcome_of_their_round_is_unknown(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from strandline.catalog.commands import (
     AlterDefaultPrivileges,
@@ -28,6 +29,7 @@ from strandline.errors import (
     ObjectNotFound,
 )
 from strandline.model.descriptors import PrincipalType
+from strandline.model.identifiers import QualifiedName
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import (
     SCHEMA,
@@ -37,6 +39,7 @@ from tests.catalog.scenario import (
     Result,
     Scenario,
     create_table,
+    create_view,
     table_of,
 )
 
@@ -76,11 +79,14 @@ def groups(name: str) -> Callable[[Result], list[str]]:
 
 
 def grants_on(name: str) -> Callable[[Result], list[str]]:
-    """The grants of a table or schema, each as ``"grantee by grantor: PRIVILEGES"``."""
+    """The grants of a table, view or schema, each as ``"grantee by grantor: PRIVILEGES"``."""
 
     def read(result: Result) -> list[str]:
         ids = {known.id: known.name for known in result.after.roles()} | {0: "-"}
-        target = table_of(result.after, name) if "." in name else result.after.schema(name)
+        target: Any = result.after.schema(name)
+        if "." in name:
+            qualified = QualifiedName.parse(name)
+            target = result.after.relation(qualified.schema, qualified.name)
         return [
             f"{ids[privilege.grantee]} by {ids[privilege.grantor]}: {privilege.privileges.name}"
             for privilege in target.privileges
@@ -444,6 +450,13 @@ SCENARIOS = [
         run=create_table("other.t"),
         expect=Made(),
         checks=[(grants_on("other.t"), [])],
+    ),
+    Scenario(
+        "default privileges of tables are not for views",
+        setup=[BOB, SCHEMA, DEFAULT],
+        run=create_view("s.v"),
+        expect=Made(),
+        checks=[(grants_on("s.v"), [])],
     ),
     Scenario(
         "default privileges of a role are for what that role makes",
