@@ -72,6 +72,7 @@ SETUP: list[Command] = [
     *(CreateRole(name=name) for name in ("ann", "bob", "cleo", "group")),
     CreateRole(name="root", superuser=True),
     CreateRole(name="boss", superuser=True),
+    GrantRole(role="boss", member="group"),  # to keep or lose it needs no privilege on boss
     CreateSchema(name="s", owner="ann"),
     CreateSchema(name="z", owner="cleo"),
     create_table("s.t", owner="ann"),
@@ -324,6 +325,11 @@ CHANGES = [
             ("lacks CREATE_ROLE on the system", on_system(Privilege.CREATE_ROLE)),
             ("only superusers may give a role the name Dora", SUPERUSER),
         ],
+    ),
+    Needs(
+        "rename a role",
+        RenameRole(name="group", new_name="n"),
+        [("not own role group", AlterRole(name="group", owner="bob"))],
     ),
     Needs(
         "rename a role so that it would own what is there",
