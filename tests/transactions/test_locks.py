@@ -376,7 +376,8 @@ def test_an_invalid_or_excessive_request_is_refused_and_stores_nothing(
         ask(store)
     with pytest.raises(LimitExceeded, match="at most 1000 components"):
         ask(store, *[on(READ, "d.t")] * (locks.MAX_COMPONENTS + 1))
-    for names in (("",), ("d", None, "p=1"), ("d" * (locks.MAX_NAME_LENGTH + 1),)):
+    long = "d" * (locks.MAX_NAME_LENGTH + 1)
+    for names in (("",), ("d", None, "p=1"), (long,), ("d", long), ("d", "t", long)):
         with pytest.raises(InvalidInput):
             Component(READ, *names)
     monkeypatch.setattr(locks, "MAX_STORED", 2)

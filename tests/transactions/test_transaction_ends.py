@@ -423,7 +423,9 @@ def test_a_fenced_process_changes_nothing(store: Store) -> None:
         lambda: transactions.holds.raise_low_watermark(now),
         transactions.holds.cleaning_limit,
         transactions.locks.expire,
+        lambda: transactions.locks.check(lock),
         lambda: transactions.locks.check(waiting),
+        lambda: transactions.locks.heartbeat(lock),
         lambda: transactions.locks.release(lock),
         lambda: transactions.locks.withdraw(waiting),
     ]
