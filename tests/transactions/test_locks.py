@@ -289,6 +289,7 @@ def test_an_unknown_lock_is_named_in_the_error_and_can_be_released(
         with pytest.raises(LockNotFound, match=f"lockid:{lock_id}:"):
             call(lock_id)
     manager.release(lock_id)
+    manager.withdraw(lock_id)
 
 
 # -- transactions
