@@ -320,6 +320,22 @@ def test_an_effect_that_lacks_resources_raises_an_error_and_is_tried_again(
     assert (counts.failures, counts.unmade) == (2, 0)
 
 
+def test_the_health_check_fails_from_a_failed_effect_until_it_is_projected(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = node.ddl(create(node, "a"), project=False)
+    node.projector.applied_up_to(version)
+    node.projector.check()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", failing(errno.ENOSPC))
+        with pytest.raises(Unavailable):
+            node.projector.project_up_to(version)
+    with pytest.raises(Unavailable, match="create_table failed"):
+        node.projector.check()
+    node.projector.project_up_to(version)
+    node.projector.check()
+
+
 def test_a_fenced_node_projects_nothing(node: Node) -> None:
     version = node.ddl(create(node, "a"), project=False)
     node.fenced = True
