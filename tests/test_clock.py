@@ -215,12 +215,19 @@ def test_an_invalid_time_text_is_refused_with_an_example(text: str) -> None:
 
 
 def test_waiting_ends_when_the_clock_is_updated_with_a_later_time() -> None:
-    clock = HybridClock(ManualWall(100))
-    target = timestamp(10_000)
-    thread = threading.Thread(target=lambda: clock.wait_until(target, timeout=30))
+    is_read = threading.Event()
+
+    def wall() -> int:
+        is_read.set()  # by the waiting thread, which holds the clock's lock until it waits
+        return 100
+
+    clock = HybridClock(wall)
+    target = timestamp(MAX_AHEAD_MS)
+    thread = threading.Thread(target=lambda: clock.wait_until(target, timeout=60))
     thread.start()
+    assert is_read.wait(60)
     clock.update(target)
-    thread.join(60)
+    thread.join(20)
     assert not thread.is_alive()
 
 
