@@ -93,7 +93,10 @@ def test_concurrent_callers_share_one_append_and_one_time(manager: CatalogManage
     assert [call.outcome() for call in calls] == [4, 5, 6, 7]
     assert gate.sent == [1, 4]
     assert len({manager.catalog(version).time for version in (4, 5, 6, 7)}) == 1
-    assert manager.active_catalog(manager.catalog(4).time).version == 7
+    shared_time = manager.catalog(4).time
+    assert manager.active_catalog(shared_time).version == 7
+    assert {manager.last_moment(version) for version in (4, 5, 6)} == {shared_time}
+    assert manager.last_moment(7) is None
     for version, name in zip((4, 5, 6, 7), "abcd", strict=True):
         assert manager.catalog(version).schema(name) is not None
         assert manager.catalog(version - 1).schema(name) is None

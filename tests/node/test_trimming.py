@@ -10,7 +10,9 @@ import pytest
 from strandline.catalog import CatalogManager
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import Conflict, VersionNotFound
+from strandline.metastore.interface import AsOf
 from strandline.node import Node
+from tests.catalog.callers import Gate, create, together
 from tests.log_lines import log_lines
 from tests.node.conftest import before_the_next
 
@@ -70,6 +72,21 @@ def test_a_hold_on_history_that_is_kept_is_granted_during_a_trim(
     assert scene.session.compact(scene.middle.version)
     with pytest.raises(Conflict, match="of bob needs the history"):
         scene.session.compact(scene.last.version)
+
+
+def test_a_version_that_shares_its_time_with_the_next_can_be_held_after_a_trim_to_it(
+    folder: Path,
+) -> None:
+    with Node.open(folder) as node:
+        calls = together(node.catalogs, Gate(node.catalogs), [create("a"), create("b")])
+        assert [call.outcome() for call in calls] == [4, 5]
+        session = node.session(user="ann")
+        assert session.compact(4)
+        snapshot = session.open([], at=AsOf(version=4))
+        assert session.hold("reader", "ann", at=snapshot.time).at == snapshot.time
+        with pytest.raises(Conflict, match="of ann needs the history"):
+            session.compact(5)
+        assert snapshot.catalog_version == 4
 
 
 def test_a_crash_between_the_check_of_holds_and_the_trim_leaves_a_trimmable_store(

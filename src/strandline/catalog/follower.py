@@ -284,13 +284,16 @@ class CatalogFollower(CatalogApplier):
         return self._history.at_version(version)
 
     def last_moment(self, version: int) -> Timestamp | None:
-        """The last time at which ``version`` was active, or None if no version follows it."""
+        """The last time at which ``version`` was active, or None if no version follows it.
+
+        Versions that were appended together have one time. That is the last time of each but the
+        last of them, so that no version ends before its history begins.
+        """
         if version > self._history.latest.version:
             self.sync()
         history = self._history  # read once: it may be trimmed meanwhile
-        history.at_version(version)
-        end = history.ends_at(version)
-        return None if end is None else Timestamp(end - 1)
+        catalog, end = history.at_version(version), history.ends_at(version)
+        return None if end is None else max(catalog.time, Timestamp(end - 1))
 
     def latest_catalog(self) -> Catalog:
         """The highest version applied here; it may not be active yet."""
