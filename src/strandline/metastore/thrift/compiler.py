@@ -67,14 +67,35 @@ Decode = Callable[[bytes, int], tuple[dict[str, Any], int]]
 _Read = Callable[[bytes, int], tuple[Any, int] | None]
 
 
-class Compiler:
-    """The functions of one field table. Each is generated at its first use."""
+class GeneratedFunctions:
+    """Functions for the structs of a table, each generated at its first use. Thread-safe."""
 
-    def __init__(self, table: FieldTable) -> None:
+    def __init__(self, table: FieldTable, names: dict[str, Any]) -> None:
         self._table = table
         # Written under the lock, read without it: a function is added after all that it calls.
+        self._names = names
         self._lock = threading.RLock()
-        self._names: dict[str, Any] = {
+
+    def _function(self, name: str, struct_name: str, generate: Callable[[StructSpec], None]) -> Any:
+        """Return the function of that name, which ``generate`` makes for the struct."""
+        function = self._names.get(name)
+        if function is None:
+            with self._lock:
+                if self._names.get(name) is None:  # no other thread generated it
+                    generate(self._table.structs[struct_name])
+            function = self._names[name]
+        return function
+
+    def _execute(self, lines: list[str]) -> None:
+        source = "\n".join(lines)
+        exec(compile(source, f"<generated: {lines[0]}>", "exec"), self._names)
+
+
+class Compiler(GeneratedFunctions):
+    """The functions that encode and decode the structs of one field table."""
+
+    def __init__(self, table: FieldTable) -> None:
+        names = {
             "pack_size": struct.Struct(">I").pack,
             "size_at": struct.Struct(">I").unpack_from,
             "pack_all": struct.pack,
@@ -85,32 +106,19 @@ class Compiler:
             "missing": missing,
             "ProtocolError": ProtocolError,
         }
+        super().__init__(table, names)
         for wire, code in _FORMATS.items():
             self._names[f"pack_{wire}"] = struct.Struct(f">{code}").pack
             self._names[f"pack_field_{wire}"] = struct.Struct(f">bh{code}").pack
             self._names[f"unpack_{wire}"] = struct.Struct(f">{code}").unpack_from
 
     def encoder(self, name: str) -> Encode:
-        function = self._names.get(f"encode_{name}")
-        if function is None:
-            with self._lock:
-                if self._names.get(f"encode_{name}") is None:  # no other thread generated it
-                    self._compile_encoder(self._table.structs[name])
-            function = self._names[f"encode_{name}"]
-        return function  # type: ignore[no-any-return]  # a namespace of generated functions
+        encode: Encode = self._function(f"encode_{name}", name, self._compile_encoder)
+        return encode
 
     def decoder(self, name: str) -> Decode:
-        function = self._names.get(f"decode_{name}")
-        if function is None:
-            with self._lock:
-                if self._names.get(f"decode_{name}") is None:  # no other thread generated it
-                    self._compile_decoder(self._table.structs[name])
-            function = self._names[f"decode_{name}"]
-        return function  # type: ignore[no-any-return]  # a namespace of generated functions
-
-    def _execute(self, lines: list[str]) -> None:
-        source = "\n".join(lines)
-        exec(compile(source, f"<generated: {lines[0]}>", "exec"), self._names)
+        decode: Decode = self._function(f"decode_{name}", name, self._compile_decoder)
+        return decode
 
     # Encoding -----------------------------------------------------------------------------------
 

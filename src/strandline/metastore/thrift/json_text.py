@@ -14,12 +14,12 @@ not check their input; wrong input makes them fail, and `first_fault` then says 
 from __future__ import annotations
 
 import math
-import threading
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring
 from typing import Any
 
+from strandline.metastore.thrift.compiler import GeneratedFunctions
 from strandline.metastore.thrift.field_table import (
     BOOL,
     DOUBLE,
@@ -62,14 +62,11 @@ _BITS: Mapping[int, int] = {I8: 8, I16: 16, I32: 32, I64: 64}
 Write = Callable[[Any], str]  # Any: a struct has values of as many types as the protocol
 
 
-class JsonWriters:
-    """The functions of one field table. Thread-safe. ``decode`` reads a struct that is encoded."""
+class JsonWriters(GeneratedFunctions):
+    """The functions that write the structs of one field table. ``decode`` reads an encoded one."""
 
     def __init__(self, table: FieldTable, decode: Callable[[str, bytes], dict[str, Any]]) -> None:
-        self._table = table
-        # Written under the lock, read without it: a function is added after all that it calls.
-        self._lock = threading.RLock()
-        self._names: dict[str, Any] = {
+        names = {
             "JsonText": JsonText,
             "binary": _binary,
             "decode": decode,
@@ -80,15 +77,11 @@ class JsonWriters:
             "text": encode_basestring,
             "whole": int.__repr__,
         }
+        super().__init__(table, names)
 
     def writer(self, name: str) -> Write:
-        writer = self._names.get(f"write_{name}")
-        if writer is None:
-            with self._lock:
-                if self._names.get(f"write_{name}") is None:  # no other thread generated it
-                    self._compile(self._table.structs[name])
-            writer = self._names[f"write_{name}"]
-        return writer  # type: ignore[no-any-return]  # a namespace of generated functions
+        write: Write = self._function(f"write_{name}", name, self._compile)
+        return write
 
     def _compile(self, spec: StructSpec) -> None:
         name, known = f"write_{spec.name}", f"known_{spec.name}"
@@ -116,8 +109,7 @@ class JsonWriters:
             ]
             if field.required:
                 lines += ["  else:", f"    raise KeyError({field.name!r})"]
-        source = "\n".join([*lines, "  return '{' + ','.join(parts) + '}'"])
-        exec(compile(source, f"<generated: {lines[0]}>", "exec"), self._names)
+        self._execute([*lines, "  return '{' + ','.join(parts) + '}'"])
 
     def _value(self, kind: Type, x: str, depth: int) -> str:
         """Return an expression for the text of the value ``x``."""
