@@ -18,7 +18,7 @@ def test_content_reads_back_in_pieces(size: int) -> None:
     content = Content()
     content.write(data[: size // 3])
     content.write(memoryview(data)[size // 3 :])
-    assert content.size == size
+    assert len(content) == size
     pieces = list(content.pieces(4096))
     assert b"".join(pieces) == data == content.read()
     assert all(len(piece) <= 4096 for piece in pieces)
@@ -30,7 +30,7 @@ def test_a_duplicated_descriptor_reads_the_content_from_its_start() -> None:
     other = Content(os.dup(content.fileno()))
     content.close()
     content.close()
-    assert (other.size, other.read(), other.read()) == (11, b"one and two", b"one and two")
+    assert (len(other), other.read(), other.read()) == (11, b"one and two", b"one and two")
     other.close()
 
 

@@ -28,7 +28,7 @@ from strandline.errors import Overloaded
 from strandline.metastore.metastore import Metastore
 from strandline.work.child_pool import ChildPool, Data, Reply
 from strandline.work.children import Fields
-from strandline.work.contents import Content
+from strandline.work.contents import Body, Content
 
 ALLOWANCE = 256 * 1024
 """The bytes that each owner may use without the pool."""
@@ -87,15 +87,13 @@ class AnswerMemory(RequestMemory):
         self._shared: dict[object, Hashable] = {}  # the answer that each owner holds
         self._owners = Counter[Hashable]()  # how many hold each answer
 
-    def hold_answer(self, owner: object, body: bytes | Content, *, only_reads: bool) -> None:
+    def hold_answer(self, owner: object, body: Body, *, only_reads: bool) -> None:
         """Hold an answer for ``owner``, in place of another one.
 
         Raises `Overloaded` if the pool lacks its memory and the call ``only_reads``, so that it may
         be repeated.
         """
-        answer, amount = (
-            (id(body), len(body)) if isinstance(body, bytes) else (body.identity(), body.size)
-        )
+        answer, amount = body.identity() if isinstance(body, Content) else id(body), len(body)
         if only_reads and self.taken and self._lacks(answer, amount):
             self.refused += 1
             raise Overloaded(

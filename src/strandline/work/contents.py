@@ -26,7 +26,10 @@ class Content:
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = _new_file() if descriptor is None else descriptor
-        self.size = 0 if descriptor is None else os.fstat(descriptor).st_size
+        self._size = 0 if descriptor is None else os.fstat(descriptor).st_size
+
+    def __len__(self) -> int:
+        return self._size
 
     @classmethod
     def of(cls, data: bytes) -> Content:
@@ -56,14 +59,14 @@ class Content:
     def write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         while rest:
-            written = os.pwrite(self._descriptor, rest, self.size)
-            self.size += written
+            written = os.pwrite(self._descriptor, rest, self._size)
+            self._size += written
             rest = rest[written:]
 
     def pieces(self, size: int = PIECE) -> Iterator[bytes]:
         """Iterate over all bytes in order, in pieces of ``size``."""
         at = 0
-        while at < self.size:
+        while at < self._size:
             piece = os.pread(self._descriptor, size, at)
             at += len(piece)
             yield piece
@@ -76,8 +79,25 @@ class Content:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return
-        if self.size <= FREED_AT_ONCE or not _freeing.take(descriptor):
+        if self._size <= FREED_AT_ONCE or not _freeing.take(descriptor):
             os.close(descriptor)
+
+
+Body = bytes | Content
+"""The bytes of a message or an answer, in this process or outside of it."""
+
+
+def pieces_of(body: Body) -> Iterator[bytes]:
+    """Iterate over all bytes in order, in pieces that are quickly sent."""
+    if isinstance(body, Content):
+        return body.pieces()
+    return (body[at : at + PIECE] for at in range(0, len(body), PIECE))
+
+
+def release(body: Body) -> None:
+    """Close a `Content` that is no longer needed."""
+    if isinstance(body, Content):
+        body.close()
 
 
 class _Freeing:

@@ -431,7 +431,7 @@ class HiveMetastoreService:
             return answer
         body = answer.body
         if isinstance(body, Content):
-            if body.size > _KEPT_OF_CHILD:
+            if len(body) > _KEPT_OF_CHILD:
                 return answer
             content, body = body, body.read()
             content.close()

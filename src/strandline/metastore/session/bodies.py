@@ -15,13 +15,14 @@ arrive in time is given up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from strandline import work
 from strandline.errors import DeadlineExceeded, InvalidInput, Overloaded
 from strandline.metastore.served_calls import AnswerMemory, RequestMemory
 from strandline.metastore.session.http_messages import Answer, Request, Send
-from strandline.work.contents import PIECE, Content
+from strandline.work.contents import PIECE, Body, Content, pieces_of, release
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 BODY_SECONDS = 60.0
@@ -64,44 +65,26 @@ class _Body:
             self._content.close()
             self._content = None
 
-    def whole(self) -> bytes | Content:
+    def whole(self) -> Body:
         return b"".join(self._chunks) if self._content is None else self._content
 
 
+@dataclass(eq=False)
 class LongAnswer(Answer):
     """An answer that is sent in pieces, as the client reads them."""
 
-    def __init__(
-        self, body: bytes | Content, content_type: str, *, on_sent: Callable[[object], None]
-    ) -> None:
-        super().__init__(b"", content_type)
-        self._content = body
-        self._on_sent = on_sent
-
-    @property
-    def size(self) -> int:
-        return self._content.size if isinstance(self._content, Content) else len(self._content)
+    on_sent: Callable[[object], None] = field(kw_only=True)
 
     async def send(self, send: Send) -> None:
         try:
             await self.send_head(send)
-            for piece in self._pieces():
+            for piece in pieces_of(self.body):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 await asyncio.sleep(0)  # else a fast client would keep the loop for all pieces
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            self._on_sent(self)
-            self.close()
-
-    def _pieces(self) -> Iterator[bytes]:
-        body = self._content
-        if isinstance(body, Content):
-            return body.pieces()
-        return (body[at : at + PIECE] for at in range(0, len(body), PIECE))
-
-    def close(self) -> None:
-        if isinstance(self._content, Content):
-            self._content.close()
+            self.on_sent(self)
+            release(self.body)
 
 
 class Bodies:
@@ -126,7 +109,7 @@ class Bodies:
         self.memory = RequestMemory(memory_bytes)
         self.answers = AnswerMemory(answer_bytes)
 
-    async def read(self, request: Request, owner: object, content_type: str) -> bytes | Content:
+    async def read(self, request: Request, owner: object, content_type: str) -> Body:
         """The body of a request, which must have ``content_type``. A `Content` must be closed.
 
         Raises `InvalidInput`, `Overloaded`, `BodyTooLate`, `ClientGone`.
@@ -142,7 +125,7 @@ class Bodies:
                 "done, send it again"
             ) from None
 
-    async def _read(self, request: Request, owner: object, content_type: str) -> bytes | Content:
+    async def _read(self, request: Request, owner: object, content_type: str) -> Body:
         sent_as = request.headers.get("content-type", "")
         if sent_as.partition(";")[0].strip().lower() != content_type:
             raise InvalidInput(f"the body is sent as {sent_as[:80]!r}; send it as {content_type}")
@@ -173,7 +156,7 @@ class Bodies:
             raise
         return body.whole()
 
-    def answer(self, body: bytes | Content, content_type: str, *, only_reads: bool) -> Answer:
+    def answer(self, body: Body, content_type: str, *, only_reads: bool) -> Answer:
         """The answer with that body. Raises `Overloaded` as `AnswerMemory` does."""
         if isinstance(body, bytes) and len(body) <= PIECE:
             return Answer(body, content_type)
@@ -181,6 +164,6 @@ class Bodies:
         try:
             self.answers.hold_answer(answer, body, only_reads=only_reads)
         except Overloaded:
-            answer.close()
+            release(body)
             raise
         return answer

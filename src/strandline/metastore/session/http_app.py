@@ -66,7 +66,7 @@ from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
 from strandline.metastore.workers import ClientLeft, Workers
 from strandline.work.child_pool import ChildPool
 from strandline.work.children import Fields
-from strandline.work.contents import Content
+from strandline.work.contents import Body, Content, release
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class HttpApplication:
             began, user = monotonic(), ""
             CLIENT.set(request.client)
             owner = object()  # owns the memory that the request takes
-            body: bytes | Content = b""
+            body: Body = b""
             failure: Exception | None = None
             try:
                 asking = caller_of(request.headers)
@@ -228,8 +228,7 @@ class HttpApplication:
                 failure, answer = error, self._refused(error)
             finally:
                 self._bodies.memory.release(owner)
-                if isinstance(body, Content):
-                    body.close()
+                release(body)
             self._calls.ended(
                 SERVICE,
                 call.name,
@@ -244,13 +243,11 @@ class HttpApplication:
 
     # -- one request ---------------------------------------------------------------------------
 
-    async def _answered(
-        self, call: Call, asking: Caller, body: bytes | Content, request: Request
-    ) -> bytes | Content:
+    async def _answered(self, call: Call, asking: Caller, body: Body, request: Request) -> Body:
         """The body of the answer, made in the place that `strandline.work` prescribes."""
         host, until_left = request.client_host, request.until_left
         children = self._children
-        kind = call.kind(len(body) if isinstance(body, bytes) else body.size)
+        kind = call.kind(len(body))
         if isinstance(body, bytes):
             session = LocalSession(
                 self._metastore, user=asking.user, host=host, has_typed_commands=True
@@ -293,9 +290,7 @@ class HttpApplication:
             leaving.cancel()
             answering.cancel()
 
-    async def _delegate_to_child(
-        self, call: Call, asking: Caller, body: bytes | Content, host: str
-    ) -> bytes | Content:
+    async def _delegate_to_child(self, call: Call, asking: Caller, body: Body, host: str) -> Body:
         """Have a child process execute the call; return the body of the answer."""
         assert self._children is not None  # the caller has checked it
         fields = {"service": SERVICE, "user": asking.user, "host": host}

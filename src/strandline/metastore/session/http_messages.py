@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandline.work.contents import Body
+
 Scope = MutableMapping[str, Any]
 """The ASGI server's description of a request."""
 Message = MutableMapping[str, Any]
@@ -68,14 +70,10 @@ class Request:
 class Answer:
     """An answer whose body is complete."""
 
-    body: bytes
+    body: Body
     content_type: str
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        return len(self.body)
 
     async def send(self, send: Send) -> None:
         await self.send_head(send)
@@ -84,7 +82,7 @@ class Answer:
     async def send_head(self, send: Send) -> None:
         headers = [
             (b"content-type", self.content_type.encode()),
-            (b"content-length", b"%d" % self.size),
+            (b"content-length", b"%d" % len(self.body)),
         ]
         headers += [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})

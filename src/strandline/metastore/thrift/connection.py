@@ -502,7 +502,7 @@ class Connection(asyncio.Protocol):
             head = encode_head(answer.kind, method)
         self._outgoing.send(head + sequence, answer.body)
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, data: bytes) -> None:
         if not self._closed:
             self._serving.counters.bytes_sent += len(data)
             self.last_activity = self._serving.loop.time()

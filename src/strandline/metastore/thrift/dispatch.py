@@ -32,7 +32,7 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.model.identifiers import MAX_USER_LENGTH
-from strandline.work.contents import Content
+from strandline.work.contents import Body
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Answer:
     """
 
     kind: int
-    body: bytes | Content
+    body: Body
     failed: bool = False
     refused: StrandlineError | None = None
 

@@ -23,7 +23,7 @@ from strandline.metastore.served_calls import ANSWER_BYTES, AnswerMemory, Reques
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, REPLY, encode_head
-from strandline.work.contents import PIECE, Content
+from strandline.work.contents import Body, pieces_of, release
 
 CONFIRM_SECONDS = 1.0
 """How long a TLS client may take to confirm the end of its connection when the node stops."""
@@ -130,7 +130,7 @@ class Serving:
         self.answers = AnswerMemory(settings.answer_memory_bytes)
 
 
-def _drop(_: bytes | memoryview) -> None:
+def _drop(_: bytes) -> None:
     """Write nothing."""
 
 
@@ -146,7 +146,7 @@ class Outgoing:
         serving: Serving,
         owner: object,
         *,
-        write: Callable[[bytes | memoryview], None],
+        write: Callable[[bytes], None],
         sent: Callable[[], object],
         is_closed: Callable[[], bool],
     ) -> None:
@@ -155,8 +155,8 @@ class Outgoing:
         self._write = write
         self._sent = sent
         self._is_closed = is_closed
-        self._pieces: Iterator[bytes | memoryview] | None = None
-        self._content: Content | None = None
+        self._body: Body = b""
+        self._pieces: Iterator[bytes] | None = None
         self._piece_due = False
         self.writable = True
 
@@ -165,33 +165,26 @@ class Outgoing:
         """Whether a part of a long answer is not written yet."""
         return self._pieces is not None
 
-    def hold(self, method: str, body: bytes | Content) -> None:
+    def hold(self, method: str, body: Body) -> None:
         """Reserve the memory for a long answer of ``method`` until it is sent.
 
         Raises `Overloaded` (see `AnswerMemory`), after closing a `Content`.
         """
-        size = len(body) if isinstance(body, bytes) else body.size
-        if size <= WHOLE_BYTES or self._is_closed():
+        if len(body) <= WHOLE_BYTES or self._is_closed():
             return
         try:
             only_reads = self._serving.dispatcher.only_reads(method)
             self._serving.answers.hold_answer(self._owner, body, only_reads=only_reads)
         except Overloaded:
-            if isinstance(body, Content):
-                body.close()
+            release(body)
             raise
 
-    def send(self, head: bytes, body: bytes | Content) -> None:
+    def send(self, head: bytes, body: Body) -> None:
         """Write an answer. A `Content` is closed once it is sent or cannot be sent."""
         if isinstance(body, bytes) and len(body) <= WHOLE_BYTES:
             self._write(head + body)
             return
-        if isinstance(body, Content):
-            self._content = body
-            self._pieces = body.pieces()
-        else:
-            view = memoryview(body)
-            self._pieces = (view[at : at + PIECE] for at in range(0, len(view), PIECE))
+        self._body, self._pieces = body, pieces_of(body)
         if self._is_closed():
             self.end()
             return
@@ -224,8 +217,6 @@ class Outgoing:
 
     def end(self) -> None:
         """Drop what is not written, and release its memory."""
-        self._pieces = None
-        if self._content is not None:
-            self._content.close()
-            self._content = None
+        release(self._body)
+        self._body, self._pieces = b"", None
         self._serving.answers.release(self._owner)
