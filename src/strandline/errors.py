@@ -61,6 +61,11 @@ def shortened(message: str) -> str:
     return f"{message[:half]}… ({left_out} characters omitted) …{message[-half:]}"
 
 
+def cut(text: str, length: int = 80) -> str:
+    """The first ``length`` characters of a text that a message shows, and a mark of more."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
 class StrandlineError(Exception):
     """The root. ``message`` is complete in itself: what was asked, what was found, what to do.
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from strandline.durable.update import Arguments
+from strandline.errors import cut
 from strandline.logs import in_one_line
 
 
@@ -158,14 +159,7 @@ def describe(verb_name: str, arguments: Arguments) -> str:
 
 def describe_all(actions: Sequence[tuple[str, Arguments]]) -> str:
     """Describe all actions of a version, in a text of bounded length."""
-    words = []
-    for verb, arguments in actions[:_MAX_ACTIONS]:
-        description = describe(verb, arguments)
-        words.append(
-            description
-            if len(description) <= _MAX_CHARACTERS
-            else f"{description[:_MAX_CHARACTERS]}…"
-        )
+    words = [cut(describe(*action), _MAX_CHARACTERS) for action in actions[:_MAX_ACTIONS]]
     if len(actions) > _MAX_ACTIONS:
         words.append(f"and {len(actions) - _MAX_ACTIONS} more actions")
     return "; ".join(words)

@@ -52,6 +52,7 @@ from strandline.errors import (
     StrandlineError,
     UnsupportedOperation,
     VersionNotFound,
+    cut,
 )
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
@@ -344,7 +345,7 @@ def _shown(value: object, other: object) -> str:
         place, pair = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
         return f"as element {place} {_shown(pair[0], None)}"
     text = repr(value) if not isinstance(value, StrandlineError) else f"an error ({value.message})"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return cut(text, _SHOWN)
 
 
 def seal(

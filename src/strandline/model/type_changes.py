@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from strandline.errors import IllegalChange, InvalidInput
+from strandline.errors import IllegalChange, InvalidInput, cut
 from strandline.model.identifiers import check_column_name, normalize
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
@@ -264,5 +264,4 @@ def _illegal(old: DataType, new: DataType, path: str, reason: str) -> IllegalCha
 
 
 def _shown(data_type: DataType) -> str:
-    text = simple_string(data_type)
-    return text if len(text) <= 200 else text[:200] + "…"
+    return cut(simple_string(data_type), 200)

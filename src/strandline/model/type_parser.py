@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from strandline.errors import InvalidType
+from strandline.errors import InvalidType, cut
 from strandline.model.type_text import HIVE_NAME
 from strandline.model.types import (
     ATOMIC_TYPES,
@@ -406,7 +406,7 @@ class _Scanner:
     def error(self, expected: str) -> InvalidType:
         self.skip_space()
         rest = self.text[self.at : self.at + 20]
-        shown = self.text if len(self.text) <= 200 else self.text[:200] + "…"
+        shown = cut(self.text, 200)
         return InvalidType(
             f"the {self.is_a} {shown!r} does not parse: expected {expected} at position {self.at}, "
             f"found {repr(rest) if rest else 'the end'}"

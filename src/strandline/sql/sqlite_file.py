@@ -40,6 +40,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
     UnsupportedOperation,
+    cut,
 )
 from strandline.sql.database import StoreFull
 
@@ -451,7 +452,7 @@ def _described(process: int) -> str:
     # Any program can choose its command line, which must not break a log line.
     command = " ".join("".join(c if c.isprintable() else " " for c in command).split())
     if command:
-        holder += f" ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"
+        holder += f" ({cut(command, _SHOWN)})"
     if state in _STOPPED:
         return f"{holder} holds its write lock and is stopped; resume it (kill -CONT) or end it"
     return f"{holder} holds its write lock"

@@ -34,7 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from strandline.errors import InvalidInput, LimitExceeded
+from strandline.errors import InvalidInput, LimitExceeded, cut
 from strandline.metastore.hive.partition_values import (
     DEFAULT_PARTITION,
     Cast,
@@ -298,10 +298,9 @@ class _Parser:
 
     def fail(self, expected: str) -> NoReturn:
         token = self.token
-        shown = self.text if len(self.text) <= 200 else self.text[:200] + "…"
         raise InvalidInput(
-            f"the partition filter {shown!r} does not parse: expected {expected} at position "
-            f"{token.at}, found {repr(token.text[:20]) if token.text else 'the end'}"
+            f"the partition filter {cut(self.text, 200)!r} does not parse: expected {expected} "
+            f"at position {token.at}, found {repr(token.text[:20]) if token.text else 'the end'}"
         )
 
 

@@ -33,7 +33,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.errors import InvalidInput, LimitExceeded
+from strandline.errors import InvalidInput, LimitExceeded, cut
 from strandline.metastore.store.file_columns import texts
 
 MAX_PATTERN_LENGTH = 1_024
@@ -69,7 +69,7 @@ class NamePattern:
         self.weight = sum(map(_weight, self._parts))
         if self.weight > MAX_WEIGHT:
             raise LimitExceeded(
-                f"the pattern {_shown(text)} is too expensive: its characters times its "
+                f"the pattern {cut(text, 200)!r} is too expensive: its characters times its "
                 f"repetitions are {self.weight}, at most {MAX_WEIGHT} are allowed; write a "
                 "shorter pattern"
             )
@@ -108,7 +108,7 @@ def _weight(part: str) -> int:
     """
     if refused := _REFUSED.search(part):
         raise InvalidInput(
-            f"the regular expression {_shown(part)} is not supported: found {refused[0]!r} at "
+            f"the regular expression {cut(part, 200)!r} is not supported: found {refused[0]!r} at "
             f"position {refused.start()}"
         )
     counts = [max(map(int, filter(None, count.groups()))) for count in _COUNT.finditer(part)]
@@ -123,14 +123,10 @@ def _matches(names: Sequence[str], expression: str) -> list[bool]:
     except pa.ArrowInvalid as error:
         reason = str(error).partition("Invalid regular expression: ")[2] or str(error)
         raise InvalidInput(
-            f"the regular expression {_shown(expression)} is invalid or not supported: {reason}"
+            f"the regular expression {cut(expression, 200)!r} is invalid or not supported: {reason}"
         ) from None
     matches: list[bool] = matched.to_pylist()
     return matches
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 200 else text[:200] + "…")
 
 
 MAX_LIKE_LENGTH = 4_096

@@ -30,9 +30,9 @@ from typing import Any, TypeVar
 
 from strandline.catalog import commands
 from strandline.catalog.planning import Command
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, cut
 from strandline.metastore.interface import Session
-from strandline.metastore.session.json_values import Misfit, cut
+from strandline.metastore.session.json_values import Misfit
 from strandline.model.types import ATOMIC_TYPES, AtomicType, DataType
 from strandline.wire.codecs import is_text
 

@@ -46,7 +46,7 @@ from operator import attrgetter, itemgetter, or_
 from typing import Any, NewType
 
 from strandline.catalog import Command, commands
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, cut
 from strandline.metastore.session.json_values import (
     SCALARS,
     Components,
@@ -55,7 +55,6 @@ from strandline.metastore.session.json_values import (
     Misfit,
     always,
     as_it_is,
-    cut,
     enumeration,
     expect,
     made,

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, cut
 from strandline.wire.codecs import is_text
 
 Json = Any  # the result of json.loads: dict, list, str, int, float, bool or None
 
 _INT64 = 1 << 63
-_SHOWN = 80
-"""The number of characters of a value that an error shows."""
 
 
 class Misfit(Exception):
@@ -142,7 +140,3 @@ def shown(value: Json) -> str:
             type(value), type(value).__name__
         )
     )
-
-
-def cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
