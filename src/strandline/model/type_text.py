@@ -69,8 +69,6 @@ def simple_string(data_type: DataType) -> str:
     if type(data_type) is AtomicType:  # a match statement is several times slower
         return data_type.name
     match data_type:
-        case AtomicType(name):
-            return name
         case StringType(collation):
             return "string" if collation is None else f"string collate {collation}"
         case DecimalType(precision, scale):
