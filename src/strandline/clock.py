@@ -96,6 +96,12 @@ def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
     return Timestamp(milliseconds << LOGICAL_BITS | logical)
 
 
+def require_time(at: int) -> None:
+    """Raise `InvalidInput` for a number that is not a timestamp."""
+    if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
+        raise InvalidInput(f"{at} is not a time")
+
+
 def milliseconds(at: Timestamp) -> int:
     """Return the milliseconds since 1970 of a timestamp."""
     return at >> LOGICAL_BITS

@@ -34,17 +34,17 @@ from strandline.catalog.applier import DEFAULT_TIMEOUT, FINAL, Announce, Catalog
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.events import VersionInfo, read_history
 from strandline.clock import (
-    MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     HybridClock,
     Timestamp,
     add_milliseconds,
     format_timestamp,
     milliseconds,
+    require_time,
     system_elapsed,
 )
 from strandline.durable import DurableCatalogState, Update, joined_anew
-from strandline.errors import DeadlineExceeded, InvalidInput, NotFresh, StrandlineError
+from strandline.errors import DeadlineExceeded, NotFresh, StrandlineError
 from strandline.sql import StoreFull
 from strandline.work.following import FollowingThread
 
@@ -236,8 +236,7 @@ class CatalogFollower(CatalogApplier):
         Raises `DeadlineExceeded`, also if ``at`` is more than ``timeout`` seconds ahead, and what a
         look raises, unless an earlier one has shown these catalogs.
         """
-        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
-            raise InvalidInput(f"{at} is not a time")
+        require_time(at)
         end = time.monotonic() + timeout
         # Every later version becomes active after the time that a look has shown.
         while at > self._horizon.known:

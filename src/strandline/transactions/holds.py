@@ -46,6 +46,7 @@ from strandline.clock import (
     format_timestamp,
     milliseconds,
     milliseconds_before,
+    require_time,
 )
 from strandline.errors import Conflict, DeadlineExceeded, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
@@ -144,8 +145,8 @@ class Holds:
         _positive(ttl_ms)
         for what, text in (("kind", kind), ("owner", owner)):
             _check_text(what, text)
-        if at is not None and not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
-            raise InvalidInput(f"{at} is not a time")
+        if at is not None:
+            require_time(at)
         deadline = time.monotonic() + timeout
         self.outlast_leap(deadline=deadline)
         with self._database.write(deadline=deadline) as connection:

@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterable
 
 from sqlalchemy import Connection
 
-from strandline.clock import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    HybridClock,
-    Timestamp,
-    format_timestamp,
-    milliseconds,
-)
+from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds, require_time
 from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
 from strandline.sql import STORED_TIME_QUERY, Database, look_in_order, present_time, stored_time
 from strandline.transactions import records
@@ -121,8 +114,7 @@ class TransactionReads:
         Raises `VersionNotFound` if the clock has not reached the millisecond of ``at``, and
         `InvalidInput` if ``at`` is not a time.
         """
-        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
-            raise InvalidInput(f"{at} is not a time")
+        require_time(at)
         if self.is_past(at):
             return
         present = self._clock.current()

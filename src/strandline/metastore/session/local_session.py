@@ -22,7 +22,7 @@ from strandline.catalog.privileges.access import Access
 from strandline.catalog.storage_usage import StorageUsage, latest_storage_usage, storage_usage_of
 from strandline.catalog.undo.command import Undo
 from strandline.catalog.undo.reading import visible_undo, visible_undrop
-from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, require_time
 from strandline.config import SettingValue
 from strandline.errors import (
     InvalidInput,
@@ -188,8 +188,7 @@ class LocalSession(Session):
         since = MIN_TIMESTAMP if since is None else since
         until = MAX_TIMESTAMP if until is None else until
         for at in (since, until):
-            if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
-                raise InvalidInput(f"{at} is not a time")
+            require_time(at)
         table_ids = None if table is None else {self.table(table).descriptor.id}
         return self._metastore.store.sql_store.data_commits(
             since=since,
