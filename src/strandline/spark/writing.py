@@ -191,9 +191,7 @@ def _violation_message(table: ResolvedTable, column: ColumnDescriptor) -> str:
 
 def constrained(data_type: DataType, *, nullable: bool) -> bool:
     """Whether a column of the type has constraints that Parquet files do not enforce."""
-    if not nullable:
-        return True
-    if isinstance(data_type, CharType | VarcharType):
+    if not nullable or isinstance(data_type, CharType | VarcharType):
         return True
     return any(constrained(f.type, nullable=f.nullable) for f in fields_of(data_type))
 

@@ -101,9 +101,7 @@ def added(rows: Iterable[Row]) -> list[Transaction]:
 
 def find(connection: Connection, txn_id: int) -> Transaction:
     """The transaction. Raises `TransactionNotFound` if it does not exist."""
-    row = None
-    if 0 < txn_id <= LAST_ID:
-        row = first_row(connection, _FIND, (txn_id,))
+    row = first_row(connection, _FIND, (txn_id,)) if 0 < txn_id <= LAST_ID else None
     if row is None:
         raise _not_found(txn_id)
     return _transaction(row)

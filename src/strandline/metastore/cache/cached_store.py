@@ -238,9 +238,7 @@ class CachedStore(ObjectStore):
         names: Collection[str] | None = None,
     ) -> list[Row] | None:
         """`rows`, or None if memory cannot answer without waiting or reading many rows or bytes."""
-        if kind is RowKind.STATISTICS:
-            return None
-        if self.log_applier.was_away:
+        if kind is RowKind.STATISTICS or self.log_applier.was_away:
             return None
         if write_ids is None and not self.log_applier.is_known_level():
             return None

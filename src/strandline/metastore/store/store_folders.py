@@ -164,9 +164,7 @@ class StoreFolders(Warehouse):
             )
 
     def reaches(self, location: str | Place) -> bool:
-        if isinstance(location, Place) and location.is_inside:
-            return True
-        return super().reaches(location)
+        return (isinstance(location, Place) and location.is_inside) or super().reaches(location)
 
     # -- what may be done there
 
