@@ -145,6 +145,7 @@ def connect(path: Path, *, busy_ms: int, query_only: bool) -> sqlite3.Connection
         sync_commits(connection, synced=True)
         connection.execute("PRAGMA cell_size_check=ON")  # checks each page when it is read
         connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA case_sensitive_like=ON")  # as in PostgreSQL, so it uses indexes
         connection.execute(f"PRAGMA journal_size_limit={_JOURNAL_LIMIT}")
         connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
         connection.execute(f"PRAGMA busy_timeout={busy_ms}")

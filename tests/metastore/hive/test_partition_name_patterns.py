@@ -69,16 +69,16 @@ def matches(pattern: str | None, name: str) -> bool:
     ("text", "pattern"),
     [
         ("", None),
-        ("ds = 'x'", "%=x/%"),
-        ("DS = 'x' and h = 7 and day = '2026-01-05'", "%=x/%=%7%/%=%2026-%1-%5%"),
-        ("ds = 'a_b%c/d'", "%=a!_b!%25c!%2Fd/%"),
-        ("ds = ''", "%=!_!_HIVE!_DEFAULT!_PARTITION!_!_/%"),
-        (f"h = '{DEFAULT_PARTITION}'", "%/%=!_!_HIVE!_DEFAULT!_PARTITION!_!_/%"),
-        ("h = -7", "%/%=%7%"),
-        ("ds >= '2026-11-01' and ds < '2026-11-30'", "%=2026-11-%"),
-        ("ds between 'aa' and 'ab'", "%=a%"),
-        ("(ds) in ('ab1', 'ab2')", "%=ab%"),
-        ("(ds = 'ab1' or ds = 'ab2') and h = 1", "%=ab%/%=%1%"),
+        ("ds = 'x'", "ds=x/%"),
+        ("DS = 'x' and h = 7 and day = '2026-01-05'", "ds=x/h=%7%/day=%2026-%1-%5%"),
+        ("ds = 'a_b%c/d'", "ds=a!_b!%25c!%2Fd/%"),
+        ("ds = ''", "ds=!_!_HIVE!_DEFAULT!_PARTITION!_!_/%"),
+        (f"h = '{DEFAULT_PARTITION}'", "%/h=!_!_HIVE!_DEFAULT!_PARTITION!_!_/%"),
+        ("h = -7", "%/h=%7%"),
+        ("ds >= '2026-11-01' and ds < '2026-11-30'", "ds=2026-11-%"),
+        ("ds between 'aa' and 'ab'", "ds=a%"),
+        ("(ds) in ('ab1', 'ab2')", "ds=ab%"),
+        ("(ds = 'ab1' or ds = 'ab2') and h = 1", "ds=ab%/h=%1%"),
         ("ds > 'a'", None),
         ("ds != 'a'", None),
         ("ds = 7", None),
@@ -96,16 +96,16 @@ def test_a_filter_becomes_a_pattern_of_names(text: str, pattern: str | None) -> 
 @pytest.mark.parametrize(
     ("values", "begins", "pattern"),
     [
-        (["a", "7", "x"], None, "%=a/%=7/%=x"),
-        (["a", "", "x"], None, "%=a/%/%=x"),
-        (["a", "7"], 1, "%=a/%=7%"),
+        (["a", "7", "x"], None, "ds=a/h=7/day=x"),
+        (["a", "", "x"], None, "ds=a/%/day=x"),
+        (["a", "7"], 1, "ds=a/h=7%"),
         (["", ""], 1, None),
     ],
 )
 def test_values_become_a_pattern_of_names(
     values: list[str], begins: int | None, pattern: str | None
 ) -> None:
-    assert pattern_of_values(values, keys=3, begins=begins) == pattern
+    assert pattern_of_values(values, keys=NAMES, begins=begins) == pattern
 
 
 @pytest.mark.parametrize(("key_type", "values", "text", "chosen"), SCENARIOS)

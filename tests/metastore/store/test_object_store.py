@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -127,18 +128,28 @@ def test_rows_beyond_a_budget_are_counted_and_not_read(dml: Dml) -> None:
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("wanted", [None, ["a", "b"]])
+@pytest.mark.parametrize(
+    ("wanted", "range_of_names"),
+    [
+        ({}, ""),
+        ({"names": ["a", "b"]}, ""),
+        ({"like": "%b"}, ""),
+        ({"like": "a%b"}, " AND name>? AND name<?)"),
+        ({"like": "a!%b"}, " AND name>? AND name<?)"),
+    ],
+    ids=str,
+)
 def test_a_read_searches_an_index_for_its_own_table_only(
-    dml: Dml, wanted: list[str] | None
+    dml: Dml, wanted: dict[str, Any], range_of_names: str
 ) -> None:
     dml.append("a", "b")
     with recorded() as statements:
-        dml.store.rows(FLIGHTS, FILES, write_ids=None, names=wanted)
+        dml.store.rows(FLIGHTS, FILES, write_ids=None, **wanted)
     (read,) = [statement for statement in statements if "FROM store_row" in statement[0]]
     with dml.database.read() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {read[0]}", read[1]).all()
     steps = [row[-1] for row in plan]
-    assert "store_row_by_name (table_id=? AND kind=?" in steps[0]
+    assert f"store_row_by_name (table_id=? AND kind=?{range_of_names}" in steps[0]
     assert all(step.startswith("SEARCH") for step in steps), steps
 
 

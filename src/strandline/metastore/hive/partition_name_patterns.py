@@ -49,25 +49,30 @@ def pattern_of_filter(expression: Expression, keys: Sequence[tuple[str, DataType
         conditions = of_keys.get(name.lower(), [])
         patterns = [*_listed(conditions, key_type), *_between(conditions, key_type)]
         parts.append(max(patterns, key=len, default=_ANY))
-    return _pattern(parts)
+    return _pattern([name for name, _ in keys], parts)
 
 
-def pattern_of_values(values: Sequence[str], *, keys: int, begins: int | None) -> str | None:
+def pattern_of_values(
+    values: Sequence[str], *, keys: Sequence[str], begins: int | None
+) -> str | None:
     """The names whose first values are these, or None if any are; an empty value matches any.
 
     The value at the position ``begins`` is only the beginning of one.
     """
-    parts = [_ANY] * keys
+    parts = [_ANY] * len(keys)
     for position, value in enumerate(values):
         if value:
             parts[position] = _literally(escape(value)) + (_ANY if position == begins else "")
-    return _pattern(parts)
+    return _pattern(keys, parts)
 
 
-def _pattern(values: Sequence[str]) -> str | None:
+def _pattern(keys: Sequence[str], values: Sequence[str]) -> str | None:
     if all(value == _ANY for value in values):
         return None
-    text = "/".join(value if value == _ANY else f"%={value}" for value in values)
+    text = "/".join(
+        value if value == _ANY else f"{_literally(escape(key.lower()))}={value}"
+        for key, value in zip(keys, values, strict=True)
+    )
     text = re.sub("%(/%(?=/|$))+", _ANY, text)
     return text if len(text) <= MAX_LENGTH else None
 

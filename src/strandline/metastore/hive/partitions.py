@@ -148,7 +148,7 @@ class Partitions:
                     return False
             return True
 
-        like = pattern_of_values(values, keys=len(self.key_names), begins=begins)
+        like = pattern_of_values(values, keys=self.key_names, begins=begins)
         rows = await self.rows(like=like)
         return [row for row in rows if fits(_values(row))]
 
