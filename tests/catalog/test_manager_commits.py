@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import Catalog, CatalogManager
+from strandline.catalog import Catalog, CatalogManager, group_commit
 from strandline.catalog.commands import DropSchema
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.manager import MAX_COMMANDS
@@ -30,6 +30,7 @@ from strandline.errors import (
 from strandline.sql import value
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas, table, together
+from tests.cut_off_wakes import cut_off_a_wake
 
 
 class NotedEffects:
@@ -387,3 +388,14 @@ def test_the_entries_of_a_large_batch_are_one_version(
     entries: tuple[Entry, ...] = manager.updates(3, 4)[0].entries
     # The first entry allocates all ids.
     assert [len(entry.changes) for entry in entries] == [2] + [1] * (commands - 1)
+
+
+def test_a_caller_that_is_interrupted_as_it_wakes_the_committer_delays_no_later_caller(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "IDLE_SECONDS", 60.0)
+    manager = new_manager()
+    manager.execute(create("a"), author="ann")
+    interrupted = create("b", if_not_exists=True)
+    cut_off_a_wake(manager._commits._news, lambda: manager.execute(interrupted, author="ann"))
+    manager.execute(create("c"), author="ann", timeout=10.0)

@@ -24,6 +24,7 @@ from strandline.errors import (
 from strandline.sql import change
 from strandline.transactions import Behind, TransactionState, shared_writes
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
+from tests.cut_off_wakes import cut_off_a_wake
 from tests.transactions.catalogs import new_catalog, new_table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
 
@@ -532,3 +533,16 @@ def test_calls_of_a_fenced_process_are_not_executed(store: Store) -> None:
         with pytest.raises(Fenced):
             call()
     assert store.contents()["txn"] == before
+
+
+def test_a_caller_that_is_interrupted_as_it_wakes_the_thread_delays_no_later_caller(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_writes, "IDLE_SECONDS", PATIENCE)
+    transactions, ended = store.transactions, threading.Event()
+    with together(store):
+        pass
+    interrupted = transactions.beginning(1, user="ann")
+    cut_off_a_wake(transactions._shared._news, lambda: interrupted.submit(lambda: None))
+    transactions.beginning(1, user="bob").submit(ended.set)
+    assert ended.wait(10.0)

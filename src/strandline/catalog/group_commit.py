@@ -158,7 +158,8 @@ class GroupCommit:
                 thread.start()  # fails where the system has no more threads
                 self._thread = thread
             if len(self._waiting) >= self._expected:
-                self._news.notify()
+                # Not `notify`: after one that Ctrl-C cut off, the next would wake nobody.
+                self._news.notify_all()
 
     def _leave(self, request: Request) -> bool:
         """Stop waiting for ``request``. Return False if it was already done."""

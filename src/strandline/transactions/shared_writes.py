@@ -292,7 +292,8 @@ class SharedWrites:
             thread.start()  # fails where the system has no more threads
             self._thread = thread
         elif len(self._waiting) >= self._expected:
-            self._news.notify()
+            # Not `notify`: after one that Ctrl-C cut off, the next would wake nobody.
+            self._news.notify_all()
 
     def _await(self, call: SharedCall[T], gate: threading.Lock) -> None:
         """Wait until a queued call has ended. If it is late before a round takes it, it leaves."""
