@@ -11,7 +11,8 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError, WriteConflict
-from strandline.metastore.session import HttpSession, LocalSession
+from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.session import HttpSession, LocalSession, staged_files
 from strandline.metastore.session.staged_files import check_path, check_staging
 from strandline.metastore.store import rows
 from strandline.metastore.store.file_columns import FEW
@@ -102,6 +103,16 @@ def test_a_path_outside_the_table_folder_or_that_spark_does_not_read_is_refused(
     with pytest.raises(InvalidInput, match=r"the path .* of a file"):
         session.stage(txn, table_id(session), add=[deletes(path, (1, 1))])
     session.abort(txn)
+
+
+def test_a_path_through_a_symbolic_link_is_refused_where_the_table_is_now(
+    session: LocalSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(session.table("linked").location.removeprefix("file://"))
+    (folder / "moved").symlink_to(tmp_path)
+    for known in (None, f"file://{tmp_path}"):  # the table moves before its files are staged
+        monkeypatch.setattr(CachedStore, "last_known_location", lambda *_, at=known: at)
+        refused(session, data("moved/f", file_id=1), name="linked", match="symbolic link")
 
 
 def test_a_path_through_a_symbolic_link_is_refused(session: LocalSession, tmp_path: Path) -> None:
@@ -276,6 +287,22 @@ def test_no_other_writer_waits_while_staged_files_are_encoded(
     monkeypatch.setattr(rows, "encode", encode_beside_a_write)
     session.stage(txn, id_, add=[data("encoded", file_id=txn << BITS)])
     session.abort(txn)
+
+
+def test_no_other_writer_waits_while_the_folder_of_staged_files_is_looked_at(
+    session: LocalSession, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = []
+
+    def look_beside_a_write(place: str, *, path: str) -> None:
+        with node.database.write():  # refused within a write of this thread
+            looked_at.append(path)
+
+    txn, id_ = session.begin().txn_id, table_id(session)
+    monkeypatch.setattr(staged_files, "_refuse_link", look_beside_a_write)
+    session.stage(txn, id_, add=[data("looked_at", file_id=txn << BITS)])
+    session.abort(txn)
+    assert looked_at == ["looked_at"]
 
 
 WRONG_NUMBER: Any = "5"

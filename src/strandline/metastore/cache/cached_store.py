@@ -263,6 +263,10 @@ class CachedStore(ObjectStore):
             self._locations.put(table_id, location, moves=moves)
         return locations
 
+    def last_known_location(self, table_id: int) -> str | None:
+        """`location` as of the applied events, or None if memory does not have it."""
+        return self._locations.get(table_id)
+
     def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
         """`location`, or None if memory cannot prove it without waiting.
 

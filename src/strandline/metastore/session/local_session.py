@@ -385,16 +385,28 @@ class LocalSession(Session):
         rows = [new_file(file) for file in add]
         only_adds = not (remove or touch) and all(isinstance(file, DataFile) for file in add)
         paths = [file.path for file in add] if only_adds else []
+        # A look at each file may take long, on a network file system: other writers do not wait.
+        known_folder = None if table is None else self._known_folder(table)
+        refuse_links(add, folder=known_folder)
         # Memory applies the event with that of the end: until then no reader sees the rows.
         store = self._metastore.store.sql_store
 
         def stage(owner: str | None) -> int:
             with store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
-                refuse_links(add, folder=self._folder_of(staging))
+                folder = self._folder_of(staging)
+                if folder != known_folder:
+                    refuse_links(add, folder=folder)
                 stage_files(staging, add, rows, remove=remove, touch=touch, zone=zone)
             return staging.write_id
 
         return self._as_owner(stage)
+
+    def _known_folder(self, table: TableDescriptor) -> str | None:
+        """`_folder_of` as far as memory knows: the table may have moved."""
+        folders = self._metastore.folders
+        store = self._metastore.store
+        place = folders.named_location(table) or store.last_known_location(table.id)
+        return None if place is None or not folders.reaches(place) else folders.path_text(place)
 
     def _folder_of(self, staging: Staging) -> str | None:
         """The path of a table's folder, or None if this machine can access none."""
