@@ -29,9 +29,10 @@ from strandline.metastore.store import projection, warehouse
 from strandline.metastore.store.folder_effects import folder_effect
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.warehouse import Warehouse
+from strandline.metastore.store.warehouse_head import WarehouseHead
 from strandline.model.types import INT
 from strandline.node import Node as WholeNode
-from strandline.sql import SqliteDatabase
+from strandline.sql import SqliteDatabase, change
 from tests.catalog.callers import wait_for
 from tests.metastore.store.test_projection import Node, create, failing, node, rename
 
@@ -319,6 +320,32 @@ def test_what_the_database_loses_while_a_thread_notes_its_end_is_projected_again
         node.projector.catch_up()
     node.projector.project_up_to(version)
     assert node.verbs()[-1] == "create_table"
+
+
+def test_what_the_database_has_lost_is_projected_again_before_the_next_change(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projection, "GRACE_SECONDS", 0)
+    version = node.ddl(create(node, "a"))
+    node.projector.applied_up_to(version)
+    node.projector._news.clear()  # as if the thread had seen that nothing is left to do
+    with node.database.write() as connection:
+        change(connection, "UPDATE notification_sequence SET projected_version = ?", (version - 1,))
+    node.projector.start()
+    node.projector.set_back()
+    wait_for(lambda: node.projector.projected_version() == version)
+    node.projector.stop()
+
+
+def test_a_projector_that_starts_records_in_the_warehouse_what_the_last_one_did_not(
+    node: Node, tmp_path: Path
+) -> None:
+    version = node.ddl(create(node, "a"))
+    head = WarehouseHead(tmp_path / "head", mode=0o600)
+    node.projector._head = head  # the last one ended between its commit and the record
+    node.projector.start()
+    node.projector.stop()
+    assert head.done_up_to(version - 1, node.catalogs.updates) == version
 
 
 def test_several_moves_of_one_table_are_on_disk_one_by_one(node: Node) -> None:
