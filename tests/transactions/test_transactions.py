@@ -19,6 +19,7 @@ from strandline.errors import (
 )
 from strandline.sql import accept_time
 from strandline.transactions import (
+    Behind,
     Component,
     ForeignTransaction,
     LockMode,
@@ -248,15 +249,18 @@ def test_an_autocommit_is_committed_also_if_the_catalog_is_no_longer_known(store
     assert store.transactions.get(step.transaction.txn_id).state is COMMITTED
 
 
-def test_an_autocommit_whose_block_fails_changes_nothing(store: Store) -> None:
+@pytest.mark.parametrize("error", [StrandlineError, Behind])
+def test_an_autocommit_whose_block_fails_changes_nothing(
+    store: Store, error: type[StrandlineError]
+) -> None:
     before = store.contents()
 
     def fail(step: Step) -> None:
         step.connection.exec_driver_sql("CREATE TABLE staged (x INTEGER)")
-        raise StrandlineError("staging failed")
+        raise error("staging failed")
 
     with (
-        pytest.raises(StrandlineError, match="staging failed"),
+        pytest.raises(error, match="staging failed"),
         store.transactions.autocommit(FLIGHTS, user="hive") as step,
     ):
         fail(step)
