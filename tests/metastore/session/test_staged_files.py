@@ -49,6 +49,10 @@ def data(path: str = "f", *, file_id: int, rows: int = 10) -> DataFile:
     return DataFile(file_id=file_id, path=path, rows=rows, bytes=1)
 
 
+def with_statistics(**values: Any) -> DataFile:
+    return replace(data(file_id=1), statistics=(ColumnStatistics(**values),))
+
+
 def deletes(path: str, *counts: tuple[int, int]) -> DeleteFile:
     ids, numbers = zip(*counts, strict=True)
     return DeleteFile(path=path, file_ids=ids, counts=numbers)
@@ -325,6 +329,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"add": [replace(data(file_id=1), partition=NO_TEXT)]}, "give a PartitionValue for each"),
     ({"add": [replace(data(file_id=1), partition=(NO_TEXT,))]}, "give a PartitionValue for each"),
     ({"add": ["f"]}, "is not a file; give a DataFile or a DeleteFile"),
+    ({"add": [replace(deletes("d", (1, 1)), form=WRONG_NUMBER)]}, "give a DeleteForm"),
+    ({"add": [with_statistics(column_id=-1)]}, "not whole numbers, 0 to"),
+    ({"add": [with_statistics(column_id=1, nulls=-1)]}, "not whole numbers, 0 to"),
+    ({"add": [with_statistics(column_id=1, lower="\ud800")]}, "half a surrogate pair"),
+    ({"add": [with_statistics(column_id=1, upper=NO_TEXT)]}, "a string of file 'f' is not a str"),
     (
         {"add": [replace(data(file_id=1), statistics=(ColumnStatistics(column_id=1),) * 2)]},
         "statistics of one column twice",
