@@ -170,27 +170,39 @@ def test_a_heartbeat_never_lowers_a_stored_time_or_revives_an_ended_transaction(
     assert heard_of(unstored, renewed) == START_MS + 500
 
 
+@pytest.mark.parametrize("kind", ["txns", "locks"])
 def test_a_heartbeat_that_arrives_while_an_earlier_one_is_stored_is_stored_by_the_next_write(
-    unstored: Store, monkeypatch: pytest.MonkeyPatch
+    unstored: Store, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """If the same call stored it, heartbeats of many clients would take the lock all the time."""
-    txn_id = unstored.begin()
+    txn_id, locks = unstored.begin(), unstored.transactions.locks
+    lock_id = locks.acquire(ON_A_TABLE, owner="ann").lock_id
     noted, write = unstored.transactions.heartbeats, heartbeats._write
     before = unstored.database.statistics().unsynced_writes
 
-    def overtaken(*arguments: Any) -> None:
-        monkeypatch.undo()
-        write(*arguments)
-        noted.note(txns=[txn_id], at=START_MS + 2_000)
+    def note(at: int) -> None:
+        noted.note(**{kind: [txn_id if kind == "txns" else lock_id]}, at=at)
 
-    noted.note(txns=[txn_id], at=START_MS + 1_000)
+    def heard() -> int:
+        return heard_of(unstored, txn_id) if kind == "txns" else locks.list()[0].last_heartbeat
+
+    def overtaken(*arguments: Any) -> None:
+        write(*arguments)
+        if len(writes) == 1:
+            note(START_MS + 2_000)
+        writes.append(arguments)
+
+    writes: list[object] = []
+    note(START_MS + 1_000)
     monkeypatch.setattr(heartbeats, "_write", overtaken)
     noted.store()
-    assert heard_of(unstored, txn_id) == START_MS + 1_000
+    assert heard() == START_MS + 1_000
     assert unstored.database.statistics().unsynced_writes == before + 1
     assert noted.counts()[1] == 1
+    assert noted._oldest is not None  # so the thread stores it, without another heartbeat
     noted.store()
-    assert heard_of(unstored, txn_id) == START_MS + 2_000
+    assert heard() == START_MS + 2_000
+    assert noted._oldest is None
 
 
 def test_the_thread_stores_heartbeats_and_continues_after_a_failure(

@@ -40,9 +40,11 @@ def add_partition(node: Node, table_id: int, name: str) -> int:
     return partition
 
 
+@pytest.mark.parametrize("page", [1, data_history.PAGE])
 def test_commits_that_changed_only_counts_or_other_tables_are_not_read(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
+    monkeypatch.setattr(data_history, "PAGE", page)
     table_id, other_id = create(node, "t"), create(node, "other")
     partition = add_partition(node, table_id, "k=1")
     for number in range(3):
