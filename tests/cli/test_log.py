@@ -32,6 +32,7 @@ from strandline.metastore.store.data_history import TableChange
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
 from strandline.node import Node
+from tests.catalog.callers import Gate, create, together
 from tests.strandline_command import strandline
 from tests.times import exact_text
 
@@ -108,6 +109,25 @@ def test_the_last_versions_are_shown_without_reading_those_long_before_them(
         lines = strandline(*arguments).output.splitlines()
         assert [json.loads(line)["version"] for line in lines] == shown, options
         assert min(starts) == lowest, options
+
+
+@pytest.mark.parametrize(
+    ("options", "versions"),
+    [
+        ("--since 5 --until 5", [5]),
+        ("--since 5", [5, 6]),
+        ("--until 4", [2, 3, 4]),
+        ("--until 4 --data", [2, 3, 4]),
+    ],
+)
+def test_a_range_of_versions_divides_versions_that_have_one_time(
+    tmp_path: Path, options: str, versions: list[int]
+) -> None:
+    with Node.open(tmp_path / "s") as node:
+        calls = together(node.catalogs, Gate(node.catalogs), [create(name) for name in "abc"])
+        assert [call.outcome() for call in calls] == [4, 5, 6]
+    result = strandline("log", tmp_path / "s", "--output", "json", *options.split())
+    assert [json.loads(line)["version"] for line in result.output.splitlines()] == versions
 
 
 def test_a_table_that_was_renamed_twice_in_one_version_is_followed(store: Path) -> None:

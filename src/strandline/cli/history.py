@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 import click
 
@@ -124,18 +125,35 @@ def history_rows(
         yield number, format_timestamp(entry.time), in_one_line(author), "\n".join(what)
 
 
-def point(text: str, log: UpdateLog, *, delay_ms: int, end: bool) -> Timestamp:
-    """Return the time of a version, or the time in ``text``, as the beginning or end of a range.
+class Point(NamedTuple):
+    """A point in the history. Points have its order: versions of one append have one time."""
 
-    Raises `InvalidInput`, `VersionNotFound`.
+    time: Timestamp
+    version: int
+
+
+_BEGINNING, _END = Point(MIN_TIMESTAMP, 0), Point(MAX_TIMESTAMP, sys.maxsize)
+
+
+def _point_of(entry: VersionInfo | DataCommit) -> Point:
+    version = entry.version if isinstance(entry, VersionInfo) else _END.version
+    return Point(entry.time, version)
+
+
+def point(text: str, log: UpdateLog, *, delay_ms: int, end: bool) -> Point:
+    """Return the point of a version or a time, as the beginning or end of a range.
+
+    The end of a version is where the next one begins, at its time but before it. Raises
+    `InvalidInput`, `VersionNotFound`.
     """
     version = version_number(text)
     if version is None:
         at = moment_named(text)
         # A time without a counter means the end of its millisecond. A range begins at the start.
-        if end or "Z+" in text.upper():
-            return at
-        return max(MIN_TIMESTAMP, Timestamp(at >> LOGICAL_BITS << LOGICAL_BITS))
+        if end:
+            return Point(at, _END.version)
+        start = at if "Z+" in text.upper() else Timestamp(at >> LOGICAL_BITS << LOGICAL_BITS)
+        return Point(max(MIN_TIMESTAMP, start), 0)
     first = version + 1 if end else version
     boundary, latest_version = None, 0
     for info in read_history_backwards(log, delay_ms=delay_ms):
@@ -143,11 +161,11 @@ def point(text: str, log: UpdateLog, *, delay_ms: int, end: bool) -> Timestamp:
         if info.version < first:
             break
         boundary = info
+    if boundary is not None:
+        return Point(boundary.time, version)
     if end:
-        return MAX_TIMESTAMP if boundary is None else Timestamp(boundary.time - 1)
-    if boundary is None:
-        raise VersionNotFound(f"version {version} does not exist; the latest is {latest_version}")
-    return boundary.time
+        return _END
+    raise VersionNotFound(f"version {version} does not exist; the latest is {latest_version}")
 
 
 def about_table(infos: Iterable[VersionInfo], name: str) -> Iterator[VersionInfo]:
@@ -231,17 +249,25 @@ def log(
     with reading(store, latest_only=not data) as (state, database):
         delay_ms = delay_of(state)
         named = partial(point, log=state.log, delay_ms=delay_ms)
-        first = MIN_TIMESTAMP if since is None else named(since, end=False)
-        latest = MAX_TIMESTAMP if until is None else named(until, end=True)
+        first = _BEGINNING if since is None else named(since, end=False)
+        latest = _END if until is None else named(until, end=True)
         infos = read_history_backwards(state.log, delay_ms=delay_ms)
         versions = infos if table_name is None else about_table(infos, table_name)
-        in_range = takewhile(lambda info: info.time >= first, versions)
-        chosen = (info for info in in_range if info.time <= latest and _is_by(author, info.author))
+        in_range = takewhile(lambda info: _point_of(info) >= first, versions)
+        chosen = (
+            info for info in in_range if _point_of(info) <= latest and _is_by(author, info.author)
+        )
         entries: list[VersionInfo | DataCommit] = [*reversed([*islice(chosen, last)])]
         if data:
             history = catalogs_of(state)
-            commits = data_of(history, database, since=first, until=latest, table_name=table_name)
-            entries += (commit for commit in commits if _is_by(author, commit.user))
+            commits = data_of(
+                history, database, since=first.time, until=latest.time, table_name=table_name
+            )
+            entries += (
+                commit
+                for commit in commits
+                if _point_of(commit) <= latest and _is_by(author, commit.user)
+            )
             entries.sort(key=lambda entry: entry.time)
             entries = entries[-(last or 0) :]
     if output == "text":
