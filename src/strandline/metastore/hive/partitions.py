@@ -118,11 +118,9 @@ class Partitions:
 
     async def partition(self, values: Sequence[str] | None) -> Struct:
         """Return the partition with these values. Raises `ObjectNotFound`."""
-        if self.common is None:
-            raise _missing(values or ())
-        rows = await self.rows([self.common.name_of(values)])
+        rows = [] if self.common is None else await self.rows([self.common.name_of(values)])
         if not rows:
-            raise _missing(values or ())
+            raise ObjectNotFound(f"partition values=[{', '.join(values or ())}]")
         (struct,) = self.plain_structs(rows)
         # As in Hive: the request may spell NULL in another way than the row.
         return {**struct, "values": list(values or ())}
@@ -216,10 +214,6 @@ async def named_partitions(call: Call) -> Partitions:
         location = await call.reader.shown_location(relation)
         common = Partitioned(relation, schema=scope.name, location=location, folders=call.folders)
     return Partitions(call, scope, common)
-
-
-def _missing(values: Sequence[str]) -> ObjectNotFound:
-    return ObjectNotFound(f"partition values=[{', '.join(values)}]")
 
 
 def at_most(call: Call, items: Sequence[T]) -> list[T]:
