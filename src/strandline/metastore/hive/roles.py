@@ -65,6 +65,13 @@ _ALL = "ALL"
 _SCHEMA, _TABLE = 2, 3
 _OBJECT_TYPES = {1: "the metastore", 4: "a partition", 5: "a column", 6: "a data connector"}
 _GRANT, _REVOKE = 1, 2
+_REQUEST_TYPES = {
+    "grant_role": _GRANT,
+    "revoke_role": _REVOKE,
+    "grant_privileges": _GRANT,
+    "revoke_privileges": _REVOKE,
+}
+"""The types of methods whose requests do not name one."""
 
 Subject = Any
 """The descriptor of a schema, table or view."""
@@ -138,26 +145,14 @@ async def drop_role(call: Call) -> bool:
     return True
 
 
-@changes("grant_role")
-async def grant_role(call: Call) -> bool:
-    call.execute(_membership(call, _GRANT))
-    return True
-
-
-@changes("revoke_role")
-async def revoke_role(call: Call) -> bool:
-    call.execute(_membership(call, _REVOKE))
-    return True
-
-
-@changes("grant_revoke_role")
-async def grant_revoke_role(call: Call) -> Struct:
+@changes("grant_role", "revoke_role", "grant_revoke_role")
+async def grant_or_revoke_role(call: Call) -> bool:
     call.execute(_membership(call, _request_type(call)))
-    return {"success": True}
+    return True
 
 
-def _request_type(request: Call) -> int:
-    kind = request.args.get("requestType")
+def _request_type(call: Call) -> int:
+    kind = _REQUEST_TYPES.get(call.method.name, call.args.get("requestType"))
     if kind not in (_GRANT, _REVOKE):
         raise InvalidInput(f"the request type is {kind}; send 1 to grant or 2 to revoke")
     return int(kind)
@@ -266,24 +261,12 @@ def _grantor(catalog: Catalog, grantor: int, name: str, kind: str) -> Struct:
 # -- privileges
 
 
-@changes("grant_privileges")
-async def grant_privileges(call: Call) -> bool:
-    call.execute(*_privilege_commands(call, _GRANT, call.struct("privileges")))
-    return True
-
-
-@changes("revoke_privileges")
-async def revoke_privileges(call: Call) -> bool:
-    call.execute(*_privilege_commands(call, _REVOKE, call.struct("privileges")))
-    return True
-
-
-@changes("grant_revoke_privileges")
-async def grant_revoke_privileges(call: Call) -> Struct:
+@changes("grant_privileges", "revoke_privileges", "grant_revoke_privileges")
+async def grant_or_revoke_privileges(call: Call) -> bool:
     kind, bag = _request_type(call), call.struct("privileges")
     _refuse_option(call.args.get("revokeGrantOption"), "a privilege")
     call.execute(*_privilege_commands(call, kind, bag))
-    return {"success": True}
+    return True
 
 
 def _privilege_commands(call: Call, kind: int, bag: Struct) -> Iterator[Command]:
