@@ -33,7 +33,7 @@ from strandline.model.descriptors import (
     comment_name,
 )
 from strandline.model.identifiers import normalize
-from strandline.model.privileges import ObjectKind, RoleDescriptor
+from strandline.model.privileges import PUBLIC, PUBLIC_NAME, ObjectKind, RoleDescriptor
 from strandline.wire.stored import AnyStored
 
 Relation = TableDescriptor | ViewDescriptor
@@ -267,6 +267,13 @@ class Catalog:
 
     def role_by_id(self, role_id: int) -> RoleDescriptor | None:
         return _typed(RoleDescriptor, self.get("role", role_id))
+
+    def role_name(self, role_id: int) -> str | None:
+        """The name of the role, which may be ``public``; None if it does not exist."""
+        if role_id == PUBLIC:
+            return PUBLIC_NAME
+        role = self.role_by_id(role_id)
+        return None if role is None else role.name
 
     def roles(self) -> list[RoleDescriptor]:
         """Every role, sorted by name."""

@@ -25,7 +25,7 @@ from strandline.model.descriptors import (
     SystemViewKind,
     TableDescriptor,
 )
-from strandline.model.privileges import PUBLIC, PUBLIC_NAME, privilege_names
+from strandline.model.privileges import privilege_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     BIGINT,
@@ -319,7 +319,7 @@ def roles(catalog: Catalog) -> Iterator[Row]:
 def role_members(catalog: Catalog) -> Iterator[Row]:
     for role in catalog.roles():
         for membership in role.member_of:
-            group = membership.group, _role_name(catalog, membership.group)
+            group = membership.group, catalog.role_name(membership.group)
             yield role.id, role.name, *group, membership.grantor, membership.granted or None
 
 
@@ -342,9 +342,9 @@ def privileges(catalog: Catalog) -> Iterator[Row]:
 def _granted(catalog: Catalog, grant: Any) -> Row:  # Any: a grant, or a system privilege
     return (
         grant.grantee,
-        _role_name(catalog, grant.grantee),
+        catalog.role_name(grant.grantee),
         grant.grantor or None,
-        _role_name(catalog, grant.grantor) if grant.grantor else None,
+        catalog.role_name(grant.grantor) if grant.grantor else None,
         ", ".join(privilege_names(grant.privileges)),
     )
 
@@ -436,13 +436,6 @@ def configuration(catalog: Catalog) -> Iterator[Row]:
             text is None,
             parameter.type,
         )
-
-
-def _role_name(catalog: Catalog, role_id: int) -> str | None:
-    if role_id == PUBLIC:
-        return PUBLIC_NAME
-    role = catalog.role_by_id(role_id)
-    return role.name if role else None
 
 
 def _schema_name(catalog: Catalog, schema_id: int) -> str | None:

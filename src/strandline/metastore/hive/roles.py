@@ -96,13 +96,6 @@ def _principal(call: Call, name: str, number: int | None) -> str:
     return name
 
 
-def _name_of(catalog: Catalog, role_id: int) -> str | None:
-    if role_id == PUBLIC:
-        return PUBLIC_NAME
-    role = catalog.role_by_id(role_id)
-    return None if role is None else role.name
-
-
 def _refuse_option(option: object, what: str) -> None:
     if option:
         raise UnsupportedOperation(
@@ -182,7 +175,7 @@ def _roles_of(call: Call, name: str, number: int | None) -> list[tuple[str, Memb
     catalog, kind = call.reader.catalog, principal_type(number)
     role = None if kind is PrincipalType.GROUP else catalog.role(name)
     groups = () if role is None else role.member_of
-    named_memberships = [(_name_of(catalog, membership.group), membership) for membership in groups]
+    named_memberships = [(catalog.role_name(membership.group), membership) for membership in groups]
     listed = [(group, membership) for group, membership in named_memberships if group is not None]
     if role is not None and role.superuser and catalog.role(ADMIN) is None:
         listed.append((ADMIN, _UNGRANTED))
@@ -330,7 +323,7 @@ async def get_privilege_set(call: Call) -> Struct:
         return answer
     own_role = catalog.role(user)
     role_ids = effective_roles(catalog, user) - ({own_role.id} if own_role is not None else set())
-    names = {role_id: _name_of(catalog, role_id) for role_id in sorted(role_ids)}
+    names = {role_id: catalog.role_name(role_id) for role_id in sorted(role_ids)}
     return {
         "userPrivileges": {user: _held(catalog, subject, user, own_role.id if own_role else None)},
         **answer,
@@ -405,7 +398,7 @@ async def list_privileges(call: Call) -> list[Struct]:
         for subject in subjects
         for grant in subject.privileges
         if name is None or grant.grantee == grantee
-        if (grantee_name := _name_of(catalog, grant.grantee)) is not None
+        if (grantee_name := catalog.role_name(grant.grantee)) is not None
         for info in _infos(catalog, grant)
     ]
 
