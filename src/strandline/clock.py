@@ -23,12 +23,12 @@ Rejected: a plain monotonic clock (it means nothing on another machine), and the
 
 from __future__ import annotations
 
-import threading
 import time as _time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NewType
 
+from strandline.condition import Condition
 from strandline.errors import DeadlineExceeded, InvalidInput, WrongClock
 
 Timestamp = NewType("Timestamp", int)
@@ -186,7 +186,7 @@ class HybridClock:
         self._seen = (wall(), elapsed()) if elapsed else (0, 0)  # when wall was last accepted
         self._latest = 0  # the last time of `now` or `update`
         self._reached = 0  # the last time of `current`
-        self._moved = threading.Condition()
+        self._moved = Condition()
 
     def now(self) -> Timestamp:
         """Return a time above every time that this clock has returned or received before.

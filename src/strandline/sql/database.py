@@ -28,7 +28,6 @@ no two could.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -41,6 +40,7 @@ from typing import ClassVar, Protocol, cast
 from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from strandline.condition import Condition
 from strandline.errors import (
     CorruptData,
     DeadlineExceeded,
@@ -124,7 +124,7 @@ class Database(ABC):
         self._if_lost: list[Callable[[], object]] = []
         self._at_takeover: list[str] = []
         self._process = os.getpid()
-        self._state = threading.Condition()
+        self._state = Condition()
         self._active = 0
         self._closed = False
         self._counts: Counter[str] = Counter()

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from strandline.condition import Condition
 from strandline.logs import in_one_line
 from strandline.sql import postgres_connection as driver
 
@@ -47,7 +48,7 @@ class PostgresListener:
         self._channel = channel
         self._name = name
         self._own = own
-        self._moved = threading.Condition()
+        self._moved = Condition()
         self._news = 0
         self._wakes_asked = 0
         self._listens = False

@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterable
 
 from sqlalchemy import Connection
 
+from strandline.condition import Condition
 from strandline.errors import StrandlineError
 from strandline.sql import Database, change_each
 from strandline.sql.database import PATIENCE
@@ -85,7 +86,7 @@ class Heartbeats:
         self._locks: Notes = {}
         self._oldest: float | None = None
         self._notes = 0
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._storing = threading.Lock()
         self._stopping = threading.Event()
         self._thread = FollowingThread(self._round, name="storing heartbeats")

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 
+from strandline.condition import Condition
 from strandline.errors import CorruptData, Stopping, Unavailable
 from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.layout import Change, EtcdKeys, decode_change
@@ -33,7 +34,7 @@ class ChangeFeed:
     ) -> None:
         self._gateway = gateway
         self._keys = keys
-        self._moved = threading.Condition()
+        self._moved = Condition()
         self._changes: deque[Change] = deque(maxlen=remembered)
         self._generation = 0
         self._thread: threading.Thread | None = None

@@ -39,6 +39,7 @@ from weakref import WeakSet
 
 import httpx
 
+from strandline.condition import Condition
 from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -161,7 +162,7 @@ class EtcdGateway:
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._handshaking: dict[int, socket.socket] = {}
         """Copies of the sockets that are in a TLS handshake, by thread."""
-        self._lock = threading.Condition()
+        self._lock = Condition()
         self._calls = 0
         self._ending: threading.Timer | None = None  # of calls that were given up
         self._closed = False

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from strandline.condition import Condition
 from strandline.errors import (
     Conflict,
     NotFound,
@@ -79,7 +80,7 @@ class KeepAlive:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._watched: dict[int, _Watched] = {}
         self._thread: threading.Thread | None = None
         self._stopped = False

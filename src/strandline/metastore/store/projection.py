@@ -53,6 +53,7 @@ from itertools import takewhile
 from sqlalchemy import Connection
 
 from strandline.catalog import Behind, Catalog
+from strandline.condition import Condition
 from strandline.durable import CatalogTransaction, Companion
 from strandline.durable.update import Update
 from strandline.errors import (
@@ -153,7 +154,7 @@ class Projector:
         )
         self._head = head
         self._known = _Known()
-        self._state = threading.Condition()
+        self._state = Condition()
         self._projecting = False
         self._applied = 0
         self._delegated = 0
