@@ -129,7 +129,7 @@ def backed_up(tmp_path: Path) -> EmptyStore:
 def test_a_restore_over_existing_data_is_refused(backed_up: EmptyStore, tmp_path: Path) -> None:
     with pytest.raises(AlreadyExists, match="it contains a store"):
         restored_to(tmp_path / "b", tmp_path / "new", address=backed_up.address)
-    with pytest.raises(AlreadyExists, match="old/warehouse is not empty"):
+    with pytest.raises(AlreadyExists, match=r"old/warehouse is not empty; .*, with --warehouse"):
         restored_to(tmp_path / "b", Path(backed_up.settings.warehouse))
     with pytest.raises(Conflict, match=r"still in .*/old/warehouse.*--copy"):
         restored_to(tmp_path / "b", tmp_path / "new", copy=False)

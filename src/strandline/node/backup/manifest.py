@@ -119,16 +119,13 @@ def is_below(path: str) -> bool:
     return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path
 
 
-def refuse_target(target: Path) -> None:
-    """Raise unless ``target`` is an empty folder or does not exist."""
+def refuse_target(target: Path, *, named_by: str = "") -> None:
+    """Raise unless ``target``, which the user names by an option, is empty or does not exist."""
+    advice = f"name an empty folder, or one that does not exist{named_by and f', with {named_by}'}"
     if target.exists() and not target.is_dir():
-        raise InvalidInput(
-            f"{target} is not a folder; name an empty folder, or one that does not exist"
-        )
+        raise InvalidInput(f"{target} is not a folder; {advice}")
     if target.is_dir() and any(target.iterdir()):
-        raise AlreadyExists(
-            f"{target} is not empty; name an empty folder, or one that does not exist"
-        )
+        raise AlreadyExists(f"{target} is not empty; {advice}")
 
 
 def refuse_inside(first: Path, second: Path) -> None:

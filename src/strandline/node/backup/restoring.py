@@ -129,7 +129,7 @@ def _restore_servers(backup: Backup, address: StoreAddress, warehouse: str, *, c
         raise InvalidInput(f"warehouse is {str(folder)!r}; name an absolute path")
     with closing(open_database(address.objects, read_only=True)) as database:
         refuse_used(database)
-    refuse_target(folder)
+    refuse_target(folder, named_by="--warehouse")
     refuse_nested(folder)
     refuse_inside(folder, backup.path)
     old = Path(manifest.warehouse)
