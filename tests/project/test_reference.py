@@ -190,6 +190,13 @@ def test_every_metric_is_listed() -> None:
     assert listed == [*of_calls, *shown]
 
 
+def test_alert_rules_use_listed_metrics() -> None:
+    text = (ROOT / "docs" / "how-to" / "run-a-node.md").read_text(encoding="utf-8")
+    used = set(re.findall(r"\bstrandline_(\w+)", section(text, "## Watch it")))
+    assert used
+    assert used <= set(names(section(page("http"), "## Metrics")))
+
+
 def test_every_check_of_health_is_explained(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "how-to" / "find-what-is-wrong.md").read_text(encoding="utf-8")
     listed = names(section(text, "## What the checks of health mean"))
