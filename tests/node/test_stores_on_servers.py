@@ -74,6 +74,17 @@ def test_a_warehouse_other_than_the_stores_is_refused(
     assert not (tmp_path / "other").exists()
 
 
+def test_a_link_to_where_the_tables_were_moved_is_refused_as_such(
+    on_servers: EmptyStore, tmp_path: Path
+) -> None:
+    Node.open(on_servers.address, settings=on_servers.settings).close()
+    (tmp_path / "warehouse").rename(tmp_path / "moved")
+    (tmp_path / "warehouse").symlink_to(tmp_path / "moved")
+    message = f"warehouse is {tmp_path}/warehouse, which leads to {tmp_path}/moved"
+    with pytest.raises(StoreMoved, match=f"{message}.*a symbolic link is not enough"):
+        Node.open(on_servers.address, settings=on_servers.settings)
+
+
 def test_the_warehouse_of_another_store_is_refused_and_no_store_is_created(
     on_servers: EmptyStore, tmp_path: Path
 ) -> None:

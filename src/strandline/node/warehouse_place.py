@@ -115,10 +115,11 @@ class WarehousePlace:
 
     def _require_same(self, recorded: str, real: str) -> None:
         if recorded != real:
+            link = "" if real == str(self.folder) else f", which leads to {real}"
             raise StoreMoved(
                 f"the tables of the store in {self.database.name} are in {recorded}, but "
-                f"warehouse is {self.folder}; mount that folder at its old path, and name that "
-                "path"
+                f"warehouse is {self.folder}{link}. Name {recorded}; if the tables were moved, "
+                "mount their folder there, since a symbolic link is not enough"
             )
 
     def check(self, environment: str) -> None:
