@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import uvloop
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from httpx._transports import default
 from hypothesis import HealthCheck, settings
@@ -110,7 +110,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test = pyfuncitem.obj
     if not iscoroutinefunction(test):
         return None
-    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in signature(test).parameters}))
+    uvloop.run(test(**{name: pyfuncitem.funcargs[name] for name in signature(test).parameters}))
     return True
 
 

@@ -24,6 +24,7 @@ import httpx
 import pytest
 import trustme
 import uvicorn
+import uvloop
 
 from strandline.catalog.commands import CreateSchema
 from strandline.config import Settings
@@ -149,7 +150,7 @@ def test_a_client_that_does_not_start_tls_is_disconnected(
             assert await reader.read() == b""
         writer.close()
 
-    asyncio.run(serve(security, begin_nothing))
+    uvloop.run(serve(security, begin_nothing))
 
 
 def silent_client(authority: trustme.CA, address: tuple[str, int]) -> ssl.SSLSocket:
@@ -178,7 +179,7 @@ def test_a_late_client_that_does_not_confirm_the_end_of_tls_is_counted_once(
                 connection.shutdown()  # as when the node stops
             connections.look()
 
-    asyncio.run(with_http(security, be_late, connections))
+    uvloop.run(with_http(security, be_late, connections))
 
 
 @pytest.fixture
@@ -194,7 +195,7 @@ def run_quietly(
             async with asyncio.timeout(WAIT):
                 await serving
 
-        asyncio.run(bounded())
+        uvloop.run(bounded())
         assert not caplog.records
 
     return run
@@ -406,6 +407,6 @@ def test_a_signal_that_the_parent_process_ignores_does_not_stop_a_node() -> None
 
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert asyncio.run(handler()) is signal.SIG_IGN
+        assert uvloop.run(handler()) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, former)

@@ -35,7 +35,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from strandline.errors import Overloaded
 from strandline.metastore.session.http_messages import WHOLE
 from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
-from strandline.metastore.thrift.serving import end_connection, free_with
+from strandline.metastore.thrift.serving import end_connection
 
 MAX_CONNECTIONS = 1_000
 HEAD_SECONDS = 10.0
@@ -180,7 +180,6 @@ class _HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         super().connection_made(transport)
-        free_with(self, transport)
         if not self._connections.admit(self):
             transport.write(_full())
             transport.close()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
+import uvloop
 
 from strandline import __version__, work
 from strandline.config import Settings
@@ -111,8 +112,7 @@ class _HttpServer(uvicorn.Server):
 
 def _listen(host: str, port: int, *, what: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol given, asyncio sees a TCP socket and disables Nagle's algorithm.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
@@ -466,7 +466,7 @@ def serve(
             {"collecting garbage": work.collect_garbage},
             pauses=repeat(COLLECTING_SECONDS),
         )
-        asyncio.run(
+        uvloop.run(
             _serve(
                 node,
                 settings,

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import uvloop
 from hive_metastore import ThriftHiveMetastore
 from hive_metastore.ttypes import FieldSchema, SerDeInfo, StorageDescriptor, Table
 from sqlalchemy import Connection
@@ -150,7 +151,7 @@ def hive_node(
     store: str | Path, *, settings: Settings | None = None, wall: WallClock = system_wall_clock
 ) -> Iterator[HiveNode]:
     """Open the ``store`` and serve it while the block runs; ``wall`` is the clock of the node."""
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="hive service")
     thread.start()
     try:

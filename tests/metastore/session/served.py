@@ -34,8 +34,7 @@ def listening_socket(port: int = 0) -> socket.socket:
 
 def bound_socket(port: int = 0) -> socket.socket:
     """Return a socket that has a port on loopback and refuses connections."""
-    # asyncio sets TCP_NODELAY only on sockets that name the protocol TCP.
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind(("127.0.0.1", port))
     return made
@@ -52,7 +51,7 @@ def serving(
             log_config=None,  # as in a node: uvicorn must not configure the loggers of this process
             log_level="warning",
             lifespan="off",
-            loop="asyncio",
+            loop="uvloop",
             ws="none",
             http=cast(type[asyncio.Protocol], (connections or HttpConnections()).protocol),
             timeout_graceful_shutdown=5,

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from strandline.metastore.thrift import ConnectionInfo, Dispatcher, ServerSettings, ThriftServer
 from strandline.metastore.thrift.dispatch import Handler, InThread
@@ -57,7 +58,7 @@ def dispatcher_of(handler: Handler) -> Dispatcher:
 
 @contextmanager
 def serving(dispatcher: Dispatcher, settings: ServerSettings) -> Iterator[Running]:
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="thrift server")
     thread.start()
     server = ThriftServer(dispatcher, settings=settings, now=lambda: 1234.9)

@@ -62,13 +62,7 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from strandline.metastore.thrift.serving import (
-    SLICE_SECONDS,
-    Outgoing,
-    Serving,
-    end_connection,
-    free_with,
-)
+from strandline.metastore.thrift.serving import SLICE_SECONDS, Outgoing, Serving, end_connection
 from strandline.work import IN_THREAD, units_of_bytes, units_of_values
 
 _log = logging.getLogger(__name__)
@@ -116,13 +110,13 @@ class Connection(asyncio.Protocol):
         self._outgoing = Outgoing(
             serving, self, write=self._write, sent=self._pump, is_closed=lambda: self._closed
         )
-        self._began = self._coming_since = self.last_activity = serving.loop.time()
+        self._began = perf_counter()
+        self._coming_since = self.last_activity = serving.loop.time()
 
     # Called by the event loop -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        free_with(self, transport)
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         self.info = ConnectionInfo(self._id, name)
@@ -410,7 +404,7 @@ class Connection(asyncio.Protocol):
     def _log_from_here(self) -> None:
         """Log what is called from here on, and measure its time, as part of this request."""
         CLIENT.set(self.info.peer)
-        self._began = self._serving.loop.time()
+        self._began = perf_counter()
 
     def _undecoded(self, method: str, sequence: bytes, error: Exception) -> None:
         """Answer a request whose arguments could not be decoded."""
@@ -482,7 +476,7 @@ class Connection(asyncio.Protocol):
             method,
             client=self.info.peer,
             user=self.info.user,
-            seconds=self._serving.loop.time() - self._began,
+            seconds=perf_counter() - self._began,
             error=None if error is None else refusal(error),
         )
 

@@ -11,7 +11,6 @@ and a small request waits for one slice, however many long messages there are.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,21 +31,9 @@ WHOLE_BYTES = 64 * 1024
 """The largest answer, in bytes, that is joined with its head and written at once."""
 
 
-def free_with(connection: asyncio.BaseProtocol, transport: asyncio.BaseTransport) -> None:
-    """Let the transport of a new connection be freed as soon as the connection is.
-
-    asyncio's transport refers to its own method. Only a collection of garbage would free it, and
-    none that comes after one during the connection (`strandline.work.collect_garbage`).
-    """
-    tls = getattr(transport, "_ssl_protocol", None)
-    of_socket = transport if tls is None else tls._transport
-    weakref.finalize(connection, vars(of_socket).pop, "_read_ready_cb", None)
-
-
 def end_connection(transport: asyncio.Transport) -> None:
     """Close a connection without waiting for a TLS client that is silent."""
-    if not transport.is_closing():  # to close a TLS transport twice breaks it
-        transport.close()
+    transport.close()
     if transport.get_extra_info("sslcontext") is not None:
         asyncio.get_running_loop().call_later(CONFIRM_SECONDS, _abort_sent, transport)
 
