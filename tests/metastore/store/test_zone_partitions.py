@@ -65,10 +65,17 @@ def test_the_zone_partition_of_a_value_never_changes() -> None:
     days = ["2026-01-01", "2026-01-02", "2026-01-03", "__HIVE_DEFAULT_PARTITION__"]
     assert [plain.of_values((day, "x")) for day in days] == PLACES_OF_VALUES
     assert [transactional.of_file(in_part(5, day)) for day in [*days, None]] == PLACES_OF_FILES
+    plain, transactional = (
+        ZonePartitions(replace(table, colocation=(3,)), ZONE) for table in (PLAIN, TRANSACTIONAL)
+    )
+    assert [plain.of_values((day, "x")) for day in days] == COLOCATED_VALUES
+    assert [transactional.of_file(in_part(5, day)) for day in [*days, None]] == COLOCATED_FILES
 
 
 PLACES_OF_VALUES = [2, 3, 0, 1]
 PLACES_OF_FILES = [1, 3, 1, 1, 2]
+COLOCATED_VALUES = [3, 1, 3, 1]
+COLOCATED_FILES = [2, 0, 2, 0, 3]
 
 
 def test_files_of_an_unpartitioned_table_are_together_and_tables_are_spread() -> None:
