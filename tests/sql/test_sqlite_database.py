@@ -152,24 +152,25 @@ def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
     assert not undone
 
 
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, TimeoutError])
 def test_a_statement_that_was_interrupted_changes_no_later_read_or_write(
-    sqlite: SqliteDatabase,
+    sqlite: SqliteDatabase, interrupt: type[BaseException]
 ) -> None:
-    """An interactive Python keeps the traceback of Ctrl-C, and so the cursors in its frames."""
+    """An interactive Python keeps the traceback, and so the cursors in its frames."""
 
     def interrupted(use: AbstractContextManager[Connection], statement: str) -> NoReturn:
         with use as connection:
             cursor = sqlite_file.driver_of(connection).execute(statement)
             assert cursor.fetchone()
-            raise KeyboardInterrupt
+            raise interrupt
 
     for number in range(3):
         put(sqlite, number, number)
-    with pytest.raises(KeyboardInterrupt) as kept_read:
+    with pytest.raises(interrupt) as kept_read:
         interrupted(sqlite.read(), "SELECT id FROM counter")
     put(sqlite, 3, 3)
     assert ids(sqlite) == [0, 1, 2, 3]
-    with pytest.raises(KeyboardInterrupt) as kept_write:
+    with pytest.raises(interrupt) as kept_write:
         interrupted(sqlite.write(), "INSERT INTO counter (id) VALUES (4), (5) RETURNING id")
     put(sqlite, 6, 6)
     assert ids(sqlite) == [0, 1, 2, 3, 6]

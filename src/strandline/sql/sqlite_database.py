@@ -24,9 +24,10 @@ Several processes and many threads share one file. The model:
   makes one; while that fails, nothing is read.
 * A write is committed only while the file and its log are still where they were opened. If the
   folder was moved away or deleted, writes would silently go to the old files.
-* A connection is closed after Ctrl-C. It may have interrupted a statement between two rows, and an
-  interactive Python keeps the traceback, so also the statement: later reads on the connection would
-  see its old snapshot, and later commits would fail.
+* A connection is closed after Ctrl-C, and after any error that a signal handler may have raised. It
+  may have interrupted a statement between two rows, and an interactive Python keeps the traceback,
+  so also the statement: later reads on the connection would see its old snapshot, and later commits
+  would fail.
 * A forked process cannot open a file that its parent had open. SQLite counts the parent's locks as
   its own there, and takes none. The last other process to close the file would remove the log
   under it: the child would read old rows for ever, and its commits would be lost.
@@ -240,7 +241,7 @@ class SqliteDatabase(Database):
                 sqlite_file.driver_of(connection).execute("BEGIN")
                 yield connection
             except BaseException as error:
-                if not isinstance(error, Exception):
+                if _may_interrupt(error):
                     connection.invalidate()
                 raise
             finally:
@@ -449,7 +450,7 @@ class SqliteDatabase(Database):
 
     def _undo(self, connection: Connection, cause: BaseException) -> None:
         """Roll back. A connection that was interrupted, or cannot roll back, is closed."""
-        is_usable = isinstance(cause, Exception)
+        is_usable = not _may_interrupt(cause)
         try:
             # If Ctrl-C interrupts a commit, SQLAlchemy's transaction may have ended, not SQLite's.
             sqlite_file.driver_of(connection).rollback()
@@ -488,3 +489,8 @@ class SqliteDatabase(Database):
         pooled = pool.checkedin() + pool.checkedout() if isinstance(pool, QueuePool) else 0
         others = (self._writer, self._watcher)
         return pooled + len(self._readers) + sum(kept is not None for kept in others)
+
+
+def _may_interrupt(error: BaseException) -> bool:
+    """Whether a signal handler may have raised it, such as the `TimeoutError` of a time limit."""
+    return not isinstance(error, StrandlineError | DBAPIError | sqlite3.Error)
