@@ -252,16 +252,19 @@ class Reader:
         names: Collection[str] | None = None,
         *,
         like: str | None = None,
+        limit: int | None = None,
     ) -> list[Row]:
         """The rows of a plain table, ordered by name; with ``names``, only those of these names.
 
-        ``like`` is as in `ObjectStore.rows`.
+        ``like`` and ``limit`` are as in `ObjectStore.rows`.
         """
         store = self.metastore.store
         if point.moment is not None:
             await off_loop()
             write_ids = self.metastore.transactions.write_ids(table.id, at=point.moment)
-            return store.rows(table.id, kind, write_ids=write_ids, names=names, like=like)
+            return store.rows(
+                table.id, kind, write_ids=write_ids, names=names, like=like, limit=limit
+            )
         self._rows_are_level = self._rows_are_level or store.log_applier.is_at_head()
         if self._rows_are_level:
             rows = store.known_rows(table.id, kind, write_ids=None, names=names)
@@ -270,7 +273,7 @@ class Reader:
         await off_loop()
         if not self._rows_are_level:
             self._rows_are_level = store.log_applier.look()
-        return store.rows(table.id, kind, write_ids=None, names=names, like=like)
+        return store.rows(table.id, kind, write_ids=None, names=names, like=like, limit=limit)
 
     async def counted(self, point: Point, table: TableDescriptor) -> Properties:
         """The parameters of the table that count or date its content."""

@@ -30,6 +30,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.metastore.store.upgrades import PART
 from strandline.model.places import Place
+from strandline.sql import CHUNK
 from strandline.transactions import TransactionState, ValidWriteIdList
 from tests.metastore.dml import (
     CANCELLATIONS,
@@ -125,6 +126,19 @@ def test_rows_beyond_a_budget_are_counted_and_not_read(dml: Dml) -> None:
     with recorded() as statements, work.budget(2), pytest.raises(work.TooLong):
         dml.store.rows(FLIGHTS, FILES, write_ids=None)
     assert not [text for text, _ in statements if "body" in text]
+
+
+def test_the_first_rows_are_read_without_the_others(dml: Dml) -> None:
+    many = [f"p={number:05d}" for number in range(2 * CHUNK + 1)]
+    with dml.store.change(FLIGHTS, author="ann") as change:
+        row_ids = change.stage(add=[NewRow.of(partition(name), name=name) for name in many])
+    with work.budget(CHUNK + 50):
+        first = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=None, limit=2)
+    assert names(first)[:2] == many[:2]
+    with dml.store.change(FLIGHTS, author="ann") as change:
+        change.stage(remove=row_ids[:-1])
+    last = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=None, limit=2)
+    assert names(last) == many[-1:]
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)

@@ -199,10 +199,13 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
         like: str | None = None,
+        limit: int | None = None,
     ) -> list[Row]:
         answer = self._answer(table_id, kind, write_ids, names)
         if answer is None:
-            return self.sql_store.rows(table_id, kind, write_ids=write_ids, names=names, like=like)
+            return self.sql_store.rows(
+                table_id, kind, write_ids=write_ids, names=names, like=like, limit=limit
+            )
         work.spend(len(answer if names is None else names) // _ROWS_PER_UNIT)
         rows = _picked(answer, names)
         if names is not None or like is None:

@@ -50,7 +50,7 @@ async def _specs(
 @reads("get_partitions_pspec")
 async def get_partitions_pspec(call: Call) -> list[Struct]:
     partitions = await named_partitions(call)
-    return await _specs(partitions, at_most(call, await partitions.rows()))
+    return await _specs(partitions, await partitions.first_rows())
 
 
 @reads("get_part_specs_by_filter")

@@ -72,16 +72,28 @@ class Partitions:
         return [] if self.common is None else self.common.key_names
 
     async def rows(
-        self, names: Collection[str] | None = None, *, like: str | None = None
+        self,
+        names: Collection[str] | None = None,
+        *,
+        like: str | None = None,
+        limit: int | None = None,
     ) -> list[Row]:
         """Return the rows of all partitions, or of those with these names, ordered by name.
 
-        With a pattern ``like``, rows with other names may be left out.
+        With a pattern ``like``, rows with other names may be left out; with ``limit``, rows after
+        the first that many.
         """
         if self.common is None or not self.key_names:
             return []
         table, kind = self.common.table, RowKind.PARTITION
-        return await self._call.reader.rows(self._scope.point, table, kind, names, like=like)
+        point = self._scope.point
+        return await self._call.reader.rows(point, table, kind, names, like=like, limit=limit)
+
+    async def first_rows(self) -> list[Row]:
+        """Return the rows of as many partitions as the call wants, ordered by name."""
+        limit = self._call.args.get("max_parts", -1)
+        rows = await self.rows(limit=None if limit < 0 else limit)
+        return at_most(self._call, rows)
 
     async def structs(self, rows: Sequence[Row]) -> list[Struct | bytes]:
         """Return the ``Partition`` structs. If they are long, they are already encoded."""
@@ -244,18 +256,20 @@ async def get_partition_by_name(call: Call) -> Struct | bytes:
 @reads("get_partitions", "get_partitions_with_auth", "get_partitions_req")
 async def get_partitions(call: Call) -> list[Struct | bytes]:
     partitions = await named_partitions(call)
-    return await partitions.structs(at_most(call, await partitions.rows()))
+    return await partitions.structs(await partitions.first_rows())
 
 
 @reads("get_partition_names")
 async def get_partition_names(call: Call) -> list[str]:
-    names = [row.name for row in await (await named_partitions(call)).rows()]
-    return names if call.args.get("max_parts") == 0 else at_most(call, names)
+    partitions = await named_partitions(call)
+    lists_all = call.args.get("max_parts") == 0
+    rows = await (partitions.rows() if lists_all else partitions.first_rows())
+    return [row.name for row in rows]
 
 
 @reads("fetch_partition_names_req")
 async def fetch_partition_names_req(call: Call) -> list[str]:
-    return _names_at_most(call, await (await named_partitions(call)).rows())
+    return [row.name for row in await (await named_partitions(call)).first_rows()]
 
 
 @reads("get_partition_names_ps")

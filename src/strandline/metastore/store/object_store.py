@@ -79,11 +79,13 @@ class ObjectStore(ABC):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
         like: str | None = None,
+        limit: int | None = None,
     ) -> list[Row]:
         """The visible rows of a table, ordered by name; with ``names``, only those of these names.
 
         With ``like``, a pattern of SQL's LIKE with ``!`` as its escape, rows with names that do
-        not match may be left out.
+        not match may be left out; with ``limit``, rows after the first that many, in the
+        database's order of texts. Both have no effect if there are ``names``.
         ``write_ids`` is the reader's list; None means all that is committed now. Raises
         `VersionNotFound` if the list is older than the last cleaning of the table.
         """
@@ -157,6 +159,7 @@ class SqlObjectStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
         like: str | None = None,
+        limit: int | None = None,
     ) -> list[Row]:
         with self._database.read() as connection:
             if write_ids is None:
@@ -164,7 +167,13 @@ class SqlObjectStore(ObjectStore):
             else:
                 queries.require_kept(connection, table_id, write_ids)
             visible = queries.visible_rows(
-                connection, table_id, kind, write_ids=write_ids, names=names, like=like
+                connection,
+                table_id,
+                kind,
+                write_ids=write_ids,
+                names=names,
+                like=like,
+                limit=limit,
             )
         return list(visible.values())
 

@@ -56,6 +56,10 @@ _NEWEST = (
     " AND kind = ? AND name = ? AND row_id < ? ORDER BY row_id DESC LIMIT ?) AS store_row"
     " LEFT JOIN store_removal AS removal ON removal.row_id = store_row.row_id"
 )
+_NEXT_NAMES = (
+    "SELECT DISTINCT name FROM store_row WHERE table_id = ? AND kind = ? AND name > ?"
+    " ORDER BY name LIMIT ?"
+)
 _FEWEST = 8
 """How many rows of a name are read first: the newest is almost always visible."""
 _FEW_NAMES = 16
@@ -91,13 +95,16 @@ def visible_rows(
     write_ids: ValidWriteIdList,
     names: Collection[str] | None = None,
     like: str | None = None,
+    limit: int | None = None,
 ) -> dict[str, Row]:
     """The rows of a kind that are visible to ``write_ids``, by name, in the order of names.
 
-    ``like`` is as in `ObjectStore.rows`; it has no effect if there are ``names``.
+    ``like`` and ``limit`` are as in `ObjectStore.rows`.
     """
     if kind is RowKind.TABLE_PARAMETERS:
         names = [PARAMETERS_NAME]
+    if names is None and like is None and limit is not None:
+        return _first_rows(connection, table_id, kind, limit, write_ids=write_ids)
     if names is not None and len(names) <= _FEW_NAMES and kind not in _FILES:
         newest_rows = _newest_rows(connection, table_id, kind, names, write_ids=write_ids)
         return {row.name: row for row in sorted(newest_rows, key=lambda row: row.name)}
@@ -128,6 +135,23 @@ def visible_rows(
         if columns[_ID] not in removed and (other is None or other[_ID] < columns[_ID]):
             newest[columns[_NAME]] = columns
     return {name: row_from(newest[name][:_REMOVER]) for name in sorted(newest)}
+
+
+def _first_rows(
+    connection: Connection, table_id: int, kind: RowKind, limit: int, *, write_ids: ValidWriteIdList
+) -> dict[str, Row]:
+    """The visible rows of the first names, until there are ``limit``. No name is empty."""
+    first: dict[str, Row] = {}
+    last_name = ""
+    while len(first) < limit:
+        # The first names may be those of dropped partitions.
+        next_names = (table_id, kind.value, last_name, max(limit, CHUNK))
+        names = [name for (name,) in run(connection, _NEXT_NAMES, next_names)]
+        if not names:
+            break
+        first |= visible_rows(connection, table_id, kind, write_ids=write_ids, names=names)
+        last_name = names[-1]
+    return {name: first[name] for name in sorted(first)}
 
 
 def _newest_rows(
