@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.condition import Condition
 from strandline.config import Settings
 from strandline.errors import (
     InvalidInput,
@@ -296,7 +297,7 @@ def test_a_transaction_that_begins_after_all_others_have_ended_is_kept_alive(
 ) -> None:
     idle = threading.Event()
 
-    class Changed(threading.Condition):
+    class Changed(Condition):
         def wait(self, timeout: float | None = None) -> bool:
             if timeout is None:
                 idle.set()
