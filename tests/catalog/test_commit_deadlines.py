@@ -17,7 +17,15 @@ from strandline.catalog import CatalogManager
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Request, Stage
-from strandline.errors import DeadlineExceeded, Stopping, Unavailable, UnknownOutcome
+from strandline.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    Fenced,
+    Stopping,
+    StrandlineError,
+    Unavailable,
+    UnknownOutcome,
+)
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, create, leave_after, schemas, wait_for
 
@@ -293,12 +301,13 @@ def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
     assert manager.present().version == 3
 
 
-def test_an_unknown_outcome_stays_unknown_when_the_node_stops(
-    manager: CatalogManager,
+@pytest.mark.parametrize("error", [Stopping, Fenced, CorruptData])
+def test_an_unknown_outcome_stays_unknown_when_the_append_cannot_be_sent_again(
+    manager: CatalogManager, error: type[StrandlineError]
 ) -> None:
     gate = Gate(manager)
     gate.let_all_pass()
-    failures = [UnknownOutcome("cut"), Stopping("this node stops")]
+    failures = [UnknownOutcome("cut"), error("not sent")]
 
     def stop(*_: Any, **__: Any) -> Any:
         raise failures.pop(0)
