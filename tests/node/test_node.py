@@ -34,7 +34,7 @@ from strandline.metastore.cache import log_applier
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
-from strandline.node.chores import ChoreStatistics
+from strandline.node.chores import Chores, ChoreStatistics
 from strandline.sql import SqliteDatabase, StoreFull
 from strandline.work.following import FollowingThread
 from tests.metastore.dml import parameters
@@ -504,3 +504,22 @@ def test_an_invalid_cache_folder_is_refused(tmp_path: Path, folder: str) -> None
     with pytest.raises(InvalidInput, match="name the absolute path"):
         Node.open(tmp_path, settings=Settings(cache_folder=folder), keeps_cache=True)
     assert not [*tmp_path.iterdir()]  # no store was created, and none would be taken over
+
+
+@pytest.mark.parametrize("interrupted", [(Chores, "join"), (FollowingThread, "stop")])
+def test_a_close_that_was_interrupted_is_finished_by_the_next_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, interrupted: tuple[type, str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    node = Node.open(folder)
+    node.session(user="ann").execute(CreateSchema(name="a"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(*interrupted, interrupt)
+        node.close()
+    node.close()
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(Stopping):
+        node.database.rows("SELECT 1")

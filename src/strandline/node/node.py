@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
@@ -165,6 +166,8 @@ class Node:
             self._note_mark = partial(store.mark.note, store.database, store.clock, self._guard)
         self._has_reserved_ids = False
         self._cache_file: StateFile | None = None
+        self._closing = threading.Lock()
+        self._is_closed = False
 
     def _new_projector(self) -> Projector:
         return Projector(
@@ -537,9 +540,16 @@ class Node:
         self._opened_store.give_up()
 
     def close(self) -> None:
-        """Stop following and close the store. Idempotent."""
-        if self._chores.stopping.is_set():
+        """Stop following and close the store. Idempotent; after Ctrl-C, the next call goes on."""
+        if self._is_closed or not self._closing.acquire(blocking=False):
             return
+        try:
+            self._close()
+            self._is_closed = True
+        finally:
+            self._closing.release()
+
+    def _close(self) -> None:
         self._chores.stopping.set()
         self.give_up()
         self.catalogs.stop(wake=self.database.wake)

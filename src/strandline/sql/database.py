@@ -354,8 +354,11 @@ class Database(ABC):
             self._state.notify_all()
             if was_closed:
                 return
-            self._state.wait_for(lambda: self._active == 0, timeout=_CLOSE_PATIENCE)
-        self._close_connections()
+        try:
+            with self._state:
+                self._state.wait_for(lambda: self._active == 0, timeout=_CLOSE_PATIENCE)
+        finally:  # also after Ctrl-C
+            self._close_connections()
 
     def refuse_incomplete(
         self, connection: Connection, parts: Iterable[Part], versions: Mapping[str, int]

@@ -59,9 +59,10 @@ class FollowingThread:
         """
         self._stop.set()
         wake()
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join()  # if Ctrl-C ends this, the next call waits again
+        self._thread = None
 
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
