@@ -106,8 +106,9 @@ def test_a_heartbeat_that_is_not_stored_yet_keeps_its_transaction_from_expiring(
         assert heard_of(unstored, beating) == START_MS
         assert unstored.transactions.expire() == [silent]
     assert heard_of(unstored, beating) == START_MS + TIMEOUT_MS + 1
-    (aborted,) = caplog.messages
-    assert aborted.endswith(f"sent no heartbeat for their time-out: {silent}")
+    (aborted,) = caplog.records
+    assert aborted.getMessage().endswith(f"sent no heartbeat for their time-out: {silent}")
+    assert vars(aborted)["fields"] == {"count": 1}
 
 
 def test_a_heartbeat_that_is_not_stored_yet_keeps_its_lock_from_expiring(unstored: Store) -> None:

@@ -224,6 +224,7 @@ def test_the_expiry_of_transactions_deletes_silent_locks_too_and_logs_them(
     store.wall_ms += TIMEOUT_MS + 1
     store.transactions.expire()
     assert f"sent no heartbeat for their time-out: {lock.lock_id}" in caplog.text
+    assert [vars(record)["fields"] for record in caplog.records] == [{"count": 1}]
     contents = store.contents()
     assert contents["lock_request"] == contents["lock_component"] == []
 

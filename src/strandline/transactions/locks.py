@@ -55,6 +55,7 @@ from strandline.errors import (
     TransactionFinished,
     TransactionNotFound,
 )
+from strandline.logs import fields
 from strandline.sql import Database, present_time
 from strandline.transactions import lock_records, records
 from strandline.transactions.heartbeats import Heartbeats
@@ -366,6 +367,7 @@ class Locks:
             logger.info(
                 "released locks whose clients sent no heartbeat for their time-out: %s",
                 ", ".join(map(str, silent)),
+                extra=fields(count=len(silent)),  # the line of thousands is cut
             )
         return silent
 

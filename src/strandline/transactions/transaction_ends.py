@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from strandline import faults
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import Fenced, Stopping, TransactionFinished, Unavailable, WriteConflict
+from strandline.logs import fields
 from strandline.sql import Database, Row, present_time, run, take_time, take_time_query
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
@@ -386,6 +387,7 @@ class TransactionEnds(TransactionReads):
             logger.info(
                 "aborted transactions whose clients sent no heartbeat for their time-out: %s",
                 ", ".join(map(str, expired)),
+                extra=fields(count=len(expired)),  # the line of thousands is cut
             )
         self._count(*["expired", "aborted"] * len(expired))
         self._note_written(*expired)
