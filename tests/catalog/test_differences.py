@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline import work
 from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
     AddColumns,
@@ -461,3 +462,19 @@ def test_equal_tables_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(d.id, [f.field for f in d.fields]) for d in result] == [(7, ["comment"])]
     assert set(decoded) == {7}
     assert len(decoded) < 20, decoded
+
+
+def test_a_comparison_costs_the_objects_that_differ_and_a_little_for_the_others() -> None:
+    columns = (SchemaVersion(1, (ColumnDescriptor(1, "a", INT),)),)
+    old = catalog_of([table(n, columns) for n in range(1, 501)])
+    transaction = CatalogTransaction(At(1, old.contents), author="ann")
+    with transaction.entry("x", {}):
+        transaction.put(table(7, columns, comment="other"))
+    new = Catalog(2, Timestamp(2), transaction.contents)
+    with work.budget(0):
+        assert differences(new, new) == ()
+    with work.budget(30):  # ten for the comparison, twenty for the difference
+        assert len(differences(old, new)) == 1
+    for too_few in (9, 29):
+        with work.budget(too_few), pytest.raises(work.TooLong):
+            differences(old, new)

@@ -24,6 +24,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+from strandline import work
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.kinds import (
     KindOf,
@@ -40,6 +41,10 @@ from strandline.model.type_text import simple_string
 from strandline.model.types import DataType
 from strandline.wire.stored import AnyStored
 
+_COMPARED_PER_UNIT = 50
+"""The number of objects whose comparison costs one unit of `strandline.work`."""
+_UNITS_PER_DIFFERENCE = 20
+"""The cost of an object that differs, which is decoded before and after."""
 Shown = str | int | float | bool | None
 """A value in the form for people and JSON; None if there is no value."""
 
@@ -82,10 +87,12 @@ def differences(old: Catalog, new: Catalog) -> tuple[Difference, ...]:
     """The differences between ``old`` and ``new``, sorted by kind and name.
 
     The program's own records are left out. Version 0 is the empty catalog: in a comparison with it,
-    the objects that come with every catalog are left out too.
+    the objects that come with every catalog are left out too. Charges the budget. Raises `TooLong`.
     """
+    work.spend(_count_compared(old, new) // _COMPARED_PER_UNIT)
     differing = []
     for kind_name, _, before, after in old.contents.differing(new.contents):
+        work.spend(_UNITS_PER_DIFFERENCE)
         stored, kind = after or before, kind_named(kind_name)
         if stored is None or kind.is_internal(stored.name):
             continue
@@ -96,6 +103,14 @@ def differences(old: Catalog, new: Catalog) -> tuple[Difference, ...]:
             differing.append(difference)
     order = {kind.name: place for place, kind in enumerate(all_kinds())}
     return tuple(sorted(differing, key=lambda entry: (order[entry.kind], entry.name, entry.id)))
+
+
+def _count_compared(old: Catalog, new: Catalog) -> int:
+    """The number of objects of the kinds of which any object was changed."""
+    before, after = old.contents, new.contents
+    names = (kind.name for kind in all_kinds())
+    changed = (name for name in names if not before.shares((name,), after))
+    return sum(max(before.count(name), after.count(name)) for name in changed)
 
 
 def _difference(
