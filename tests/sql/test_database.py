@@ -30,6 +30,7 @@ from strandline.sql import (
     stored_time,
     take_time,
 )
+from strandline.sql.database import _Turn
 from strandline.sql.schema_versions import Part
 from tests.sql.processes import Process
 from tests.sql.work import COUNTER, fail_to_put, ids, put
@@ -231,6 +232,20 @@ def refused(database: Database) -> bool:
     except Stopping:
         return True
     return False
+
+
+def test_an_interrupt_at_the_end_of_a_turn_leaves_the_write_lock_free(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_Turn, "__exit__", interrupt)
+        put(database, 1, 1)
+    with ThreadPoolExecutor() as other_thread:
+        other_thread.submit(put, database, 2, 2).result(timeout=60)
+    assert ids(database) == [1, 2]
 
 
 def test_close_waits_for_running_calls_and_refuses_new_ones(

@@ -52,7 +52,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.sql import schema_versions
-from strandline.sql.fair_lock import FairLock
+from strandline.sql.fair_lock import Claim, FairLock
 from strandline.sql.schema_versions import BASE, Part
 from strandline.sql.statements import Parameter, Query, Row, change, run
 
@@ -410,9 +410,12 @@ class Database(ABC):
     def _translate(self, error: Exception) -> StrandlineError | None:
         """The `StrandlineError` for an error of the driver, or None."""
 
-    def _in_use(self, count: str) -> _Use:
-        """Count a transaction, for `close` to wait for, and translate errors of the driver."""
-        return _Use(self, count)
+    def _in_use(self, count: str, turn: _Turn | None = None) -> _Use:
+        """Count a transaction, for `close` to wait for, and translate errors of the driver.
+
+        ``turn`` is that of a write.
+        """
+        return _Use(self, count, turn)
 
     def _turn(self, began: float, deadline: float) -> _Turn:
         """Hold the write lock of the process."""
@@ -482,9 +485,10 @@ class Database(ABC):
 class _Use:
     """See `Database._in_use`. A class, because a generator takes several times as long."""
 
-    def __init__(self, database: Database, count: str) -> None:
+    def __init__(self, database: Database, count: str, turn: _Turn | None) -> None:
         self._database = database
         self._count = count
+        self._turn = turn
 
     def __enter__(self) -> None:
         database = self._database
@@ -508,6 +512,8 @@ class _Use:
                     raise translated from error
         finally:
             translated = None  # else a reference cycle keeps the frame and an open cursor alive
+            if self._turn is not None:
+                self._turn.end()  # again, if Ctrl-C came before it ended
             with database._state:
                 database._active -= 1
                 if database._closed:
@@ -524,12 +530,20 @@ class _Turn:
         self._database = database
         self._began = began
         self._deadline = deadline
+        self._claim: Claim | None = None
 
     def __enter__(self) -> None:
         self._database._take_turn(self._began, self._deadline)
+        self._claim = self._database._process_lock.owner
 
     def __exit__(self, *_: object) -> None:
-        self._database._process_lock.release()
+        self.end()
+
+    def end(self) -> None:
+        """Release the lock, unless that was done. Any thread may collect a write as garbage."""
+        lock = self._database._process_lock
+        if self._claim is not None and lock.owner is self._claim:
+            lock.release()
 
 
 DIALECTS = {

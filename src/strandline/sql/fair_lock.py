@@ -20,7 +20,7 @@ from collections import deque
 from typing import NamedTuple
 
 
-class _Claim(NamedTuple):
+class Claim(NamedTuple):
     """A thread that wants the lock, and what wakes it if it waits."""
 
     thread: int
@@ -28,35 +28,38 @@ class _Claim(NamedTuple):
 
 
 class FairLock:
-    """A first-come-first-served mutex with a time-out. Not reentrant."""
+    """A first-come-first-served mutex with a time-out. Not reentrant.
+
+    ``owner`` is another object for each `acquire`, or None.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._waiting: deque[_Claim] = deque()
+        self._waiting: deque[Claim] = deque()
         self._nobody_waits = False
-        self._owner: _Claim | None = None
+        self.owner: Claim | None = None
 
     def acquire(self, *, timeout: float) -> bool:
         """True when this thread has the lock; False after ``timeout`` seconds (0: do not wait).
 
         Also False after `stop_waiting`.
         """
-        claim = _Claim(threading.get_ident(), threading.Lock())
+        claim = Claim(threading.get_ident(), threading.Lock())
         claim.woken.acquire()
         try:
             with self._guard:
-                if self._owner is None:
-                    self._owner = claim
+                if self.owner is None:
+                    self.owner = claim
                     return True
                 if self._nobody_waits:
                     return False
                 self._waiting.append(claim)
             claim.woken.acquire(timeout=max(timeout, 0.0))
             self._leave(claim)
-            return self._owner is claim
+            return self.owner is claim
         except BaseException:
             self._leave(claim)
-            if self._owner is claim:
+            if self.owner is claim:
                 self.release()
             raise
 
@@ -66,10 +69,10 @@ class FairLock:
             if self._waiting:
                 claim = self._waiting[0]
                 del self._waiting[0]
-                self._owner = claim
+                self.owner = claim
                 claim.woken.release()
             else:
-                self._owner = None
+                self.owner = None
 
     def stop_waiting(self) -> None:
         """Refuse the threads that wait now, and all that would have to wait later."""
@@ -80,14 +83,14 @@ class FairLock:
 
     def held_by_this_thread(self) -> bool:
         """Whether the calling thread holds the lock."""
-        owner = self._owner
+        owner = self.owner
         return owner is not None and owner.thread == threading.get_ident()
 
     def waiting(self) -> int:
         """The number of waiting threads."""
         return len(self._waiting)
 
-    def _leave(self, claim: _Claim) -> None:
+    def _leave(self, claim: Claim) -> None:
         with self._guard:
             if claim in self._waiting:
                 self._waiting.remove(claim)

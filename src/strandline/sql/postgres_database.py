@@ -346,7 +346,8 @@ class PostgresDatabase(Database):
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
         count = "writes" if synced else "unsynced_writes"
-        with self._in_use(count), self._turn(began, deadline):
+        turn = self._turn(began, deadline)
+        with self._in_use(count, turn), turn:
             try:
                 self._heard = elapsed_seconds()
                 self._awaits_lock = True

@@ -361,7 +361,8 @@ class SqliteDatabase(Database):
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
         count = "writes" if synced else "unsynced_writes"
-        with self._in_use(count), self._turn(began, deadline):
+        turn = self._turn(began, deadline)
+        with self._in_use(count, turn), turn:
             connection = self._connected_writer(synced=synced)
             try:
                 self._begin(connection, began, deadline)
