@@ -133,6 +133,26 @@ def test_an_interrupted_commit_or_rollback_leaves_no_transaction_open(
         assert ids(sqlite) == [2, 3]
 
 
+def test_a_write_waits_for_no_connection_that_an_interrupt_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[Connection] = []
+
+    def interrupt(connection: Connection) -> None:
+        lost.append(connection)
+        raise KeyboardInterrupt
+
+    with closing(open_sqlite(path, patience=1.0)) as sqlite:
+        sqlite.ensure_schema(Part("counter", 1, COUNTER.metadata))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Connection, "invalidate", interrupt)
+            with sqlite.write():
+                raise KeyboardInterrupt
+        put(sqlite, 1, 1)
+        assert ids(sqlite) == [1]
+        lost[0].close()
+
+
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, TimeoutError])
 def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
     sqlite: SqliteDatabase, interrupt: type[BaseException]

@@ -51,7 +51,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import NullPool, QueuePool
 
 from strandline.errors import (
     StoreMoved,
@@ -170,9 +170,7 @@ class SqliteDatabase(Database):
         self._writer_engine = create_engine(
             "sqlite+pysqlite://",
             creator=partial(connect, busy_ms=sqlite_file.WRITER_BUSY_MS, query_only=False),
-            poolclass=QueuePool,
-            pool_size=1,
-            max_overflow=0,
+            poolclass=NullPool,  # one that an interrupt lost must not be waited for
         )
         self._place: tuple[object, object] | None = None
         self._head: HeadFile | None = None
