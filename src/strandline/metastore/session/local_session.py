@@ -402,10 +402,10 @@ class LocalSession(Session):
         return self._as_owner(stage)
 
     def _known_folder(self, table: TableDescriptor) -> str | None:
-        """`_folder_of` as far as memory knows: the table may have moved."""
-        folders = self._metastore.folders
-        store = self._metastore.store
+        """`_folder_of` before the files are staged: the table may move until then."""
+        folders, store = self._metastore.folders, self._metastore.store
         place = folders.named_location(table) or store.last_known_location(table.id)
+        place = place or store.location(table.id)  # which memory knows from then on
         return None if place is None or not folders.reaches(place) else folders.path_text(place)
 
     def _folder_of(self, staging: Staging) -> str | None:
