@@ -18,7 +18,9 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.clock import MAX_TIMESTAMP, HybridClock, Timestamp, system_wall_clock
+from strandline.durable.metastorage_log import FENCE
 from strandline.errors import CorruptData, Fenced, IncompatibleFormat, WrongEnvironment
+from strandline.fencing import FenceToken
 from strandline.metastorage import (
     Delete,
     DeleteRange,
@@ -325,6 +327,20 @@ def test_a_later_mark_of_another_node_stays(
         )
         mark.note(database, HybridClock(), lambda _: None)
         assert mark.marked_time() == MAX_TIMESTAMP
+
+
+def test_a_node_writes_no_mark_beside_the_catalog_of_another_store(store: EmptyStore) -> None:
+    """Its address may have led to another etcd; with the mark, no node there could start."""
+    metastorage, mark = mark_of(store)
+    with closing(metastorage):
+        with Node.open(store.address, settings=store.settings, background=False) as node:
+            token = node.catalogs.token
+            of_other = FenceToken(token.deploy_generation, token.epoch, token.nonce ^ 1)
+            metastorage.invoke([], [Delete(KEY), Put(FENCE, encode(of_other))])
+            assert node._note_mark is not None
+            with pytest.raises(Fenced, match="that of another store; nothing was recorded"):
+                node._note_mark()
+        assert mark.marked_time() == 0
 
 
 @pytest.mark.slow

@@ -26,7 +26,13 @@ from strandline.catalog.system_views.synchronization import synchronize_system_v
 from strandline.clock import WallClock, milliseconds, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Superseded
-from strandline.errors import InvalidInput, StoreMoved, StrandlineError, UnsupportedOperation
+from strandline.errors import (
+    Fenced,
+    InvalidInput,
+    StoreMoved,
+    StrandlineError,
+    UnsupportedOperation,
+)
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.state_file import StateFile
@@ -44,7 +50,7 @@ from strandline.metastore.store.warehouse_head import WarehouseHead
 from strandline.node.address import StoreAddress
 from strandline.node.chores import LOOK_SECONDS, Chores, StorageRecorder
 from strandline.node.configuration import EffectiveConfiguration
-from strandline.node.database_mark import NOTE_SECONDS
+from strandline.node.database_mark import NOTE_SECONDS, DatabaseMark
 from strandline.node.health import NodeHealth
 from strandline.node.inspection import StoreInspection
 from strandline.node.membership import (
@@ -163,7 +169,7 @@ class Node:
         )
         self._note_mark: Callable[[], object] | None = None
         if store.mark is not None:
-            self._note_mark = partial(store.mark.note, store.database, store.clock, self._guard)
+            self._note_mark = partial(self._write_mark, store.mark)
         self._has_reserved_ids = False
         self._cache_file: StateFile | None = None
         self._closing = threading.Lock()
@@ -481,6 +487,16 @@ class Node:
         Every transaction that writes rows calls it, and is then rolled back.
         """
         FenceRow.check(connection, environment=self._environment, token=self.catalogs.token)
+
+    def _write_mark(self, mark: DatabaseMark) -> None:
+        """Record the time of the database beside the catalog, unless another catalog is there."""
+        token = self.catalogs.token
+        if self.catalogs.state.log.token() != token:
+            raise Fenced(
+                f"the catalog of {self.name} does not have {token}, which this node holds: it has"
+                " a newer epoch, or is that of another store; nothing was recorded"
+            )
+        mark.note(self.database, self._clock, self._guard)
 
     def _check_fence(self) -> None:
         with self.database.read() as connection:
