@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sqlite3
 import time
@@ -55,6 +56,7 @@ def test_every_connection_is_opened_with_the_same_pragmas(
                 "synchronous",
                 "foreign_keys",
                 "cell_size_check",
+                "temp_store",
                 "busy_timeout",
             )
         }
@@ -64,6 +66,7 @@ def test_every_connection_is_opened_with_the_same_pragmas(
             "synchronous": 2 if query_only else 1,  # the last write was not synced
             "foreign_keys": 1,
             "cell_size_check": 1,
+            "temp_store": 2,  # in memory
         }
         assert connection_.isolation_level is None
     assert writers == 1
@@ -71,6 +74,19 @@ def test_every_connection_is_opened_with_the_same_pragmas(
     for connection_ in opened:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             connection_.execute("SELECT 1")
+
+
+def test_a_large_write_needs_no_folder_for_temporary_files(sqlite: SqliteDatabase) -> None:
+    with sqlite.write() as connection:
+        connection.execute(BLOB.insert().values(id=1, value=bytes(1 << 20)))
+    with sqlite.write() as connection:
+        connection.execute(BLOB.delete())
+        # The second row may be refused, so SQLite keeps the pages that the first one reuses.
+        connection.exec_driver_sql(
+            f"INSERT INTO {BLOB.name} (id, value) VALUES (2, zeroblob(500000)), (3, zeroblob(1))"
+        )
+        opened = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert not [name for name in opened if "etilqs" in name]  # SQLite's temporary files
 
 
 def test_a_stopped_process_that_holds_no_lock_blocks_no_writer(

@@ -1,7 +1,8 @@
 """How a SQLite file is found and opened, and what its errors mean.
 
 Every connection has these settings: a write-ahead log, so that readers never wait for writers;
-``synchronous=FULL``, so that a commit that returned is on disk; foreign keys; and
+``synchronous=FULL``, so that a commit that returned is on disk; foreign keys; temporary data in
+memory, because a service may have no folder for temporary files that it can write to; and
 ``isolation_level=None``, which disables Python's own transaction handling. Python opens
 transactions according to the first word of a statement, and never for reads, so it gives neither
 snapshots nor ``BEGIN IMMEDIATE``.
@@ -146,6 +147,7 @@ def connect(path: Path, *, busy_ms: int, query_only: bool) -> sqlite3.Connection
         connection.execute("PRAGMA cell_size_check=ON")  # checks each page when it is read
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA case_sensitive_like=ON")  # as in PostgreSQL, so it uses indexes
+        connection.execute("PRAGMA temp_store=MEMORY")
         connection.execute(f"PRAGMA journal_size_limit={_JOURNAL_LIMIT}")
         connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
         connection.execute(f"PRAGMA busy_timeout={busy_ms}")
