@@ -198,6 +198,15 @@ class Catalog:
         tables = () if parent is None else self._stored_relations(parent.id, ("table",))
         return sorted((stored.value for stored in tables), key=lambda table: table.name)
 
+    def relations_with(self, schema_id: int, part: bytes | bytearray) -> list[Relation]:
+        """The tables and views of a schema whose record has ``part`` in it, sorted by name.
+
+        Does not decode the others.
+        """
+        stored_relations = self._stored_relations(schema_id, _RELATIONS)
+        relations = (stored.value for stored in stored_relations if part in stored.data)
+        return sorted(relations, key=lambda relation: relation.name)
+
     def _stored_relations(self, schema_id: int, kinds: Collection[str]) -> Iterator[AnyStored]:
         """The relations of a schema that are of ``kinds``, in no particular order."""
         names = self.contents.names(Namespace("relation", schema_id))

@@ -24,7 +24,15 @@ from hive_metastore.ttypes import (
     Role,
 )
 
-from strandline.catalog.commands import CreateRole, SetConfiguration
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateRole,
+    CreateTable,
+    SetConfiguration,
+    TableDefinition,
+)
+from strandline.model.types import INT
+from strandline.wire.stored import Stored
 from tests.metastore.hive.contract import Step, Throws, check
 from tests.metastore.hive.hive_node import HiveNode, refusal, table
 
@@ -299,6 +307,29 @@ def test_the_grants_of_one_request_are_one_version(hive: HiveNode, roles: Any) -
     roles.create_role(Role("staff"))
     assert versions(hive, lambda: roles.grant_privileges(grants("SELECT", "INSERT"))) == 1
     assert versions(hive, lambda: roles.grant_privileges(grants("SELECT", "INSERT"))) == 0
+
+
+def test_the_grants_to_a_role_are_listed_without_decoding_the_tables_of_others(
+    hive: HiveNode, roles: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (ColumnDefinition("a", INT),)
+    definitions = [TableDefinition(name=f"t{number}", columns=columns) for number in range(200)]
+    hive.node.session(user="ann").execute(
+        [CreateTable(schema="d1", definition=definition) for definition in definitions]
+    )
+    roles.create_role(Role("staff"))
+    roles.grant_privileges(grants("SELECT"))
+    decoded: list[str] = []
+    value = Stored.value.fget  # type: ignore[attr-defined]  # the getter of a property
+
+    def counting(self: Stored[object]) -> object:
+        decoded.append(self.name)
+        return value(self)
+
+    monkeypatch.setattr(Stored, "value", property(counting))
+    (granted,) = roles.list_privileges("staff", ROLE, None)
+    assert granted.hiveObject.objectName == "t"
+    assert not {definition.name for definition in definitions} & {*decoded}
 
 
 def test_a_revoke_of_the_grant_option_alone_is_refused(roles: Any) -> None:

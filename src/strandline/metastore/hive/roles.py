@@ -58,6 +58,7 @@ from strandline.model.privileges import (
     RoleDescriptor,
     privilege_names,
 )
+from strandline.wire.codecs import write_uint
 from strandline.wire.stored import NEVER_UPDATED
 
 ADMIN = "admin"
@@ -384,7 +385,7 @@ async def list_privileges(call: Call) -> list[Struct]:
         grantee = role.id
     if reference is None or reference.get("objectType") is None:
         await off_loop()
-        subjects: Iterable[Subject] = _subjects(call)
+        subjects: Iterable[Subject] = _subjects(call, None if name is None else grantee)
     else:
         subject = _readable(call, reference)
         subjects = [] if subject is None else [subject]
@@ -403,17 +404,21 @@ async def list_privileges(call: Call) -> list[Struct]:
     ]
 
 
-def _subjects(call: Call) -> Iterator[Subject]:
-    """All schemas that the user reaches, and their tables and views."""
+def _subjects(call: Call, grantee: int | None) -> Iterator[Subject]:
+    """All schemas that the user reaches, and their tables and views.
+
+    Without those that cannot have a grant to ``grantee``, as its id is not in their record.
+    """
     catalog = call.reader.catalog
+    id_bytes = bytearray()
+    if grantee is not None:
+        write_uint(id_bytes, grantee)
     for schema in work.spending(catalog.schemas()):
         if not is_shown(schema) or not call.reader.access.reaches(schema):
             continue
         yield schema
-        names = catalog.relation_names(schema.name)
-        work.spend(len(names))
-        relations = (catalog.relation_in(schema.id, name) for name in names)
-        yield from (relation for relation in relations if relation is not None)
+        work.spend(len(catalog.relation_names(schema.name)))
+        yield from catalog.relations_with(schema.id, id_bytes)
 
 
 def _reference(catalog: Catalog, subject: Subject) -> Struct:
