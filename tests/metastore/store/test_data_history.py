@@ -63,18 +63,42 @@ def test_commits_that_changed_only_counts_or_other_tables_are_not_read(
     assert read.call_count == 2
 
 
-def test_the_history_of_a_table_is_read_by_the_index_of_its_own_commits(node: Node) -> None:
-    table_id = create(node, "t")
+def test_the_history_of_tables_is_read_in_the_order_of_the_index_of_their_commits(
+    node: Node,
+) -> None:
+    table_ids = {create(node, "t"), create(node, "other")}
     with recorded(of_this_thread=True) as statements, node.database.read() as connection:
-        assert list(data_history.data_commits(connection, table_ids={table_id})) == []
-    ((statement, parameters),) = [read for read in statements if "ORDER BY" in read[0]]
+        assert list(data_history.data_commits(connection, table_ids=table_ids)) == []
+    reads = [read for read in statements if "ORDER BY" in read[0]]
+    assert len(reads) == 2
     explain = "EXPLAIN QUERY PLAN" if node.database.dialect == "sqlite" else "EXPLAIN"
+    for statement, parameters in reads:
+        with node.database.read() as connection:
+            if node.database.dialect == "postgresql":  # a small table is read as a whole
+                connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+            plan = str(connection.exec_driver_sql(f"{explain} {statement}", parameters).all())
+        assert "txn_write_id_by_commit_time" in plan
+        assert "txn_by_commit_time" not in plan
+        assert "TEMP B-TREE FOR ORDER BY" not in plan
+
+
+def test_the_history_of_several_tables_has_each_commit_once_and_in_order(node: Node) -> None:
+    session = node.session(user="ann")
+    first_id, second_id = create(node, "t"), create(node, "other")
+    add_partition(node, second_id, "k=1")
+    add_partition(node, first_id, "k=1")
+    of_both = session.begin().txn_id
+    for table_id in (second_id, first_id):
+        with node.store.sql_store.staging(of_both, table_id) as staging:
+            staging.stage(add=[NewRow.of(PartitionRow(values=("2",), location="k=2"), name="k=2")])
+    session.commit(of_both)
     with node.database.read() as connection:
-        if node.database.dialect == "postgresql":  # a small table is read as a whole
-            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-        plan = str(connection.exec_driver_sql(f"{explain} {statement}", parameters).all())
-    assert "txn_write_id_by_commit_time" in plan
-    assert "txn_by_commit_time" not in plan
+        commits = list(data_history.data_commits(connection, table_ids={first_id, second_id}))
+    assert [[change.table_id for change in commit.changes] for commit in commits] == [
+        [second_id],
+        [first_id],
+        [first_id, second_id],
+    ]
 
 
 @pytest.mark.slow

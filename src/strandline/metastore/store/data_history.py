@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select
@@ -72,17 +74,33 @@ def data_commits(
 
     Raises `TooLong`.
     """
-    commit_time = TXN.c.commit_time
-    if table_ids is not None:  # an index has the commit times of the writes of each table
-        commit_time = TXN_WRITE_ID.c.commit_time
-    committed = select(TXN.c.txn_id, commit_time, TXN.c.user).order_by(commit_time, TXN.c.txn_id)
+    tables = [None] if table_ids is None else sorted(table_ids)
+    of_each = (
+        _committed(connection, table_id, since=since, until=until, user=user) for table_id in tables
+    )
+    # A transaction may have changed several of the tables.
+    committed = (row for row, _ in groupby(merge(*of_each)))
+    yield from _changing(connection, committed, table_ids)  # callers may stop early
+
+
+def _committed(
+    connection: Connection,
+    table_id: int | None,
+    *,
+    since: Timestamp,
+    until: Timestamp,
+    user: str | None,
+) -> Iterator[SqlRow[Any, Any, Any]]:
+    """Time, id and user of each transaction that changed data of the table, or of any table."""
+    # An index has the commit times of each table. It has no order for those of several tables.
+    commit_time = (TXN if table_id is None else TXN_WRITE_ID).c.commit_time
+    columns = select(commit_time, TXN.c.txn_id, TXN.c.user).order_by(commit_time, TXN.c.txn_id)
     of_txn = TXN_WRITE_ID.c.txn_id == TXN.c.txn_id
-    if table_ids is None:
+    if table_id is None:
         writes = select(TXN_WRITE_ID.c.txn_id).where(of_txn, _changed_data())
-        committed = committed.where(writes.exists())
+        committed = columns.where(writes.exists())
     else:
-        of_tables = TXN_WRITE_ID.c.table_id.in_(table_ids)
-        committed = committed.distinct().where(of_txn, of_tables, _changed_data())
+        committed = columns.where(of_txn, TXN_WRITE_ID.c.table_id == table_id, _changed_data())
     if user is not None:
         committed = committed.where(TXN.c.user == user)
     last_time, last_id = since, 0
@@ -92,8 +110,8 @@ def data_commits(
             (commit_time > last_time) | (TXN.c.txn_id > last_id),
         )
     ).all():
-        yield from _changing(connection, iter(page), table_ids)  # callers may stop early
-        last_id, last_time, _ = page[-1]
+        yield from page
+        last_time, last_id, _ = page[-1]
 
 
 def _changed_data() -> ColumnElement[bool]:
@@ -119,7 +137,7 @@ def _changing(
     table_ids: Collection[int] | None,
 ) -> Iterator[DataCommit]:
     """Those of these transactions that changed data."""
-    for txn_id, commit_time, user in work.spending(committed):
+    for commit_time, txn_id, user in work.spending(committed):
         writes = select(TXN_WRITE_ID.c.table_id, TXN_WRITE_ID.c.write_id).where(
             TXN_WRITE_ID.c.txn_id == txn_id
         )
