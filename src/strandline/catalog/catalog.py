@@ -198,13 +198,17 @@ class Catalog:
         tables = () if parent is None else self._stored_relations(parent.id, ("table",))
         return sorted((stored.value for stored in tables), key=lambda table: table.name)
 
-    def relations_with(self, schema_id: int, part: bytes | bytearray) -> list[Relation]:
-        """The tables and views of a schema whose record has ``part`` in it, sorted by name.
+    def relations_of(self, schema_id: int, *, granted_to: int | None = None) -> list[Relation]:
+        """The tables and views of a schema, sorted by name.
 
-        Does not decode the others.
+        With ``granted_to``, those without a grant to that role may be left out: most are, without
+        being decoded.
         """
-        stored_relations = self._stored_relations(schema_id, _RELATIONS)
-        relations = (stored.value for stored in stored_relations if part in stored.data)
+        relations = (
+            stored.value
+            for stored in self._stored_relations(schema_id, _RELATIONS)
+            if granted_to is None or stored.may_have_id(granted_to)
+        )
         return sorted(relations, key=lambda relation: relation.name)
 
     def _stored_relations(self, schema_id: int, kinds: Collection[str]) -> Iterator[AnyStored]:

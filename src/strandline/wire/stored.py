@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from strandline.clock import Timestamp
-from strandline.wire.codecs import TEXT
+from strandline.wire.codecs import TEXT, write_uint
 from strandline.wire.registry import decode, encode, is_newest, open_record
 
 NEVER_UPDATED = Timestamp(0)
@@ -136,6 +136,17 @@ class Stored(Generic[T]):
         stored._value = value
         RECENT.add(data, value)
         return stored
+
+    def may_have_id(self, number: int) -> bool:
+        """Whether the record may have ``number`` among its ids. If not, that is certain.
+
+        It looks for the bytes of the id and decodes nothing. (The position of an id is known only
+        after the fields before it are decoded.) An id below 128 is a single byte, which many
+        records contain by chance.
+        """
+        id_bytes = bytearray()
+        write_uint(id_bytes, number)
+        return id_bytes in self.data
 
     @property
     def value(self) -> T:

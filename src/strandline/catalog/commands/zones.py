@@ -31,7 +31,6 @@ from strandline.model.descriptors import (
     default_quorum,
 )
 from strandline.model.identifiers import check_name
-from strandline.wire.codecs import write_uint
 
 MAX_PARTITIONS = 65_000
 EVERY_NODE = 2**31 - 1
@@ -313,15 +312,10 @@ def _find(planning: Planning, name: str, *, if_exists: bool) -> ZoneDescriptor |
 def _tables_in(planning: Planning, zone: ZoneDescriptor) -> Iterator[TableDescriptor]:
     """The tables of a zone.
 
-    This reads every table, so use it only for rare operations on a zone. It decodes only the tables
-    whose record contains the bytes of the zone's id anywhere; no other table can be in the zone.
-    (The position of the id in the record is known only after the columns before it are decoded.) An
-    id below 128 is a single byte, which many records contain by chance.
+    This looks at every table, so use it only for rare operations on a zone.
     """
-    id_bytes = bytearray()
-    write_uint(id_bytes, zone.id)
     for stored in planning.catalog.contents.objects("table"):
-        if id_bytes in stored.data:
+        if stored.may_have_id(zone.id):
             table: TableDescriptor = stored.value
             if table.zone_id == zone.id:
                 yield table

@@ -58,7 +58,6 @@ from strandline.model.privileges import (
     RoleDescriptor,
     privilege_names,
 )
-from strandline.wire.codecs import write_uint
 from strandline.wire.stored import NEVER_UPDATED
 
 ADMIN = "admin"
@@ -407,18 +406,15 @@ async def list_privileges(call: Call) -> list[Struct]:
 def _subjects(call: Call, grantee: int | None) -> Iterator[Subject]:
     """All schemas that the user reaches, and their tables and views.
 
-    Without those that cannot have a grant to ``grantee``, as its id is not in their record.
+    With a ``grantee``, tables and views without a grant to it may be left out.
     """
     catalog = call.reader.catalog
-    id_bytes = bytearray()
-    if grantee is not None:
-        write_uint(id_bytes, grantee)
     for schema in work.spending(catalog.schemas()):
         if not is_shown(schema) or not call.reader.access.reaches(schema):
             continue
         yield schema
         work.spend(len(catalog.relation_names(schema.name)))
-        yield from catalog.relations_with(schema.id, id_bytes)
+        yield from catalog.relations_of(schema.id, granted_to=grantee)
 
 
 def _reference(catalog: Catalog, subject: Subject) -> Struct:
