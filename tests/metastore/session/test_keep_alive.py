@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 from zlib import crc32
@@ -442,3 +445,27 @@ def test_a_transaction_is_aborted_if_the_thread_of_its_heartbeats_cannot_be_star
         pass
     monkeypatch.undo()
     assert session.transaction(session.begin().txn_id - 1).state is TransactionState.ABORTED
+
+
+LEFT_OPEN = """
+import sys
+
+from strandline.metastore.session.keep_alive import transaction_scope
+from strandline.node import Node
+
+
+def rows():
+    with transaction_scope(session) as transaction:
+        yield transaction
+
+
+session = Node.open(sys.argv[1]).session(user="ann")
+suspended = rows()
+next(suspended)
+"""
+
+
+def test_a_program_ends_although_a_generator_is_still_in_a_transaction(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "store")]
+    ended = subprocess.run(program, capture_output=True, timeout=WAIT, check=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("", "")

@@ -20,6 +20,7 @@ It commits at the end of the block and aborts if the block raises.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -115,6 +116,8 @@ class KeepAlive:
 
     def stop(self) -> None:
         """Stop all heartbeats. The transactions stay open until they time out. Idempotent."""
+        if sys.is_finalizing():
+            return
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -268,6 +271,9 @@ def transaction_scope(
 
     Raises what `Session.commit` raises. ``keep_alive`` can serve several scopes of one session;
     without it, the scope makes its own.
+
+    At the end of the interpreter, a block in a generator that nobody closed is left as it is: the
+    transaction times out. Daemon threads no longer run then, and some may hold locks.
     """
     if keep_alive is None:
         with (
@@ -285,11 +291,13 @@ def transaction_scope(
             transaction.commit()
     except BaseException as error:
         # A transaction that may be committed is left as it is; the client can look it up by its id.
-        if transaction.state is TransactionState.OPEN and not transaction.commit_is_unknown:
+        is_open = transaction.state is TransactionState.OPEN
+        if is_open and not transaction.commit_is_unknown and not sys.is_finalizing():
             _abort_after(error, transaction)
         raise
     finally:
-        keep_alive.forget(begun.txn_id)
+        if not sys.is_finalizing():
+            keep_alive.forget(begun.txn_id)
 
 
 def _may_have_happened(error: StrandlineError) -> bool:
