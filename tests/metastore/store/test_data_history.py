@@ -14,6 +14,7 @@ from strandline.metastore.store import data_history
 from strandline.metastore.store.rows import NewRow, PartitionRow, new_statistics
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from tests.metastore.dml import data_file
 from tests.servers import stores
 from tests.sql.statements import recorded
 
@@ -25,10 +26,13 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
         yield opened
 
 
-def create(node: Node, name: str) -> int:
+def create(node: Node, name: str, *, plain: bool = True) -> int:
     session = node.session(user="ann")
     columns = (ColumnDefinition("v", BIGINT), ColumnDefinition("k", BIGINT))
-    definition = TableDefinition(name=name, columns=columns, partition_columns=("k",))
+    keys = ("k",) if plain else ()
+    definition = TableDefinition(
+        name=name, columns=columns, partition_columns=keys, transactional=not plain
+    )
     session.execute(CreateTable(schema="default", definition=definition))
     return session.table(f"default.{name}").descriptor.id
 
@@ -84,16 +88,15 @@ def test_the_history_of_tables_is_read_in_the_order_of_the_index_of_their_commit
 
 def test_the_history_of_several_tables_has_each_commit_once_and_in_order(node: Node) -> None:
     session = node.session(user="ann")
-    first_id, second_id = create(node, "t"), create(node, "other")
-    add_partition(node, second_id, "k=1")
-    add_partition(node, first_id, "k=1")
-    of_both = session.begin().txn_id
-    for table_id in (second_id, first_id):
-        with node.store.sql_store.staging(of_both, table_id) as staging:
-            staging.stage(add=[NewRow.of(PartitionRow(values=("2",), location="k=2"), name="k=2")])
-    session.commit(of_both)
+    first_id, second_id = table_ids = [create(node, name, plain=False) for name in ("a", "b")]
+    for changed_ids in ([second_id], [first_id], table_ids):
+        txn_id = session.begin().txn_id
+        for table_id in changed_ids:
+            with node.store.sql_store.staging(txn_id, table_id) as staging:
+                staging.stage(add=[data_file(f"{txn_id}.parquet")])
+        session.commit(txn_id)
     with node.database.read() as connection:
-        commits = list(data_history.data_commits(connection, table_ids={first_id, second_id}))
+        commits = list(data_history.data_commits(connection, table_ids=table_ids))
     assert [[change.table_id for change in commit.changes] for commit in commits] == [
         [second_id],
         [first_id],
