@@ -7,7 +7,7 @@ import resource
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +18,7 @@ from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
 from strandline.sql import SqliteDatabase, StoreFull, open_sqlite, sqlite_file, take_time
 from strandline.sql.schema_versions import Part
+from strandline.work import TooLong
 from tests.sql.processes import Process
 from tests.sql.work import BLOB, COUNTER, fail_to_put, ids, put
 
@@ -186,6 +187,21 @@ def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
         sqlite.if_undone(lambda: undone.append(True))
     assert ids(sqlite) == [1]
     assert not undone
+
+
+def test_a_thread_that_leaves_a_block_by_an_error_keeps_its_connection(
+    sqlite: SqliteDatabase,
+) -> None:
+    def left(use: AbstractContextManager[Connection]) -> sqlite3.Connection:
+        with suppress(TooLong), use as connection:
+            driver = sqlite_file.driver_of(connection)
+            raise TooLong
+        return driver
+
+    with ThreadPoolExecutor(1) as thread:
+        for use in (sqlite.read, sqlite.write):
+            first, second = (thread.submit(left, use()).result() for _ in range(2))
+            assert first is second
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, TimeoutError])

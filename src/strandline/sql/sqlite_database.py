@@ -491,5 +491,12 @@ class SqliteDatabase(Database):
 
 
 def _may_interrupt(error: BaseException) -> bool:
-    """Whether a signal handler may have raised it, such as the `TimeoutError` of a time limit."""
-    return not isinstance(error, StrandlineError | DBAPIError | sqlite3.Error)
+    """Whether a signal handler may have raised it, such as the `TimeoutError` of a time limit.
+
+    Handlers run in the main thread. Others also raise errors to end a block, and keep their
+    connections.
+    """
+    if not isinstance(error, Exception):
+        return True
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and not isinstance(error, StrandlineError | DBAPIError | sqlite3.Error)
