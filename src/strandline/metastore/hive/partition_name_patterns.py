@@ -2,8 +2,9 @@
 
 The store compares names with the pattern in SQL (``LIKE``), so of a table with many partitions it
 returns few rows. The pattern may match more names than the filter, which is evaluated for each of
-these rows. ``year = 2013 and carrier >= "UA" and carrier < "UC"`` becomes ``%=%2013%/%=U%``: 2013
-may be stored as ``02013``, and a text between two texts begins as both do.
+these rows. ``year = 2013 and carrier >= "UA" and carrier < "UC"`` becomes
+``year=%2013%/carrier=U%``: 2013 may be stored as ``02013``, and a text between two texts begins as
+both do. What precedes the first wildcard is a range of the store's index by name.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more. Answer what it has sent, then close the connection.
 
-        With TLS, asyncio closes the connection at once.
+        With TLS, the event loop closes the connection at once.
         """
         self._ended = True
         if self._speaks_thrift:
