@@ -27,6 +27,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 import httptools
@@ -79,7 +80,7 @@ class HttpConnections:
         read_seconds: float = READ_SECONDS,
         displace_after: float = DISPLACE_AFTER,
         pause: float = _PAUSE,
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._pause = pause
         self._max_connections = max_connections
@@ -96,7 +97,7 @@ class HttpConnections:
         return _HttpConnection(self, *arguments, **options)
 
     def now(self) -> float:
-        return self._clock() if self._clock else asyncio.get_running_loop().time()
+        return self._clock()
 
     def statistics(self) -> ConnectionCounts:
         return replace(self.counts, open=len(self._open))

@@ -37,7 +37,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, cast
 
 from strandline.errors import Overloaded, ProtocolError, StrandlineError, Unavailable
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
             serving, self, write=self._write, sent=self._pump, is_closed=lambda: self._closed
         )
         self._began = perf_counter()
-        self._coming_since = self.last_activity = serving.loop.time()
+        self._coming_since = self.last_activity = monotonic()
 
     # Called by the event loop -------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closed or self._ended or self._draining:
             return
-        self.last_activity = self._serving.loop.time()
+        self.last_activity = monotonic()
         if not self._scanner.waiting:
             self._coming_since = self.last_activity
         self._serving.counters.bytes_received += len(data)
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._outgoing.writable = True
-        self.last_activity = self._serving.loop.time()
+        self.last_activity = monotonic()
         if self._outgoing.in_work:
             self._outgoing.send_soon()
         else:
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
         if not self._outgoing.writable:
             unsent = self._transport.get_write_buffer_size()
             if unsent != self._unsent:
-                self._unsent, self.last_activity = unsent, self._serving.loop.time()
+                self._unsent, self.last_activity = unsent, monotonic()
             return self.last_activity <= oldest
         return not self.in_work and self._scanner.waiting > 0 and self._coming_since <= oldest
 
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
     def _serve(self, message: bytes) -> None:
         self._serving.counters.requests += 1
         self._has_asked = True
-        self._coming_since = self._serving.loop.time()
+        self._coming_since = monotonic()
         self.info.received(message)
         lookup = None if self._is_turned_away else self._serving.dispatcher.lookup
         if lookup is not None and len(message) <= _MAX_KEPT_REQUEST:
@@ -452,7 +452,7 @@ class Connection(asyncio.Protocol):
     def _done(self, method: str, sequence: bytes, task: asyncio.Task[Any]) -> None:
         self._running = None
         self.info.begin(b"")
-        self._coming_since = self._serving.loop.time()
+        self._coming_since = monotonic()
         self._serving.running.discard(task)
         codec = self._serving.codec
         if self._closed:
@@ -499,7 +499,7 @@ class Connection(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if not self._closed:
             self._serving.counters.bytes_sent += len(data)
-            self.last_activity = self._serving.loop.time()
+            self.last_activity = monotonic()
             self._transport.write(data)
 
     def _give_up(self, error: ProtocolError) -> None:

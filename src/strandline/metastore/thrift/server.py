@@ -174,7 +174,7 @@ class ThriftServer(Serving):
             if connection.is_silent and connection not in self._turned_away
         )
         longest = min(silent, key=lambda connection: connection.last_activity, default=None)
-        latest = self.loop.time() - self.settings.displace_after
+        latest = time.monotonic() - self.settings.displace_after
         if longest is None or longest.last_activity > latest:
             return False
         self.counters.displaced += 1
@@ -219,7 +219,7 @@ class ThriftServer(Serving):
     def _watch_idle(self) -> None:
         """Close the connections that have been inactive for too long; repeat at intervals."""
         idle, message = self.settings.idle_timeout, self.settings.message_timeout
-        now = self.loop.time()
+        now = time.monotonic()
         for connection in list(self._connections):
             if message > 0 and connection.is_late(now - message):
                 self.counters.late_closed += 1
