@@ -142,11 +142,13 @@ def _first_rows(
 ) -> dict[str, Row]:
     """The visible rows of the first names, until there are ``limit``. No name is empty."""
     first: dict[str, Row] = {}
-    last_name = ""
+    last_name, page = "", max(limit, CHUNK)
     while len(first) < limit:
         # The first names may be those of dropped partitions.
-        next_names = (table_id, kind.value, last_name, max(limit, CHUNK))
+        next_names = (table_id, kind.value, last_name, page)
         names = [name for (name,) in run(connection, _NEXT_NAMES, next_names)]
+        if len(names) < page and not last_name:  # all are wanted: one query reads them
+            return visible_rows(connection, table_id, kind, write_ids=write_ids)
         if not names:
             break
         first |= visible_rows(connection, table_id, kind, write_ids=write_ids, names=names)

@@ -110,8 +110,7 @@ class Connection(asyncio.Protocol):
         self._outgoing = Outgoing(
             serving, self, write=self._write, sent=self._pump, is_closed=lambda: self._closed
         )
-        self._began = perf_counter()
-        self._coming_since = self.last_activity = monotonic()
+        self._began = self._coming_since = self.last_activity = monotonic()
 
     # Called by the event loop -------------------------------------------------------------------
 
@@ -404,7 +403,7 @@ class Connection(asyncio.Protocol):
     def _log_from_here(self) -> None:
         """Log what is called from here on, and measure its time, as part of this request."""
         CLIENT.set(self.info.peer)
-        self._began = perf_counter()
+        self._began = monotonic()
 
     def _undecoded(self, method: str, sequence: bytes, error: Exception) -> None:
         """Answer a request whose arguments could not be decoded."""
@@ -476,7 +475,7 @@ class Connection(asyncio.Protocol):
             method,
             client=self.info.peer,
             user=self.info.user,
-            seconds=perf_counter() - self._began,
+            seconds=monotonic() - self._began,
             error=None if error is None else refusal(error),
         )
 
