@@ -397,6 +397,25 @@ def test_a_long_answer_is_sent_in_pieces_and_then_released(fails: bool) -> None:
         assert not isinstance(body, Content) or body.fileno() == -1
 
 
+@pytest.mark.parametrize("length", [0, 1, PIECE, PIECE + 1, 3 * PIECE])
+def test_a_long_answer_ends_with_its_last_bytes(length: int) -> None:
+    """With them, the client may send its next request, before the loop sends anything else."""
+    sent: list[tuple[int, bool]] = []
+
+    async def send(message: Message) -> None:
+        sent.append((len(message.get("body", b"")), message.get("more_body", False)))
+
+    async def main() -> None:
+        content = Content.of(bytes(length))
+        await LongAnswer(content, "application/json", on_sent=lambda _: None).send(send)
+
+    asyncio.run(main())
+    _, *pieces = sent  # after the head
+    assert sum(size for size, _ in pieces) == length
+    assert [more for _, more in pieces] == [True] * (len(pieces) - 1) + [False]
+    assert pieces[-1][0] or not length
+
+
 def test_the_event_loop_runs_between_the_pieces_of_a_long_answer() -> None:
     pieces: list[int] = []
     turns: list[int] = []

@@ -78,10 +78,15 @@ class LongAnswer(Answer):
     async def send(self, send: Send) -> None:
         try:
             await self.send_head(send)
-            for piece in pieces_of(self.body):
+            pieces = pieces_of(self.body)
+            piece = next(pieces, b"")
+            for following in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 await asyncio.sleep(0)  # else a fast client would keep the loop for all pieces
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+                piece = following
+            # The last piece ends the answer. With it, the client may send its next request, which
+            # is refused while an answer is in progress.
+            await send({"type": "http.response.body", "body": piece})
         finally:
             self.on_sent(self)
             release(self.body)
