@@ -36,6 +36,7 @@ from strandline.errors import (
     StoreMoved,
     StrandlineError,
     Unavailable,
+    forget_frames,
 )
 from strandline.sql.database import StoreFull
 from strandline.sql.statements import Parameter, Query, Row, Waiting, with_waiting
@@ -372,6 +373,7 @@ def connect(address: str, *, patience: float) -> Connection:
     except UnicodeError as error:  # the lookup of an impossible host name
         raise NotConnected(f"invalid host name: {error}") from error
     except psycopg.OperationalError as error:
+        forget_frames(error)  # of an attempt that timed out, they keep the socket open
         raise NotConnected(str(error)) from error
     try:
         connection.deadline = time.monotonic() + patience
