@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from contextlib import suppress
-from types import FrameType
-from typing import Any
+from functools import partial
 
 import pytest
 
 from strandline.condition import Condition
+from tests.interrupts import is_interrupted
 
 
 def is_free(condition: threading.Condition) -> bool:
@@ -22,26 +20,9 @@ def is_free(condition: threading.Condition) -> bool:
     return taken == [True]
 
 
-def interrupt(condition: threading.Condition, step: int) -> bool:
-    """Enter and leave it, with an interrupt where Python runs the handlers of signals.
-
-    That is at the begin of a function, and after a call into C. Returns False if there is no such
-    place number ``step``.
-    """
-    steps = iter(range(step + 1))
-
-    def raise_at_step(_: FrameType, event: str, __: Any) -> None:  # Any: as `sys.setprofile`
-        if event in ("call", "c_return") and next(steps) == step:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-    with suppress(KeyboardInterrupt):
-        sys.setprofile(raise_at_step)
-        with condition:
-            pass
-        sys.setprofile(None)
-        return False
-    return True
+def enter_and_leave(condition: threading.Condition) -> None:
+    with condition:
+        pass
 
 
 @pytest.mark.parametrize("kind", [Condition, threading.Condition])
@@ -49,7 +30,7 @@ def test_an_interrupt_leaves_only_the_lock_of_the_standard_library_taken(
     kind: type[threading.Condition],
 ) -> None:
     step, was_taken = 0, False
-    while interrupt(condition := kind(), step):
+    while is_interrupted(partial(enter_and_leave, condition := kind()), at_step=step):
         was_taken |= not is_free(condition)
         step += 1
     assert was_taken == (kind is threading.Condition)

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from types import FrameType
-from typing import Any
+from functools import partial
 
 import pytest
 
 from strandline.sql.fair_lock import FairLock
+from tests.interrupts import is_interrupted
 
 
 def test_acquire_gives_up_at_its_timeout() -> None:
@@ -101,25 +99,8 @@ def test_a_waiter_that_is_interrupted_after_it_got_the_lock_gives_it_on(
 
 
 def test_an_interrupt_at_any_step_of_acquire_leaves_the_lock_free() -> None:
-    """Python runs the handlers of signals at the begin of a function and after a call into C."""
-
-    def interrupt(step: int, lock: FairLock) -> bool:
-        steps = iter(range(step + 1))
-
-        def raise_at_step(_: FrameType, event: str, __: Any) -> None:  # Any: as `sys.setprofile`
-            if event in ("call", "c_return") and next(steps) == step:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-        with suppress(KeyboardInterrupt):
-            sys.setprofile(raise_at_step)
-            lock.acquire(timeout=0)
-            sys.setprofile(None)
-            return False
-        return True
-
     step = 0
-    while interrupt(step, lock := FairLock()):
+    while is_interrupted(partial((lock := FairLock()).acquire, timeout=0), at_step=step):
         assert lock.acquire(timeout=0)
         step += 1
     assert step > 3
