@@ -357,6 +357,18 @@ def test_the_memory_of_incomplete_bodies_is_bounded_and_small_requests_are_serve
         assert client.post("begin", content=b" " * 1_000_000 + b"{}").status_code == 200
 
 
+@pytest.mark.parametrize("size", ["Content-Length: 60000000", "Transfer-Encoding: chunked"])
+def test_a_large_body_is_read_only_once_its_sender_is_authenticated(node: Node, size: str) -> None:
+    head = f"POST /v1/begin HTTP/1.1\r\nContent-Type: application/json\r\n{size}\r\n\r\n"
+    with (
+        serving(monitored(node, authenticate=lambda user, secret: False)) as url,
+        socket.create_connection((httpx.URL(url).host, httpx.URL(url).port or 0)) as connection,
+    ):
+        connection.settimeout(WAIT)
+        connection.sendall(head.encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
+
+
 def test_if_too_many_answers_wait_only_the_answers_of_reads_are_refused() -> None:
     bodies = Bodies(max_bytes=1, seconds=1, memory_bytes=1, answer_bytes=1, outside=False)
     first, second = bytes(ALLOWANCE + 1), bytes(ALLOWANCE + 1)

@@ -134,8 +134,7 @@ class Bodies:
         sent_as = request.headers.get("content-type", "")
         if sent_as.partition(";")[0].strip().lower() != content_type:
             raise InvalidInput(f"the body is sent as {sent_as[:80]!r}; send it as {content_type}")
-        announced = request.headers.get("content-length", "")
-        size = int(announced) if announced.isdecimal() else 0
+        size = request.announced_bytes or 0
         body = _Body(outside=self._outside)
         try:
             if size <= self._max_bytes * _DRAINED:

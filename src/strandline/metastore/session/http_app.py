@@ -22,6 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from types import MappingProxyType
 
@@ -216,6 +217,7 @@ class HttpApplication:
                 asking = caller_of(request.headers)
                 user = asking.user
                 self._workers.require_place()
+                await self._authenticate_large(asking, request)
                 body = await self._bodies.read(request, owner, call.request_type)
                 began = monotonic()  # the time that the client takes is not the node's
                 self._requests += 1
@@ -243,6 +245,17 @@ class HttpApplication:
 
     # -- one request ---------------------------------------------------------------------------
 
+    async def _authenticate_large(self, asking: Caller, request: Request) -> None:
+        """Authenticate the caller of a request that may be large, before its body takes memory.
+
+        The caller of a small request is authenticated in the thread that answers it.
+        """
+        size = request.announced_bytes
+        is_small = size is not None and work.units_of_json(size) <= work.IN_THREAD
+        if self._authenticate is not None and not is_small:
+            check = partial(authenticate_caller, asking, self._authenticate)
+            await self._workers.submit(check, user=asking.user).result
+
     async def _answered(self, call: Call, asking: Caller, body: Body, request: Request) -> Body:
         """The body of the answer, made in the place that `strandline.work` prescribes."""
         host, until_left = request.client_host, request.until_left
@@ -269,13 +282,6 @@ class HttpApplication:
                 )
             except work.TooLong as too_long:
                 forget_frames(too_long)
-        else:
-            await self._workers.run(
-                lambda still_wanted: authenticate_caller(asking, self._authenticate),
-                user=asking.user,
-                kind=kind,
-                until_left=until_left,
-            )
         assert children is not None  # without children, no call is too long
         answering = asyncio.ensure_future(self._delegate_to_child(call, asking, body, host))
         leaving = asyncio.ensure_future(until_left())

@@ -53,6 +53,12 @@ class Request:
         """Whether the whole body is known to have arrived."""
         return bool(self._scope.get(WHOLE))
 
+    @property
+    def announced_bytes(self) -> int | None:
+        """The size of the body, or None if its head does not announce it."""
+        announced = self.headers.get("content-length", "")
+        return int(announced) if announced.isdecimal() else None
+
     async def next_part(self) -> tuple[bytes, bool]:
         """The next bytes of the body, and whether there are more. Raises `ClientGone`."""
         message = await self.receive()
