@@ -28,7 +28,7 @@ the exit status of a process.
     │   └── TransactionFinished    the transaction is committed, aborted or timed out
     ├── Fenced                     a newer holder of the store exists
     │   └── WrongEnvironment       the two halves of the store do not belong together
-    ├── StoreMoved                 the folder was moved or copied; the message names the command
+    ├── StoreMoved                 moved, copied or replaced; the message says what to do
     ├── HoldExpired                the reader's hold on history has run out
     ├── Unavailable                the store or node does not answer; nothing is known to be wrong
     │   ├── DeadlineExceeded

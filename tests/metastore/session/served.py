@@ -94,8 +94,7 @@ class CuttingProxy:
     """
 
     def __init__(self, url: str) -> None:
-        host, _, port = url.removeprefix("http://").partition(":")
-        self._upstream = (host, int(port))
+        self._upstream = _address(url)
         self._changed = threading.Condition()
         self._answers: Counter[str] = Counter()
         self._requests: Counter[str] = Counter()
@@ -119,6 +118,10 @@ class CuttingProxy:
     def cut_request(self, call: str, *, times: int = 1) -> None:
         with self._changed:
             self._requests[call] += times
+
+    def lead_to(self, url: str) -> None:
+        """Lead new requests to the node at ``url``."""
+        self._upstream = _address(url)
 
     def go_away(self) -> None:
         with self._changed:
@@ -204,6 +207,11 @@ class CuttingProxy:
             for connection in self._open:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+
+
+def _address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
 
 
 def _read_message(source: socket.socket) -> bytes | None:

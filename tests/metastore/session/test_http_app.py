@@ -21,7 +21,7 @@ from strandline.errors import InvalidInput, Overloaded, ProtocolError
 from strandline.metastore.served_calls import ALLOWANCE
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.bodies import MAX_BODY_BYTES, Bodies, LongAnswer
-from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
+from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER, STORE_HEADER
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.session.http_messages import (
     ClientGone,
@@ -551,6 +551,29 @@ def test_the_node_names_its_protocol_and_refuses_another(client: httpx.Client) -
     wrong = error_of(client.post("stage", json={"txn_id": 1, "table_id": 1}))
     assert wrong[:2] == (400, "invalid_input")
     assert "send it as application/vnd.apache.arrow.stream" in wrong[2]
+
+
+def test_the_node_names_its_store_and_refuses_a_request_for_another(
+    node: Node, client: httpx.Client
+) -> None:
+    environment = client.post("status", json={}).json()["environment"]
+    unknown = client.post("no_such_call", json={})
+    assert client.get("health").headers[STORE_HEADER] == environment
+    assert unknown.headers[STORE_HEADER] == environment
+    version = node.catalogs.latest_catalog().version
+    for used in ("5f0c2b1e-0000-4000-8000-000000000000", ""):
+        answer = client.post(
+            "execute",
+            json={"commands": [{"create_schema": {"name": "other"}}]},
+            headers={STORE_HEADER: used},
+        )
+        assert answer.headers[STORE_HEADER] == environment
+        status, code, message = error_of(answer)
+        assert (status, code) == (503, "store_moved")
+        assert environment in message
+        assert repr(used) in message
+    assert node.catalogs.latest_catalog().version == version
+    assert client.post("roles", json={}, headers={STORE_HEADER: environment}).status_code == 200
 
 
 def test_a_session_reports_a_node_of_another_release(node: Node) -> None:

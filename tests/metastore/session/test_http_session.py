@@ -30,6 +30,7 @@ from strandline.errors import (
     Overloaded,
     ProtocolError,
     Stopping,
+    StoreMoved,
     StrandlineError,
     TransactionFinished,
     Unavailable,
@@ -88,6 +89,17 @@ def data(path: str) -> DataFile:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
     with (
         Node.open(tmp_path_factory.mktemp("store")) as opened,
+        serving(HttpApplication(opened.metastore)) as url,
+    ):
+        opened.session(user="ann").execute(CreateSchema(name="s"))
+        yield opened, url
+
+
+@pytest.fixture(scope="module")
+def other_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
+    """A node of another store, where the schema of the scene is too."""
+    with (
+        Node.open(tmp_path_factory.mktemp("other")) as opened,
         serving(HttpApplication(opened.metastore)) as url,
     ):
         opened.session(user="ann").execute(CreateSchema(name="s"))
@@ -547,6 +559,59 @@ def test_calls_on_a_closed_session_raise_stopping(scene: Scene) -> None:
 
 
 @pytest.mark.slow
+# -- a node of another store ---------------------------------------------------------------------
+
+
+def test_calls_of_a_session_whose_address_leads_to_another_store_are_refused(
+    scene: Scene, other_node: tuple[Node, str]
+) -> None:
+    txn_id = scene.written("a")
+    node, url = other_node
+    version = node.catalogs.latest_catalog().version
+    began = node.transactions.statistics().begun
+    scene.proxy.lead_to(url)
+    session = scene.session
+    for call in (
+        lambda: session.execute(CreateSchema(name="new")),
+        lambda: session.tables("s"),
+        lambda: session.stage(txn_id, scene.table_id, add=[data("b")]),
+        lambda: session.commit(txn_id),
+        session.begin,
+    ):
+        with pytest.raises(StoreMoved, match="nothing was done; correct the address of the node"):
+            call()
+    assert node.catalogs.latest_catalog().version == version
+    assert node.transactions.statistics().begun == began
+    scene.proxy.lead_to(scene.url)
+    session.commit(txn_id)
+    assert scene.paths() == ["a"]
+
+
+def test_the_outcome_of_a_commit_is_not_asked_of_another_store(
+    scene: Scene, other_node: tuple[Node, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other store has a transaction of the same id, which is open."""
+    node, url = other_node
+    txn_id = scene.written("a")
+    other = node.session(user="ann")
+    while (other_id := other.begin().txn_id) < txn_id:
+        pass
+    addresses = iter([url, url, scene.url])
+    pause = http_session._Attempts.pause
+
+    def lead_elsewhere(attempts: http_session._Attempts, loss: Lost) -> None:
+        scene.proxy.lead_to(next(addresses))
+        pause(attempts, loss)
+
+    monkeypatch.setattr(http_session._Attempts, "pause", lead_elsewhere)
+    scene.proxy.cut_answer("commit")
+    committed = scene.session.commit(txn_id)
+    assert committed == scene.local.transaction(txn_id)
+    assert committed.state is TransactionState.COMMITTED
+    assert other_id == txn_id
+    assert other.transaction(txn_id).state is TransactionState.OPEN
+
+
 def test_many_threads_can_share_a_session(scene: Scene) -> None:
     def write(number: int) -> int:
         txn_id = scene.written(f"f{number:02d}")

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from strandline.errors import InvalidInput, Overloaded, Stopping
+from strandline.errors import InvalidInput, Overloaded, Stopping, StoreMoved
 from strandline.metastore.session import http_transport
-from strandline.metastore.session.calls import JSON_TYPE, PROTOCOL, PROTOCOL_HEADER
+from strandline.metastore.session.calls import JSON_TYPE, PROTOCOL, PROTOCOL_HEADER, STORE_HEADER
 from strandline.metastore.session.http_transport import HttpTransport, Lost
 from strandline.metastore.session.wire_json import write_error
 from tests.metastore.session.served import WAIT, listening_socket
@@ -21,6 +21,11 @@ ANSWER = (
     f"HTTP/1.1 200 OK\r\nContent-Type: {JSON_TYPE}\r\n{PROTOCOL_HEADER}: {PROTOCOL}\r\n"
     "Content-Length: 4\r\n\r\nnull"
 ).encode()
+
+
+def answer_of(store: str) -> bytes:
+    """The same answer by a node of ``store``."""
+    return ANSWER.replace(b"Content-Length", f"{STORE_HEADER}: {store}\r\nContent-Length".encode())
 
 
 class FakeNode:
@@ -212,3 +217,29 @@ def test_a_secret_in_the_address_of_a_node_is_refused_and_not_shown(port: str) -
 def test_port_0_is_not_the_address_of_a_node() -> None:
     with pytest.raises(InvalidInput, match="is not the address of a node"):
         HttpTransport("http://127.0.0.1:0", user="ann")
+
+
+def test_each_request_after_the_first_result_names_the_store(node: FakeNode) -> None:
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(beat, transport)
+        with node.accepted() as connection:
+            for sent in (ANSWER, answer_of("A")):  # the first is one of an older node
+                assert STORE_HEADER.encode() not in connection.recv(65536)
+                connection.sendall(sent)
+                sending.result()
+                sending = pool.submit(beat, transport)
+            assert f"\r\n{STORE_HEADER}: A\r\n".encode() in connection.recv(65536)
+            connection.sendall(ANSWER)
+            sending.result()
+
+
+def test_a_result_of_another_store_than_the_first_one_is_refused(node: FakeNode) -> None:
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(beat, transport)
+        with node.accepted() as connection:
+            answer(connection, answer_of("A"))
+            sending.result()
+            sending = pool.submit(beat, transport)
+            answer(connection, answer_of("B"))
+            with pytest.raises(StoreMoved, match=r"executed the call for .* 'B', but .* 'A'"):
+                sending.result()

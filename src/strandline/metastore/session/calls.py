@@ -28,6 +28,10 @@ USER_HEADER = "X-Strandline-User"
 PROTOCOL = "3"
 """Changes when a call changes. Without the header, an answer counts as 1; a request is accepted."""
 PROTOCOL_HEADER = "X-Strandline-Protocol"
+STORE_HEADER = "X-Strandline-Store"
+"""The header with the environment id of the store. A node sends it with each answer. A request that
+names another store is refused; one without the header is accepted, since older clients send none.
+"""
 ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
 _READS = frozenset(

@@ -13,6 +13,10 @@ A request must declare the content type of its call, JSON or Arrow. Browsers sen
 a foreign address only after a preflight request, which is not answered here. So no web page can
 reach a node on its reader's loopback. `callers` says which user a request comes from, and refuses a
 page that has its own name point to this node.
+
+The address of a node may lead to a node of another store later, for example after a restart on
+another machine. So each answer names the store, and a request that names another store is refused
+before its body is read.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from strandline import __version__, work
 from strandline.errors import (
     NotFound,
     Overloaded,
+    StoreMoved,
     StrandlineError,
     UnsupportedOperation,
     forget_frames,
@@ -53,7 +58,7 @@ from strandline.metastore.session.callers import (
     authenticate_caller,
     caller_of,
 )
-from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, Call
+from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, STORE_HEADER, Call
 from strandline.metastore.session.http_messages import (
     Answer,
     ClientGone,
@@ -74,7 +79,9 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1
 """The seconds that an overloaded node asks its clients to wait."""
 _READING = ("GET", "HEAD")
-_PROTOCOL_NAME = PROTOCOL_HEADER.lower()
+_SHOWN = 80
+"""The number of characters of a header that an error shows."""
+_PROTOCOL_NAME, _STORE_NAME = PROTOCOL_HEADER.lower(), STORE_HEADER.lower()
 SERVICE = "http"
 """The name of this application's tasks in a child process."""
 
@@ -142,6 +149,7 @@ class HttpApplication:
         pages: Mapping[str, Page] = MappingProxyType({}),
     ) -> None:
         self._metastore = metastore
+        self._store = metastore.catalogs.state.environment or ""
         self._authenticate = authenticate
         self._bodies = Bodies(
             max_bytes=max_body_bytes,
@@ -173,6 +181,7 @@ class HttpApplication:
         else:
             answer = await serve(request)
         answer.headers[PROTOCOL_HEADER] = PROTOCOL
+        answer.headers[STORE_HEADER] = self._store
         await answer.send(send)
 
     def _served_by(self, request: Request) -> Serve:
@@ -184,6 +193,13 @@ class HttpApplication:
                 f"this node, of release {__version__}, speaks protocol {PROTOCOL!r}, but the "
                 f"client speaks {spoken[:20]!r}; install the same release on both; nothing was "
                 "done"
+            )
+        used = request.headers.get(_STORE_NAME, self._store)
+        if used != self._store:
+            raise StoreMoved(
+                f"this is a node of the store with the environment {self._store}, but the client "
+                f"uses that of {used[:_SHOWN]!r}; nothing was done; correct the address of the "
+                "node, or open another session to use this store"
             )
         path = request.path
         methods, serve = self._routes.get(path, ((), None))

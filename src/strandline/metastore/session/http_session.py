@@ -40,6 +40,7 @@ from strandline.clock import Timestamp
 from strandline.config import SettingValue
 from strandline.errors import (
     ProtocolError,
+    StoreMoved,
     StrandlineError,
     TransactionFinished,
     Unavailable,
@@ -413,7 +414,8 @@ class _Attempts:
         self._closed = closed
         self._pause = FIRST_PAUSE
         self._has_warned = False
-        self._unknown = always_unknown
+        self._always_unknown = always_unknown
+        self._was_sent = False
         self._answer: StrandlineError | None = None
 
     def left(self) -> float:
@@ -430,13 +432,14 @@ class _Attempts:
 
         Raises at once if the next attempt would fail too, unless the outcome is unknown by then.
         """
-        self._unknown = self._unknown or (loss.sent and bool(self._look))
-        if isinstance(loss.answer, ProtocolError) and not self._unknown:
+        self._was_sent = self._was_sent or (loss.sent and bool(self._look))
+        if isinstance(loss.answer, ProtocolError | StoreMoved) and not self._was_sent:
             raise loss.answer from loss
         self._answer = loss.answer or self._answer  # the last attempt may have no time for one
         seconds_left = self._end - time.monotonic()
         if seconds_left <= 0 or self._closed.is_set():
-            raise (self.unknown(loss) if self._unknown else self._unreachable(loss)) from loss
+            is_unknown = self._was_sent or self._always_unknown
+            raise (self.unknown(loss) if is_unknown else self._unreachable(loss)) from loss
         if not self._has_warned and self._elapsed() >= WARN_AFTER:
             self._has_warned = True
             logger.warning("%s yet (%s); trying for %d s more", self._what, loss.why, seconds_left)

@@ -4,6 +4,9 @@ Each outcome becomes one of three: the result; an error that the node answered, 
 that it has there; or `Lost`, if it is unknown whether the node has executed the request. The
 session decides what to do about `Lost`.
 
+The address of a node may lead to a node of another store later. The first result says which store
+the node serves, and each later request names it. A node of another store then refuses the request.
+
 A write is three small requests. So a request is written to a socket as one piece of bytes, and the
 parser that the node's own server uses reads the answer. A general HTTP client costs as much for
 each request as the node takes to answer, and Python's own client parses headers as mail headers.
@@ -25,10 +28,23 @@ from urllib.parse import SplitResult, quote, urlsplit
 import httptools
 
 from strandline import __version__
-from strandline.errors import InvalidInput, Overloaded, ProtocolError, Stopping, StrandlineError
+from strandline.errors import (
+    InvalidInput,
+    Overloaded,
+    ProtocolError,
+    Stopping,
+    StoreMoved,
+    StrandlineError,
+)
 from strandline.metastore.interface import require_user
 from strandline.metastore.session.callers import AUTHORIZATION, basic
-from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, USER_HEADER
+from strandline.metastore.session.calls import (
+    CALLS,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    STORE_HEADER,
+    USER_HEADER,
+)
 from strandline.metastore.session.wire_json import read_error
 
 CONNECT_TIMEOUT = 5.0
@@ -41,15 +57,15 @@ _GATEWAY_STATUSES = frozenset({502, 503, 504})
 """The statuses of a gateway between client and node that cannot reach the node."""
 _OK = 200
 _READ_BYTES = 64 * 1024
-_PROTOCOL_NAME = PROTOCOL_HEADER.lower()
+_PROTOCOL_NAME, _STORE_NAME = PROTOCOL_HEADER.lower(), STORE_HEADER.lower()
 
 
 class Lost(Exception):
     """The request may have been executed or not, or may still be executed.
 
     ``sent`` says whether the node can have begun to execute it. ``answer`` is the node's error if
-    it is stopping or overloaded, or a `ProtocolError` if the next attempt would most likely fail
-    too. ``wait`` is the number of seconds that the node asks the client to wait.
+    it is stopping or overloaded, or a `ProtocolError` or `StoreMoved` if the next attempt would
+    most likely fail too. ``wait`` is the number of seconds that the node asks the client to wait.
     """
 
     def __init__(
@@ -140,6 +156,8 @@ class HttpTransport:
         if secret is not None:
             headers[AUTHORIZATION] = basic(user, secret)
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._store: str | None = None
+        """The environment id of the store, from the first result; None if the node names none."""
         self._security = ssl.create_default_context() if self._address.scheme == "https" else None
         self._lock = threading.Lock()
         self._idle: list[tuple[socket.socket, float]] = []
@@ -149,13 +167,14 @@ class HttpTransport:
     def send(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
         """Return the result of one call; wait at most ``seconds`` for each of its steps.
 
-        Raises the node's error, `ProtocolError` if not a node of this protocol answers, or `Lost`.
+        Raises the node's error, `ProtocolError` if not a node of this protocol answers,
+        `StoreMoved` if the result is of another store than the first one, or `Lost`.
         """
         call = CALLS[name]
         body = call.write_arguments(arguments)
         answer = self._answer(call.path, call.request_type, body, seconds)
         if answer.status != _OK:
-            refusal = _refusal(answer)
+            refusal = _refusal(answer, self._store)
             if not isinstance(refusal, Lost | ProtocolError):
                 self._require_same_protocol(answer)
             raise refusal
@@ -165,6 +184,7 @@ class HttpTransport:
                 f"{answer.headers.get('content-type')!r}; is it a Strandline node?"
             )
         self._require_same_protocol(answer)
+        self._require_same_store(answer)
         try:
             return call.read_result(answer.body)
         except InvalidInput as error:
@@ -178,7 +198,7 @@ class HttpTransport:
         request = (
             f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-        ).encode("ascii") + body
+        ).encode("latin-1") + body
         connection, answer = self._connected(seconds), _Answer()
         try:
             connection.settimeout(seconds)
@@ -262,6 +282,21 @@ class HttpTransport:
                 " release on both"
             )
 
+    def _require_same_store(self, answer: _Answer) -> None:
+        store = answer.headers.get(_STORE_NAME)
+        if store is None or store == self._store:  # None: a node of an older release
+            return
+        with self._lock:
+            if self._store is None:
+                self._store = store
+                self._headers += f"{STORE_HEADER}: {store}\r\n"
+            used = self._store
+        if store != used:  # the call was sent before the first result
+            raise StoreMoved(
+                f"{self.url} executed the call for the store with the environment {store[:80]!r}, "
+                f"but this session uses that of {used[:80]!r}; correct the address of the node"
+            )
+
     def close(self) -> None:
         """Send no more requests. A call that waits for its answer still gets it."""
         with self._lock:
@@ -301,7 +336,7 @@ def _has_ended(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _refusal(answer: _Answer) -> StrandlineError | Lost:
+def _refusal(answer: _Answer, store: str | None) -> StrandlineError | Lost:
     error = read_error(answer.status, answer.body)
     if isinstance(error, Stopping):
         return Lost(error.message, sent=True, answer=error)
@@ -309,6 +344,8 @@ def _refusal(answer: _Answer) -> StrandlineError | Lost:
         seconds = answer.headers.get("retry-after", "")
         wait = min(int(seconds), _LONGEST_WAIT) if seconds.isdecimal() else 0
         return Lost(error.message, sent=False, answer=error, wait=wait)
+    if isinstance(error, StoreMoved) and answer.headers.get(_STORE_NAME) != store:
+        return Lost(error.message, sent=False, answer=error)
     if isinstance(error, ProtocolError) and answer.status in _GATEWAY_STATUSES:
         return Lost(f"HTTP status {answer.status}", sent=True)
     return error

@@ -9,7 +9,14 @@ from typing import Any
 
 from strandline import __version__
 from strandline.metastore.interface import Session
-from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, USER_HEADER, Call
+from strandline.metastore.session.calls import (
+    CALLS,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    STORE_HEADER,
+    USER_HEADER,
+    Call,
+)
 from strandline.metastore.session.json_values import Components, Form, Json
 from strandline.metastore.session.wire_json import PROBLEM_TYPE
 
@@ -28,6 +35,11 @@ _PROBLEM = {
 _HEADERS: dict[str, Json] = {
     USER_HEADER: {"type": "string", "minLength": 1, "description": "percent-encoded UTF-8"},
     PROTOCOL_HEADER: {"const": PROTOCOL},
+    STORE_HEADER: {"type": "string", "description": "as in an earlier answer, or left out"},
+}
+_ANSWER_HEADERS: dict[str, Json] = {
+    PROTOCOL_HEADER: {"schema": {"const": PROTOCOL}},
+    STORE_HEADER: {"schema": {"type": "string"}, "description": "the environment id of the store"},
 }
 
 
@@ -68,9 +80,14 @@ def _operation(call: Call, components: Components) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "the result",
+                "headers": _ANSWER_HEADERS,
                 "content": {call.answer_type: _media(call.answer_form, components)},
             },
-            "default": {"description": "an error", "content": problem},
+            "default": {
+                "description": "an error",
+                "headers": _ANSWER_HEADERS,
+                "content": problem,
+            },
         },
     }
 
