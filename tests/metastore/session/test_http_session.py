@@ -558,7 +558,6 @@ def test_calls_on_a_closed_session_raise_stopping(scene: Scene) -> None:
         scene.session.begin()
 
 
-@pytest.mark.slow
 # -- a node of another store ---------------------------------------------------------------------
 
 
@@ -612,6 +611,7 @@ def test_the_outcome_of_a_commit_is_not_asked_of_another_store(
     assert other.transaction(txn_id).state is TransactionState.OPEN
 
 
+@pytest.mark.slow
 def test_many_threads_can_share_a_session(scene: Scene) -> None:
     def write(number: int) -> int:
         txn_id = scene.written(f"f{number:02d}")
