@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
@@ -27,6 +28,7 @@ from strandline.node import Node, monitoring
 from strandline.node import node as node_module
 from strandline.node.health import NodeHealth
 from strandline.node.metrics import METRICS, metrics_text
+from strandline.node.monitoring import Monitoring
 from strandline.sql import FenceRow, change
 from tests.metastore.session.served import monitored, serving
 from tests.servers import etcd, stores
@@ -196,34 +198,29 @@ def test_a_health_check_that_never_ends_is_named_as_a_problem(
         go_on.set()
 
 
-@pytest.mark.slow
-def test_only_a_few_requests_for_metrics_can_hang_and_they_block_no_health_check(
+async def test_requests_that_wait_for_a_page_share_an_answer_and_block_no_other_page(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "DEADLINE", 60.0)
-    go_on = threading.Event()
+    began, go_on = SimpleQueue[int](), threading.Event()
 
     def hang() -> None:
+        began.put(1)
         go_on.wait()
         raise Unavailable("the store is away")
 
-    monkeypatch.setattr(node.transactions, "statistics", hang)
-    answers: SimpleQueue[int] = SimpleQueue()
-
-    def ask_for_counts() -> None:
-        answers.put(httpx.get(f"{url}/metrics", trust_env=False, timeout=60).status_code)
-
-    with serving(monitored(node)) as url:
-        threads = [threading.Thread(target=ask_for_counts) for _ in range(60)]
-        for thread in threads:
-            thread.start()
-        try:
-            assert answers.get(timeout=60) == 503  # too many of them wait
-            assert health(url)[0] == 200
-        finally:
-            go_on.set()
-            for thread in threads:
-                thread.join()
+    parts = {"transactions": hang}
+    pages = Monitoring(node.catalogs, NodeHealth(), parts, CallLog()).pages
+    metrics, ready = pages["/metrics"], pages["/health/ready"]
+    first = asyncio.ensure_future(metrics())
+    try:
+        await asyncio.to_thread(began.get, timeout=60)
+        others = [asyncio.ensure_future(metrics()) for _ in range(100)]
+        assert (await ready()).status == 200
+    finally:
+        go_on.set()
+    assert {answer.status for answer in await asyncio.gather(first, *others)} == {200}
+    assert began.qsize() == 1  # one more call for the hundred
 
 
 def test_liveness_does_not_depend_on_the_store(node: Node) -> None:

@@ -11,15 +11,17 @@
 
 The health checks and the statistics run in their own thread pool, so an overloaded node can be told
 from a broken one. Each kind has one thread of the pool, so requests for statistics never delay the
-health checks. If the store does not answer, only a limited number of requests wait for it.
+health checks. Requests that wait for the same thread and page share one answer: these pages need no
+credentials, and no number of clients that read them may keep a load balancer from its answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from strandline import __version__
 from strandline.catalog import CatalogManager
@@ -38,8 +40,6 @@ from strandline.node.node import LagStatistics
 DEADLINE = 2.0
 """Seconds after which a health check counts as failed, and a request for a page fails."""
 _THREADS = 2
-_MAX_WAITING = 64
-"""Requests that run in a thread or wait for one, at most; three quarters may be of one kind."""
 
 T = TypeVar("T")
 
@@ -86,7 +86,9 @@ class Monitoring:
         self._health = health
         self._of_parts = {"log": lambda: LagStatistics(catalogs.lag()), **statistics}
         self._calls = calls
-        self._workers = Workers(threads=_THREADS, max_calls=_MAX_WAITING)
+        self._workers = Workers(threads=_THREADS)
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._next: dict[Callable[[], object], asyncio.Task[Any]] = {}  # those that did not begin
 
     @property
     def pages(self) -> Mapping[str, Page]:
@@ -143,15 +145,23 @@ class Monitoring:
         return Answer(await asyncio.to_thread(openapi_text), JSON_TYPE)
 
     async def _in_thread(self, question: Callable[[], T], kind: str) -> T:
-        """Run ``question`` in a thread and return its result.
+        """Run ``question`` in a thread and return its result. Raises `DeadlineExceeded`.
 
-        Raises `DeadlineExceeded` and `Overloaded`.
+        Requests that come before it begins share the result.
         """
-        future = self._workers.submit(question, user=kind)  # threads are shared among kinds
+        answering = self._next.get(question)
+        if answering is None:
+            answering = asyncio.create_task(self._answer(question, kind))
+            self._next[question] = answering
         try:
-            return cast(T, await asyncio.wait_for(future.result, DEADLINE))
+            return cast(T, await asyncio.wait_for(asyncio.shield(answering), DEADLINE))
         except TimeoutError:
             raise DeadlineExceeded(f"the store did not answer within {DEADLINE} s") from None
+
+    async def _answer(self, question: Callable[[], T], kind: str) -> T:
+        async with self._turns[kind]:
+            del self._next[question]
+            return cast(T, await self._workers.submit(question, user=kind).result)
 
     def _statistics_json(self) -> bytes:
         written = (
