@@ -73,6 +73,16 @@ def test_events_that_arrive_while_a_table_loads_are_applied_exactly_once(
     )
 
 
+def test_rows_that_a_load_has_read_are_not_read_again_for_their_event(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached()
+    dml.append("loaded")
+    monkeypatch.setattr(dml.store, "staged_rows", lambda *_: pytest.fail("read again"))
+    assert files(cache, write_ids=dml.transactions.write_ids(FLIGHTS)) == ["loaded"]
+    assert files(cache) == ["loaded"]
+
+
 def test_a_reader_does_not_wait_for_a_table_that_another_reader_loads(dml: Dml) -> None:
     store = dml.store_of(Interrupted)
     cache = CachedStore(store, staleness=0)

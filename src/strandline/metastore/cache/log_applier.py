@@ -226,7 +226,7 @@ class LogApplier:
         """The changes that stagings under one write id make to the replicas."""
         last = run[-1]
         table_id, write_id, number = last.table_id, last.write_id, last.event_id
-        if table_id is None or write_id is None or not self._replicas.follows(table_id):
+        if table_id is None or write_id is None or not self._replicas.needs(table_id, number):
             return []
         stagings = [(event.event_id, event.write()) for event in run]
         if sum(body.rows + len(body.removed) for _, body in stagings) > MAX_CHANGED_ROWS:

@@ -119,10 +119,10 @@ class ReplicaSet:
             return None
         return self._unpack(replica, gives_way=True)
 
-    def follows(self, table_id: int) -> bool:
-        """Whether the table is held or being loaded, so that its events must be applied."""
+    def needs(self, table_id: int, event_id: int) -> bool:
+        """Whether the table is being loaded, or held without that event of its own."""
         with self._lock:
-            return table_id in self._replicas or table_id in self._loading
+            return table_id in self._loading or _lacks(self._replicas.get(table_id), event_id)
 
     def snapshot(self) -> tuple[int, list[HeldReplica]]:
         """The last applied event, and the replicas at that moment, the most recently used last."""
@@ -277,7 +277,7 @@ class ReplicaSet:
             load.changes.append((event_id, change))
             load.is_void |= len(load.changes) > MAX_CHANGES_WHILE_LOADING
         replica = self._replicas.get(table_id)
-        if replica is None or (isinstance(replica, Replica) and replica.event_id >= event_id):
+        if not _lacks(replica, event_id):
             return []
         if not isinstance(replica, Replica):
             raise CorruptData(f"table {table_id} is packed, and event {event_id} changes it")
@@ -318,6 +318,12 @@ class ReplicaSet:
         self._oversized[table_id] = None
         if len(self._oversized) > MAX_OVERSIZED:
             self._oversized.popitem(last=False)
+
+
+def _lacks(replica: HeldReplica | None, event_id: int) -> bool:
+    if isinstance(replica, Replica):
+        return replica.event_id < event_id
+    return replica is not None  # only an unpacked one says what it reflects
 
 
 def _caught_up(replica: Replica, changes: Iterable[tuple[int, Change]]) -> Replica:
