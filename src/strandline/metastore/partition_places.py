@@ -319,7 +319,7 @@ class PastPlaces(PartitionPlaces):
         if aside is not None and self._folders.exists(aside):
             return aside
         # The folder may not have been moved: the process died, or the system refused.
-        if aside is not None and self._folders.reaches(place) and self._folders.exists(place):
+        if aside is not None and self._folders.exists(place):
             return place
         return f"{GONE}{self._table.name}/{row.name}"
 

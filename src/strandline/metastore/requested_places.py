@@ -245,9 +245,9 @@ class RequestedPlaces:
         self._folders.refuse_dropped(location)
 
     def _refuse_unmakeable(self, place: Place) -> None:
-        if not self._folders.reaches(place):
+        path = self._folders.path_if_local(place)
+        if path is None:
             return
-        path = self._folders.path_text(place)
         parent = path.rpartition("/")[0]
         # Thousands of tables may be made in one folder, which is checked once.
         if parent not in self._makeable_in and os.access(f"{parent}/", os.W_OK | os.X_OK):
@@ -262,7 +262,7 @@ class RequestedPlaces:
 
         A managed table there would show these files, and take them along when it is dropped.
         """
-        if not (self._folders.reaches(place) and self._folders.exists(place)):
+        if not self._folders.exists(place):
             return
         folder = place.path.rpartition("/")[2].encode()
         for stored in catalog.contents.objects("table"):
@@ -320,7 +320,7 @@ class RequestedPlaces:
         shared = self._store.tables_at(places.values())
         for table in tables.values():
             place = places.get(table.id)
-            if place is None or (self._folders.reaches(place) and not self._folders.exists(place)):
+            if place is None or self._folders.is_missing(place):
                 raise ObjectNotFound(
                     f"{undo.purpose} cannot be undone: the files of table {table.name} (id "
                     f"{table.id}) are gone: {WHY_FILES_ARE_GONE}; older versions still show its "

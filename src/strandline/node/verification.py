@@ -308,7 +308,7 @@ class Verification:
                 continue
             if row.row_id in renamed and folders.exists(renamed[row.row_id]):
                 continue
-            if place.startswith(GONE) or (folders.reaches(place) and not folders.exists(place)):
+            if place.startswith(GONE) or folders.is_missing(place):
                 yield Finding(
                     Kind.FOLDER, place, f"the folder of partition {row.name} is missing", table.name
                 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from strandline import work
 from strandline.catalog import Catalog, Relation
@@ -244,7 +245,8 @@ class HiveReader(Reader):
 
     async def _snapshot(self, table: TableDescriptor, last_commit: Timestamp) -> TableSnapshot:
         location = await self.shown_location(table)
-        root = self.metastore.folders.path_if_local(location)
+        path = self.metastore.folders.path_if_local(location)
+        root = None if path is None else Path(path)
         if last_commit == NO_COMMIT:
             return TableSnapshot(table, location, root, last_commit, TableFiles((), ()))
         store = self.metastore.store

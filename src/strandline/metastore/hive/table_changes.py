@@ -96,7 +96,7 @@ async def create_table(call: Call) -> None:
     default = f"{call.metastore.location_of_schema(schema).rstrip('/')}/{table_folder(sent)}"
     client = read_table(table, default_location=hadoop_location(default))
     named = client.location or default
-    is_made = not (call.folders.reaches(named) and call.folders.exists(named))
+    is_made = not call.folders.exists(named)
     constraints = read_constraints(call.args)
     if constraints:
         with suppress(ObjectNotFound):  # the command reports it, and can see the new table itself
@@ -152,7 +152,7 @@ def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
     If there is no folder, the client has written nothing there, and any place will do for it.
     """
     at = call.folders.place(place)
-    if call.folders.reaches(at) and not call.folders.exists(at):
+    if call.folders.is_missing(at):
         return None
     catalog = call.metastore.catalogs.latest_catalog()
     call.metastore.projector.project_up_to(catalog.version)

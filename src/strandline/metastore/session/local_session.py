@@ -406,7 +406,7 @@ class LocalSession(Session):
         folders, store = self._metastore.folders, self._metastore.store
         place = folders.named_location(table) or store.last_known_location(table.id)
         place = place or store.location(table.id)  # which memory knows from then on
-        return None if place is None or not folders.reaches(place) else folders.path_text(place)
+        return None if place is None else folders.path_if_local(place)
 
     def _folder_of(self, staging: Staging) -> str | None:
         """The path of a table's folder, or None if this machine can access none."""
@@ -415,11 +415,11 @@ class LocalSession(Session):
             return None
         folders = self._metastore.folders
         place = folders.named_location(table) or staging.place()
-        if place is None or not folders.reaches(place):
+        if place is None:
             return None
         if folders.is_inside(place):
             folders.require_in_place()  # else the next mount would hide the files that were written
-        return folders.path_text(place)
+        return folders.path_if_local(place)
 
     def commit(self, txn_id: int) -> Transaction:
         return self._as_owner(lambda owner: self._metastore.commit(txn_id, owner=owner))

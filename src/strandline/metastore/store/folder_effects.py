@@ -234,8 +234,8 @@ class FolderEffects:
 
     def _paths(self, places: Iterable[Place]) -> Iterator[str]:
         """The paths of these places, without those out of reach."""
-        folders = self._folders
-        return (folders.path_text(place) for place in places if folders.reaches(place))
+        paths = map(self._folders.path_if_local, places)
+        return (path for path in paths if path is not None)
 
     # -- the effect of each verb
 

@@ -163,9 +163,6 @@ class StoreFolders(Warehouse):
                 "them; undrop that one, or copy its files and name their location"
             )
 
-    def reaches(self, location: str | Place) -> bool:
-        return (isinstance(location, Place) and location.is_inside) or super().reaches(location)
-
     # -- what may be done there
 
     def is_own_table(self, location: str) -> bool:
@@ -174,10 +171,8 @@ class StoreFolders(Warehouse):
 
     def is_inside(self, location: str | Place) -> bool:
         """Whether ``location`` is the folder of the store or below it."""
-        try:
-            return self._is_below_a_name(self.path_text(location))
-        except (InvalidInput, UnsupportedOperation):
-            return False
+        path = self.path_if_local(location)
+        return path is not None and self._is_below_a_name(path)
 
     def require_in_place(self) -> None:
         """Raise `Unavailable` if the file system of the warehouse is not mounted.
@@ -232,28 +227,30 @@ class StoreFolders(Warehouse):
 
     def may_make(self, location: str | Place) -> bool:
         """Whether a folder may be made there: it is an own place, or below one of the roots."""
-        if not self.reaches(location):
+        path = self.path_if_local(location)
+        if path is None:
             return False
-        if self.is_inside(location):
+        if self._is_below_a_name(path):
             place = location if isinstance(location, Place) else self.place(location)
             try:
                 self.verify(place)
             except FolderRefused:
                 return False
             return True
-        real = os.path.realpath(self.path_text(location))
+        real = os.path.realpath(path)
         if self._is_below_a_name(real):
             return False
         return any(_within(real, root) for root in self._roots)
 
     def may_list(self, location: str) -> bool:
         """Whether files there may be counted: the store's own data may not."""
-        if not self.reaches(location):
+        path = self.path_if_local(location)
+        if path is None:
             return False
-        if self.is_inside(location):
+        if self._is_below_a_name(path):
             place = self.place(location)
             return place.is_inside and bool(place.path)
-        return not self._is_below_a_name(os.path.realpath(self.path_text(location)))
+        return not self._is_below_a_name(os.path.realpath(path))
 
     def _refuse_links(self, place: Place, free_of_links: set[str]) -> None:
         """Raise `FolderRefused` if the place, or a folder above it in the warehouse, is a link."""
@@ -268,9 +265,8 @@ class StoreFolders(Warehouse):
     def _find_place(self, location: str) -> Place:
         if Place(location).is_inside:
             return Place(location)
-        try:
-            path = self.path_text(location)
-        except (InvalidInput, UnsupportedOperation):
+        path = self.path_if_local(location)
+        if path is None:
             return Place(location.rstrip("/"))
         for warehouse in self._warehouses:
             if _within(path, warehouse):

@@ -118,18 +118,17 @@ class Warehouse:
 
     def reaches(self, location: str | Place) -> bool:
         """Whether ``location`` is a local folder that this warehouse can make or move."""
-        try:
-            self.path_text(location)
-        except (UnsupportedOperation, InvalidInput):
-            return False
-        return True
+        return self.path_if_local(location) is not None
 
     def path(self, location: str | Place) -> Path:
         return Path(self.path_text(location))
 
-    def path_if_local(self, location: str | Place) -> Path | None:
-        """`path`, or None if the folder is not on this machine."""
-        return self.path(location) if self.reaches(location) else None
+    def path_if_local(self, location: str | Place) -> str | None:
+        """`path_text`, or None for what that refuses."""
+        try:
+            return self.path_text(location)
+        except (UnsupportedOperation, InvalidInput):
+            return None
 
     def path_text(self, location: str | Place) -> str:
         """The absolute path of the local folder that ``location`` names.
@@ -181,7 +180,14 @@ class Warehouse:
             )
 
     def exists(self, location: str | Place) -> bool:
-        return os.path.isdir(self.path_text(location))
+        """Whether the folder is within reach and exists."""
+        path = self.path_if_local(location)
+        return path is not None and os.path.isdir(path)
+
+    def is_missing(self, location: str | Place) -> bool:
+        """Whether the folder is within reach and does not exist."""
+        path = self.path_if_local(location)
+        return path is not None and not os.path.isdir(path)
 
     # Each of these raises `FolderRefused` and `Unavailable`, and with ``unsynced`` leaves the
     # syncing to the caller. What an earlier attempt did is then synced too: it may not have been.
