@@ -209,18 +209,18 @@ class Reader:
     ) -> tuple[SchemaDescriptor, TableDescriptor]:
         """The table ``schema.table``, and its schema. Raises what `table` raises."""
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-        schema = self.schema(point, qualified.schema)
+        schema, relation = self.schema(point, qualified.schema), None
         if schema is not None:
             record_bytes = point.catalog.relation_bytes(schema.id, qualified.name)
             work.spend(work.units_of_bytes(record_bytes))
-        table = point.catalog.table(qualified.schema, qualified.name)
-        if schema is None or table is None:
-            if point.catalog.relation(qualified.schema, qualified.name) is not None:
-                raise ObjectNotFound(f"{name} is a view in {point.spoken}; read it with SQL")
+            relation = point.catalog.relation_in(schema.id, qualified.name)
+        if schema is None or relation is None:
             hint = "; give its version or time apart from its name" if "@" in name else ""
             raise ObjectNotFound(f"table {name} does not exist in {point.spoken}{hint}")
-        self.access.at(point.catalog).require(need, table)
-        return schema, table
+        if not isinstance(relation, TableDescriptor):
+            raise ObjectNotFound(f"{name} is a view in {point.spoken}; read it with SQL")
+        self.access.at(point.catalog).require(need, relation)
+        return schema, relation
 
     def _resolved(
         self, point: Point, schema: SchemaDescriptor, table: TableDescriptor, *, location: str

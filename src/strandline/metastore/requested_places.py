@@ -183,7 +183,7 @@ class RequestedPlaces:
             else:
                 if requested_location:
                     definition = replace(definition, location=None)
-                if default and not catalog.relation(command.schema, definition.name):
+                if schema and default and not catalog.relation_in(schema.id, definition.name):
                     self._refuse_unmakeable(default)
                     self._refuse_external(command, default, catalog)
         if definition.kind is TableKind.EXTERNAL:

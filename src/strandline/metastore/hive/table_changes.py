@@ -101,7 +101,7 @@ async def create_table(call: Call) -> None:
     if constraints:
         with suppress(ObjectNotFound):  # the command reports it, and can see the new table itself
             await require_parents(call, constraints)
-    if call.reader.catalog.relation(schema_name, sent) is not None:
+    if call.reader.catalog.relation_in(schema.id, sent) is not None:
         raise AlreadyExists(f"Table {sent} already exists")
     commands = [_creation(call, schema_name, client, default=default)]
     if constraints:
@@ -198,17 +198,17 @@ async def drop_table(call: Call) -> None:
     missing = ObjectNotFound(f"{sent}.{name} table not found")
     schema = present_schema(sent)
     catalog = call.reader.catalog
-    if call.reader.schema(call.reader.present, schema) is None:
-        raise missing
-    if catalog.relation(schema, name) is None:
+    parent = call.reader.schema(call.reader.present, schema)
+    relation = None if parent is None else catalog.relation_in(parent.id, name)
+    if relation is None:
         raise missing
     # In this order: to sort the names of a large schema costs more than the rest of a drop.
     if call.before.cascades(schema, name):
         first = catalog.relation_names(schema)[0]
         if name.lower() == first.lower():
             refuse_cascade(catalog, schema)
-    dropped = catalog.table(schema, name)
-    if dropped is not None and dropped.transactional and call.before.drop_replaces(schema, name):
+    is_transactional = isinstance(relation, TableDescriptor) and relation.transactional
+    if is_transactional and call.before.drop_replaces(schema, name):
         raise refuse_replacement(f"{schema}.{name}")
     delete_data = bool(call.args.get("deleteData", False))
     try:
