@@ -323,6 +323,24 @@ def test_ddl_needs_ownership_and_users_see_only_their_own_history(
     assert "only superusers may trim" in refusal(lambda: bob.compact(made))
 
 
+def test_a_user_sees_only_its_own_commits_however_its_name_is_written(
+    guarded: Guarded, bob: Session
+) -> None:
+    alice, root = (guarded.node.session(user=user) for user in ("alice", "root"))
+    orders, since = alice.table("s.t").descriptor.id, alice.open([]).time
+    with guarded.granted(USAGE, on_table(Privilege.SELECT | Privilege.INSERT)):
+        made: list[int] = []
+        for writer in (alice, bob, guarded.node.session(user="BOB")):
+            made.append(txn_id := writer.begin().txn_id)
+            file = replace(DATA, file_id=1000 + txn_id, path=f"of {txn_id}")
+            writer.stage(txn_id, orders, add=[file])
+            writer.commit(txn_id)
+        for reader, seen in ((bob, made[1:]), (alice, made[:1]), (root, made)):
+            assert [commit.txn_id for commit in reader.data_history(since=since)] == seen
+            of_table = reader.data_history(since=since, table="s.t")
+            assert [commit.txn_id for commit in of_table] == seen
+
+
 def test_what_is_wrong_with_a_place_is_told_only_to_a_user_who_may_make_the_change(
     guarded: Guarded, bob: Session, tmp_path: Path
 ) -> None:

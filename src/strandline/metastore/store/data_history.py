@@ -14,7 +14,7 @@ from heapq import merge
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy import Row as SqlRow
 
 from strandline import work
@@ -27,6 +27,7 @@ from strandline.metastore.store.row_queries import (
 )
 from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
+from strandline.model.identifiers import normalize
 from strandline.transactions.tables import TXN, TXN_WRITE_ID
 
 PAGE = 1_000
@@ -102,7 +103,9 @@ def _committed(
     else:
         committed = columns.where(of_txn, TXN_WRITE_ID.c.table_id == table_id, _changed_data())
     if user is not None:
-        committed = committed.where(TXN.c.user == user)
+        # A database may convert only ASCII letters, so a name that is written the same counts too.
+        in_lower_case = func.lower(TXN.c.user) == normalize(user)
+        committed = committed.where((TXN.c.user == user) | in_lower_case)
     last_time, last_id = since, 0
     while page := connection.execute(
         committed.limit(PAGE).where(
