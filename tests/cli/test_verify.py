@@ -549,6 +549,36 @@ def test_a_damaged_record_is_found(store: Store, damage: str) -> None:
     assert "record" in {finding["finding"] for finding in findings(store)}
 
 
+LOST = {
+    "DELETE FROM txn_write_id WHERE write_id = 2": "2 of its rows have write ids of which",
+    "DELETE FROM txn_write_id": "1 removals of its rows have write ids of which nothing is",
+    "DELETE FROM txn WHERE txn_id = 2": "1 of its write ids are those of transactions that are",
+    "UPDATE txn SET commit_time = NULL WHERE txn_id = 2": "have other commit times than",
+    "DELETE FROM next_write_id": "its write ids would be assigned again",
+    "UPDATE next_write_id SET next = 2": "its write id 2 was assigned, and would be assigned",
+    "DELETE FROM table_location": "the place of its files is not recorded",
+    "DELETE FROM store_sequence": "its id would be assigned again",
+    "DELETE FROM notification_log WHERE event_id = 3": "it has 11 events, from 1 to 12, but all",
+    "DELETE FROM notification_log": "it has 0 events, from 0 to 0, but all up to 12 were logged",
+}
+
+
+@pytest.mark.parametrize("statement", LOST)
+def test_a_row_that_is_missing_and_to_which_others_refer_is_found(
+    store: Store, statement: str
+) -> None:
+    store.sql(statement)
+    listed = [finding for finding in findings(store) if LOST[statement] in str(finding["message"])]
+    assert listed
+    assert all(finding["finding"] == "record" for finding in listed)
+
+
+def test_a_table_whose_version_is_not_projected_has_no_place_yet(store: Store) -> None:
+    store.sql("UPDATE notification_sequence SET projected_version = projected_version - 1")
+    store.sql("DELETE FROM table_location WHERE table_id = (SELECT max(table_id) FROM store_row)")
+    assert findings(store) == []
+
+
 def test_a_row_that_cannot_be_read_is_named_and_the_others_are_verified(store: Store) -> None:
     store.sql("UPDATE store_row SET kind = 99 WHERE row_id = 1")
     store.sql("UPDATE store_row SET body = x'00' WHERE row_id = 2")

@@ -3,7 +3,8 @@
 Verification checks three things and changes nothing:
 
 * *records*: the database is sound, and every version, row and event in it decodes and matches its
-  checksum if it has one. The last version satisfies the rules that hold for every catalog;
+  checksum if it has one. The last version satisfies the rules that hold for every catalog. Rows to
+  which others refer are there (`lost_rows`), and each managed table has a place;
 * *files*: every data and delete file that a committed row names exists and has the recorded size,
   and the footer of a data file has the recorded number of rows. With ``pages``, every page is read
   and compared with its checksum. Files of removed rows are checked too, because past versions need
@@ -54,6 +55,13 @@ from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.metastore.store.warehouse import resolve_location
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED
+from strandline.node.lost_rows import (
+    UNNUMBERED,
+    UNPLACED,
+    lost_of_store,
+    lost_of_tables,
+    unnumbered_tables,
+)
 from strandline.sql import Database
 
 SETTLING_SECONDS = 1.0
@@ -125,6 +133,7 @@ class Verification:
             yield _found("catalog", error)
         yield from self._rows()
         yield from self._events()
+        yield from self._lost_rows(tables)
         yield from self._each_table([tables[table_id] for table_id in sorted(tables)])
         if tables:
             yield from self._dropped_folders(tables)
@@ -205,6 +214,45 @@ class Verification:
             if not events:
                 return
             after = events[-1].event_id
+
+    def _lost_rows(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
+        """Find rows that are missing, as others show, and what each present table must have."""
+        try:
+            with self.database.read() as connection:
+                yield from (Finding(Kind.RECORD, *each) for each in lost_of_store(connection))
+                lost = list(lost_of_tables(connection))
+                projected_version = self.notifications.position_on(connection).projected_version
+                unplaced_ids = tables.keys() - all_places(connection).keys()
+                unnumbered_ids = tables.keys() & unnumbered_tables(connection)
+        except StrandlineError as error:  # `_rows` or `_events` may have reported it too
+            yield _found("database", error)
+            return
+        lost += self._lost_of_present(
+            {i for i in unplaced_ids if _is_present_and_managed(tables[i])},
+            {i for i in unnumbered_ids if tables[i].present},
+            projected_version,
+        )
+        for table_id, message in lost:
+            table = tables.get(table_id)
+            name = None if table is None else table.name
+            yield Finding(Kind.RECORD, f"table {table_id}", message, name)
+
+    def _lost_of_present(
+        self, unplaced_ids: set[int], unnumbered_ids: set[int], projected_version: int
+    ) -> Iterator[tuple[int, str]]:
+        """Yield what tables lack that were not dropped and cleaned meanwhile.
+
+        A table has a place once the version that made it is projected.
+        """
+        if not (unplaced_ids or unnumbered_ids):
+            return
+        recovered = self.state().recovered
+        kept_ids = _table_ids(recovered[-1])
+        for applied in recovered:
+            if applied.version == projected_version:
+                unplaced_ids &= _table_ids(applied) & kept_ids
+                yield from ((table_id, UNPLACED) for table_id in sorted(unplaced_ids))
+        yield from ((table_id, UNNUMBERED) for table_id in sorted(unnumbered_ids & kept_ids))
 
     # -- tables and their files
 
@@ -476,6 +524,14 @@ def _tables(state: ReadOnlyState) -> dict[int, _Table]:
     for table in catalog.tables():
         tables[table.id] = _Table(catalog.qualified_name(table), table, present=True)
     return tables
+
+
+def _is_present_and_managed(table: _Table) -> bool:
+    return table.present and table.descriptor.kind is TableKind.MANAGED
+
+
+def _table_ids(applied: AppliedUpdate) -> set[int]:
+    return set(Catalog(applied.version, applied.time, applied.contents).table_ids())
 
 
 def _changed(

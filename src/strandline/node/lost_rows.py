@@ -1,0 +1,88 @@
+"""Rows of the database that are missing, as other rows show; for `verification`.
+
+A restore by other tools may leave out rows or whole tables. Without the row of a write id, the rows
+that it wrote count as committed. Without the place of a table, the next table of its name gets its
+folder, and cleaning then deletes files that only the first table has.
+
+Each statement sees one state of the database, so nodes may work meanwhile. `verification` compares
+what a table must have as long as a version of the catalog has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection
+
+from strandline.sql import run
+
+_NO_WRITE_ID = (
+    "NOT EXISTS (SELECT 1 FROM txn_write_id AS own"
+    " WHERE own.table_id = stored.table_id AND own.write_id = stored.write_id)"
+)
+_OF_TABLES = {
+    "{} of its rows have write ids of which nothing is recorded": (
+        f"SELECT table_id, count(*) FROM store_row AS stored WHERE {_NO_WRITE_ID} GROUP BY table_id"
+    ),
+    "{} removals of its rows have write ids of which nothing is recorded": (
+        "SELECT table_id, count(*) FROM store_removal AS stored"
+        f" WHERE {_NO_WRITE_ID} GROUP BY table_id"
+    ),
+    "{} of its write ids are those of transactions that are not there": (
+        "SELECT table_id, count(*) FROM txn_write_id AS own WHERE NOT EXISTS"
+        " (SELECT 1 FROM txn WHERE txn.txn_id = own.txn_id) GROUP BY table_id"
+    ),
+    "{} of its write ids have other commit times than their transactions": (
+        "SELECT table_id, count(*) FROM txn_write_id AS own JOIN txn ON txn.txn_id = own.txn_id"
+        " WHERE coalesce(own.commit_time, -1) <> coalesce(txn.commit_time, -1) GROUP BY table_id"
+    ),
+    "its write id {} was assigned, and would be assigned again": (
+        "SELECT own.table_id, max(own.write_id) FROM txn_write_id AS own"
+        " JOIN next_write_id AS following ON following.table_id = own.table_id"
+        " WHERE own.write_id >= following.next GROUP BY own.table_id"
+    ),
+}
+"""Queries for (table id, number), by what is missing."""
+UNNUMBERED = "its write ids would be assigned again: the next one is not recorded"
+UNPLACED = (
+    "the place of its files is not recorded; let no node run until you have restored the store: "
+    "the next table of its name would get its folder, and cleaning would delete its files"
+)
+_UNNUMBERED = (
+    "SELECT DISTINCT table_id FROM txn_write_id AS own WHERE NOT EXISTS"
+    " (SELECT 1 FROM next_write_id AS following WHERE following.table_id = own.table_id)"
+)
+_EVENTS = (
+    "SELECT count(*), coalesce(min(event_id), 0), coalesce(max(event_id), 0),"
+    " coalesce((SELECT event_id FROM notification_sequence), 0) FROM notification_log"
+)
+_LAST_ROW = (
+    "SELECT coalesce(max(row_id), 0), coalesce((SELECT row_id FROM store_sequence), 0)"
+    " FROM store_row"
+)
+
+
+def lost_of_tables(connection: Connection) -> Iterator[tuple[int, str]]:
+    """Yield table ids, each with what is missing of the table."""
+    for message, query in _OF_TABLES.items():
+        for table_id, number in run(connection, query):
+            yield table_id, message.format(number)
+
+
+def unnumbered_tables(connection: Connection) -> set[int]:
+    """The tables that were written and have no next write id, as dropped ones that were cleaned."""
+    return {table_id for (table_id,) in run(connection, _UNNUMBERED)}
+
+
+def lost_of_store(connection: Connection) -> Iterator[tuple[str, str]]:
+    """Yield places in the database, each with what is missing there."""
+    ((count, first, last, newest),) = run(connection, _EVENTS)
+    if last != newest or count != (last - first + 1 if last else 0):
+        yield (
+            "notification log",
+            f"it has {count} events, from {first} to {last}, but all up to {newest} were logged, "
+            "and cleaning removes only the oldest ones",
+        )
+    ((last, assigned),) = run(connection, _LAST_ROW)
+    if last > assigned:
+        yield f"row {last}", f"its id would be assigned again: the last one was {assigned}"
