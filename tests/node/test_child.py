@@ -272,6 +272,9 @@ def test_a_child_process_does_not_answer_from_a_store_that_replaced_that_of_its_
         with HttpSession(process.http_uri, user="ann") as session:
             session.execute(CreateSchema(name="shop"))
             (tmp_path / "lake").rename(tmp_path / "moved")
+            with pytest.raises(StoreMoved, match=r"does not have the store that this node serves"):
+                session.dump()
+            assert not (tmp_path / "lake").exists()
             Node.open(tmp_path / "lake").close()
             with pytest.raises(StoreMoved, match=r"does not have the store that this node serves"):
                 session.dump()

@@ -47,7 +47,7 @@ from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
 from strandline.metastore.store.warehouse_head import WarehouseHead
-from strandline.node.address import StoreAddress
+from strandline.node.address import DATABASE_FILE, StoreAddress, store_address
 from strandline.node.chores import LOOK_SECONDS, Chores, StorageRecorder
 from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.database_mark import NOTE_SECONDS, DatabaseMark
@@ -300,7 +300,10 @@ class Node:
         settings = settings or Settings()
         if keeps_cache:
             _require_cache_folder(settings.cache_folder)
-        opened_store = open_store(store, settings=settings, wall=wall, check=background)
+        address = store_address(store, settings)
+        if environment is not None and _is_missing(address):  # opening it would create another one
+            raise _another_store(address.name)
+        opened_store = open_store(address, settings=settings, wall=wall, check=background)
         try:
             if environment is not None:
                 _require_store(environment, opened_store.database)
@@ -597,13 +600,21 @@ def _require_cache_folder(folder: str) -> None:
         )
 
 
+def _is_missing(address: StoreAddress) -> bool:
+    return address.folder is not None and not (address.folder / DATABASE_FILE).exists()
+
+
 def _require_store(environment: str, database: Database) -> None:
     """Raise `StoreMoved` unless ``database`` has the rows of the store of ``environment``."""
     with database.read() as connection:
         fence = FenceRow.read(connection)
     if fence is None or fence.environment != environment:
-        raise StoreMoved(
-            f"{database.name} does not have the store that this node serves: it was replaced, or "
-            "the address leads to another server; nothing was done. Correct the address; if the "
-            "other store is to be used, start the node again"
-        )
+        raise _another_store(database.name)
+
+
+def _another_store(name: str) -> StoreMoved:
+    return StoreMoved(
+        f"{name} does not have the store that this node serves: it was moved or replaced, or the "
+        "address leads to another server; nothing was done. Correct the address; if the other "
+        "store is to be used, start the node again"
+    )
