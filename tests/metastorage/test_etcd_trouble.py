@@ -83,6 +83,7 @@ FULL = json.dumps({"code": 8, "message": "etcdserver: mvcc: database space excee
         (400, b"Client sent an HTTP request to an HTTPS server.\n", "is it etcd .* without TLS"),
         (503, b'["no", "object"]', "status 503"),
         (200, b"{}", "is it etcd"),
+        (200, b'{"header": null}', "is it etcd"),
         (200, b'"hello"', "is it etcd"),
         (500, b'{"code":14,"message":"etcdserver: leader changed"}', "leader changed"),
     ],

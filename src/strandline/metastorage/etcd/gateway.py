@@ -387,7 +387,9 @@ class EtcdGateway:
         with suppress(ValueError):
             answer_body = response.json()
         succeeded = response.status_code == httpx.codes.OK
-        if not isinstance(answer_body, dict) or (succeeded and "header" not in answer_body):
+        if not isinstance(answer_body, dict) or (
+            succeeded and not isinstance(answer_body.get("header"), dict)
+        ):
             # A proxy in between may have forwarded the request and lost the answer.
             reason = (
                 f"it answered {path} with status {response.status_code}, which is not an answer "
