@@ -111,11 +111,20 @@ def test_what_root_makes_in_the_store_of_another_user_belongs_to_that_user(tmp_p
     (lake / HEAD_FILE).unlink()
     for path in (lake, *lake.iterdir()):
         os.chown(path, *owner)
-    with Node.open(lake) as node:
-        node.session(user="ann").execute(CreateSchema(name="shop"))
+    with Node.open(lake, keeps_cache=True) as node:
+        session = node.session(user="ann")
+        table = TableDefinition(
+            name="t", columns=(ColumnDefinition("k", BIGINT),), transactional=True
+        )
+        session.execute([CreateSchema(name="shop"), CreateTable(schema="shop", definition=table)])
+        snapshot = session.open(["shop.t"])
+        (table_id,) = snapshot.write_ids
+        session.files(table_id, snapshot.write_ids[table_id])
         blobs_in(lake / "catalog").set("part", b"rows")
         made = {str(path.relative_to(lake)): path.stat() for path in lake.rglob("*")}
+    made |= {path.name: path.stat() for path in lake.glob("*.cache")}  # written at the end
     assert {HEAD_FILE, f"{DATABASE_FILE}-wal", "warehouse/shop.db", "catalog/part"} < made.keys()
+    assert "strandline.cache" in made
     assert {(status.st_uid, status.st_gid) for status in made.values()} == {owner}
 
 

@@ -59,6 +59,7 @@ from strandline import __version__
 from strandline.clock import Timestamp, system_wall_clock
 from strandline.errors import CorruptData, StrandlineError
 from strandline.fencing import FenceToken
+from strandline.files import give_to_owner
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.replica_set import HeldReplica
 from strandline.metastore.cache.replicas import Replica
@@ -208,6 +209,7 @@ class StateFile:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
         try:
             with open(descriptor, "wb") as file:
+                give_to_owner(descriptor, of=self.path.parent)
                 file.write(_BEGIN)
                 for frame in frames:
                     file.write(_FRAME.pack(len(frame), crc32(frame)))
