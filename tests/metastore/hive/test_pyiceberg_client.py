@@ -84,6 +84,7 @@ def test_a_namespace_is_created_found_changed_and_dropped(catalog: Any) -> None:
         catalog.load_namespace_properties("lake")
     with pytest.raises(NoSuchNamespaceError):
         catalog.drop_namespace("lake")
+    assert catalog.list_tables("lake") == []
 
 
 def test_a_table_is_created_found_renamed_and_dropped(hive: HiveNode, catalog: Any) -> None:

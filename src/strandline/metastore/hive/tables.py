@@ -150,10 +150,13 @@ async def get_table_objects_by_name(call: Call) -> list[Struct]:
     name = call.text("db_name")
     if call.args.get("tbl_names") is None:
         raise invalid_operation(f"{name} cannot find null tables")
+    names = call.texts("tbl_names")
+    if not names:
+        return []  # also without the database: PyIceberg sends no names to list a missing namespace
     scope = await call.reader.find_scope(name)
     if scope is None:
         raise unknown_database(f"Could not find database {name}")
-    return await _structs(call, scope, call.texts("tbl_names"))
+    return await _structs(call, scope, names)
 
 
 @reads("get_table_objects_by_name_req")

@@ -227,6 +227,7 @@ SCENARIOS = (
             ("get_table_objects_by_name", "tl", []),
             ("get_table_objects_by_name", "tl", None),
             ("get_table_objects_by_name", "no_such", ["t"]),
+            ("get_table_objects_by_name", "no_such", []),
             ("get_table_objects_by_name", None, ["t"]),
             ("get_table_req", {"dbName": "tl", "tblName": "v1"}),
             ("get_table_req", {"dbName": "tl", "tblName": "none"}),
