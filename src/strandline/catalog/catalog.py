@@ -198,7 +198,7 @@ class Catalog:
         tables = () if parent is None else self._stored_relations(parent.id, ("table",))
         return sorted((stored.value for stored in tables), key=lambda table: table.name)
 
-    def relations_of(self, schema_id: int, *, granted_to: int | None = None) -> list[Relation]:
+    def relations_of(self, schema_id: int, *, granted_to: int | None) -> list[Relation]:
         """The tables and views of a schema, sorted by name.
 
         With ``granted_to``, those without a grant to that role may be left out: most are, without

@@ -66,7 +66,7 @@ class Metastore:
         warehouse: str,
         folders: StoreFolders,
         inspection: Inspection,
-        snapshot_hold_ms: int = 0,
+        snapshot_hold_ms: int,
     ) -> None:
         self.catalogs = catalogs
         self.transactions = transactions

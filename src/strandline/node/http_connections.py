@@ -77,16 +77,12 @@ class HttpConnections:
         *,
         max_connections: int = MAX_CONNECTIONS,
         head_seconds: float = HEAD_SECONDS,
-        read_seconds: float = READ_SECONDS,
-        displace_after: float = DISPLACE_AFTER,
         pause: float = _PAUSE,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._pause = pause
         self._max_connections = max_connections
         self._head_seconds = head_seconds
-        self._read_seconds = read_seconds
-        self._displace_after = displace_after
         self._clock = clock
         self._open: set[_HttpConnection] = set()
         self._watching: asyncio.TimerHandle | None = None
@@ -125,7 +121,7 @@ class HttpConnections:
         now = self.now()
         for connection in list(self._open):
             unread = connection.unread()
-            if unread and now - connection.last_read_at >= self._read_seconds:
+            if unread and now - connection.last_read_at >= READ_SECONDS:
                 self.counts.cut += 1
                 logger.warning("closed an HTTP connection whose client does not read its answer")
                 connection.transport.abort()
@@ -142,7 +138,7 @@ class HttpConnections:
     def _make_room(self) -> bool:
         waiting = (connection for connection in self._open if not connection.has_asked)
         longest = min(waiting, key=lambda connection: connection.waits_since, default=None)
-        if longest is None or self.now() - longest.waits_since < self._displace_after:
+        if longest is None or self.now() - longest.waits_since < DISPLACE_AFTER:
             return False
         self.counts.displaced += 1
         self._open.discard(longest)

@@ -191,7 +191,11 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
         return
 
 
-def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
+_MAX_FAULTS = 5
+"""The maximum number of faults that a check of a database returns."""
+
+
+def find_damage(path: Path) -> list[str]:
     """The faults of the database's pages, rows and indexes; empty if it is sound.
 
     A value of another type than its column's is a fault too. Reads the whole database (about a
@@ -201,9 +205,9 @@ def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
         connection = connect(path, busy_ms=READER_BUSY_MS, query_only=True)
         try:
             connection.text_factory = lambda data: data.decode(errors="replace")
-            rows = connection.execute(f"PRAGMA integrity_check({at_most:d})").fetchall()
+            rows = connection.execute(f"PRAGMA integrity_check({_MAX_FAULTS})").fetchall()
             if rows == [("ok",)]:
-                rows = _mistyped_columns(connection, at_most)
+                rows = _mistyped_columns(connection)
         finally:
             connection.close()
     except sqlite3.Error as error:
@@ -218,7 +222,7 @@ _TYPES = {"INT": "integer", "BOOL": "integer", "CHAR": "text", "TEXT": "text", "
 """SQLite's name for the type of values, by a word in the declared type of their column."""
 
 
-def _mistyped_columns(connection: sqlite3.Connection, at_most: int) -> list[tuple[str]]:
+def _mistyped_columns(connection: sqlite3.Connection) -> list[tuple[str]]:
     """The columns that contain a value of another type than they are declared with.
 
     The header of a row has the type of each of its values. SQLite's own check compares that with
@@ -246,7 +250,7 @@ def _mistyped_columns(connection: sqlite3.Connection, at_most: int) -> list[tupl
             for (name, kind), count in zip(columns, counts, strict=True)
             if count
         ]
-    return mistyped[:at_most]
+    return mistyped[:_MAX_FAULTS]
 
 
 def driver_of(connection: Connection) -> sqlite3.Connection:

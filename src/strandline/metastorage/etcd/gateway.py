@@ -180,7 +180,7 @@ class EtcdGateway:
         operation = range_operation(key, end, limit=limit, revision=revision, keys_only=keys_only)
         return page_of(self._call("kv/range", operation["request_range"], repeatable=True))
 
-    def pages(self, key: bytes, end: bytes, *, limit: int | None = None) -> Page:
+    def pages(self, key: bytes, end: bytes, *, limit: int | None) -> Page:
         """A range of any size at one moment, read in pages at the revision of the first page.
 
         Raises `CompactedRevision` if that revision is compacted before the last page is read.

@@ -96,7 +96,7 @@ def hidden_name(table: TableDescriptor, *, version: int, location: str) -> str:
 
 
 def find_hidden(
-    catalog: Catalog, schema: str, name: str, *, present: bool = False
+    catalog: Catalog, schema: str, name: str, *, present: bool
 ) -> TableDescriptor | None:
     """Return the table that a hidden name of this catalog means, under that name, or None.
 

@@ -54,7 +54,7 @@ class _Update:
     With ``merges`` they are added to the known statistics, if those are accurate.
     """
 
-    def __init__(self, partitioned: Partitioned, *, engine: str, merges: bool = False) -> None:
+    def __init__(self, partitioned: Partitioned, *, engine: str, merges: bool) -> None:
         self._partitioned = partitioned
         self._columns = AnalyzableColumns(partitioned.table)
         self._engine = engine

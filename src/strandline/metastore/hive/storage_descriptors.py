@@ -128,7 +128,7 @@ def read_storage(
     sd: Mapping[str, Any],
     *,
     hive_columns: tuple[HiveColumn, ...] | None = None,
-    locations: Sequence[str] = (),
+    locations: Sequence[str],
 ) -> StorageFormat:
     """Return the format that a client described. ``locations`` are the table's, present and next.
 

@@ -55,7 +55,7 @@ class EntryProjection:
         *,
         updates: AppliedUpdates,
         folders: FolderEffects,
-        head: WarehouseHead | None = None,
+        head: WarehouseHead | None,
     ) -> None:
         self._database = database
         self._notifications = notifications

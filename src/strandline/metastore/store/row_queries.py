@@ -419,7 +419,7 @@ def staged_query(table_id: int, write_id: int, ids: range) -> Query:
 
 
 def rows_of_kind(
-    connection: Connection, table_id: int, kind: RowKind, *, write_id: int | None = None
+    connection: Connection, table_id: int, kind: RowKind, *, write_id: int | None
 ) -> list[Row]:
     """All rows of a kind that are not aborted; with ``write_id``, only those that it added."""
     if write_id is not None:
