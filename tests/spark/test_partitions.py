@@ -180,6 +180,21 @@ def test_a_text_that_is_not_utf_8_has_no_partition() -> None:
         partition_of(file, table)
 
 
+@pytest.mark.parametrize("micros", [(1 << 63) - 1, 253_402_300_800_000_000, -(1 << 62)])
+def test_an_int96_outside_the_years_1_to_9999_has_no_partition(micros: int) -> None:
+    table = described(column_definitions("ts TIMESTAMP"), partitioned_by=("day(ts)",))
+    for int96 in (True, False):
+        file = io.BytesIO()
+        rows = pa.table({"ts": pa.array([micros], pa.timestamp("us", "UTC"))})
+        pq.write_table(rows, file, use_deprecated_int96_timestamps=int96)
+        if int96:
+            with pytest.raises(InvalidInput, match=r"'ts' is outside the years.*_MICROS$"):
+                partition_of(file, table)
+        else:
+            [day] = partition_of(file, table)
+            assert day.value == micros // 86_400_000_000
+
+
 def described(
     columns: tuple[ColumnDefinition, ...], *, partitioned_by: tuple[str, ...]
 ) -> TableDescriptor:

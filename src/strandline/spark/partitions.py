@@ -54,10 +54,17 @@ from strandline.model.types import (
     DataType,
     DecimalType,
 )
+from strandline.spark.schemas import SETTINGS, TIMESTAMPS_AS
 
 KEY = "_strandline_partition"
 """The name of the column that has the key while rows are written."""
 
+_FIRST_MICRO, _LAST_MICRO = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last microsecond of the years 1 to 9999, in UTC.
+
+Arrow reads an INT96 as another time if the number of its day is negative. Spark writes such numbers
+for days long before the year 1, and for the last times of a TIMESTAMP, where the number overflows.
+"""
 _EXACT = Context(prec=80)
 _DIGITS_OF_BIGINT = 18
 _SIGN_BYTES = "^((00(?=[0-7]))+|(FF(?=[89A-F]))+)"
@@ -115,7 +122,7 @@ def with_values(
 def partition_of(file: BinaryIO, table: TableDescriptor) -> Partition:
     """The partition values of a file with rows, computed from its first row.
 
-    Raises `InvalidInput` if a text is not UTF-8.
+    Raises `InvalidInput` for a text that is not UTF-8, and for an INT96 that may be misread.
     """
     columns = {column.id: column for column in table.columns}
     sources = [columns[field.source_id] for field in table.partitioning]
@@ -132,10 +139,17 @@ def partition_of(file: BinaryIO, table: TableDescriptor) -> Partition:
 
 
 def _physical(column: pa.Array, source_column: ColumnDescriptor) -> Physical | None:
+    is_int96 = source_column.type == TIMESTAMP and column.type.tz is None
     if source_column.type == DATE:
         column = column.cast(pa.int32())
     elif source_column.type in (TIMESTAMP, TIMESTAMP_NTZ):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    if is_int96 and not _FIRST_MICRO <= (column[0].as_py() or 0) <= _LAST_MICRO:
+        raise InvalidInput(
+            f"a value of partition column {source_column.name!r} is outside the years 1 to 9999,"
+            " and this Spark session writes it as INT96, which may be read as another time: set"
+            f" {TIMESTAMPS_AS} to {SETTINGS[TIMESTAMPS_AS]}"
+        )
     try:
         value = column[0].as_py()
     except UnicodeDecodeError as error:
