@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import socket
 import ssl
@@ -267,7 +268,74 @@ def test_a_commit_is_sent_again_if_the_node_does_not_know_the_outcome(
     assert len(calls) == 2
 
 
+def refuse(monkeypatch: pytest.MonkeyPatch, call: str, *, times: int, after: int = 0) -> None:
+    """Let the node refuse ``times`` calls, as without its database, ``after`` so many others."""
+    original, numbers = getattr(LocalSession, call), itertools.count()
+
+    def refusing(session: LocalSession, **arguments: Any) -> Any:
+        if after <= next(numbers) < after + times:
+            raise Unavailable("the store is away")
+        return original(session, **arguments)
+
+    monkeypatch.setattr(LocalSession, call, refusing)
+
+
+def test_an_ended_transaction_is_found_although_the_store_was_away_in_between(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, "transaction", times=2)
+    scene.proxy.cut_answer("commit")
+    committed = scene.session.commit(scene.written("a"))
+    assert committed.state is TransactionState.COMMITTED
+    assert (scene.proxy.seen["commit"], scene.proxy.seen["transaction"]) == (1, 3)
+
+
+@pytest.mark.usefixtures("deadline_at_a_pause")
+def test_the_outcome_of_a_commit_is_unknown_if_the_store_stays_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn_id = scene.written("a")
+    scene.proxy.cut_answer("commit")
+    refuse(monkeypatch, "transaction", times=100)
+    with pytest.raises(UnknownOutcome, match="the store is away"):
+        scene.session.commit(txn_id)
+    assert scene.node.transactions.get(txn_id).state is TransactionState.COMMITTED
+
+
+def test_a_refused_commit_may_still_happen_only_if_an_earlier_one_was_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn_id = scene.written("a")
+    refuse(monkeypatch, "commit", times=2)
+    with pytest.raises(Unavailable, match="the store is away") as caught:
+        scene.session.commit(txn_id)
+    assert caught.type is Unavailable
+    scene.proxy.cut_request("commit")
+    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
+    assert scene.proxy.seen["commit"] == 4
+
+
 # -- staging -----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("deadline_at_a_pause")
+def test_a_refused_staging_may_have_happened_only_if_an_earlier_one_was_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn_id = scene.session.begin().txn_id
+    refuse(monkeypatch, "stage", times=1)
+    with pytest.raises(Unavailable, match="the store is away") as caught:
+        scene.session.stage(txn_id, scene.table_id, add=[data("a")])
+    assert caught.type is Unavailable
+    scene.proxy.cut_answer("stage")
+    with monkeypatch.context() as patch:
+        refuse(patch, "stage", times=1, after=1)
+        scene.session.stage(txn_id, scene.table_id, add=[data("a")])
+    scene.proxy.cut_answer("stage")
+    refuse(monkeypatch, "stage", times=100, after=1)
+    with pytest.raises(UnknownOutcome, match="the store is away"):
+        scene.session.stage(txn_id, scene.table_id, add=[data("b")])
+    assert scene.paths(txn_id=txn_id) == ["a", "b"]
 
 
 @pytest.mark.parametrize("cut", ["answer", "request"])

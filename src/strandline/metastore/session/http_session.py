@@ -15,9 +15,11 @@ Every call is one of these:
   is lost, the session raises `UnknownOutcome`, whose message says how to find out. A request that
   was never sent (nothing accepted the connection) is sent again like any other.
 
-What must stay true: an error that the node answered is raised as it is. A commit is reported as
-unknown only if the node did not answer until the deadline. Between attempts the session waits,
-longer each time, with a random factor so that many clients do not return at the same moment.
+What must stay true: an error that the node answered is raised as it is, except `Unavailable` after
+an attempt whose answer was lost, because it says nothing about that attempt. A commit is reported
+as unknown only if the node did not say until the deadline what became of it. Between attempts the
+session waits, longer each time, with a random factor so that many clients do not return at the same
+moment.
 
 Rejected: an id for each request that the node remembers. It would have to survive the node's crash,
 in the transaction of the change itself: a table for what the transaction's own id already settles.
@@ -302,6 +304,10 @@ class HttpSession(Session):
                 return self._transport.send(name, arguments, seconds)
             except Lost as loss:
                 attempts.pause(loss)
+            except Unavailable as error:  # about this attempt: an earlier one may have succeeded
+                if not attempts.is_unknown:
+                    raise
+                attempts.pause(Lost(error.message, sent=True, answer=error))
 
     def _change(
         self, call: Callable[..., Executed], timeout: float, /, **arguments: Any
@@ -354,7 +360,10 @@ class HttpSession(Session):
                 return ended
             except Lost as loss:
                 attempts.pause(loss)
-            except UnknownOutcome as error:  # the node does not know, but can look it up
+            except Unavailable as error:
+                # In an unknown outcome the node does not know, but can look it up.
+                if not (attempts.may_have_happened or isinstance(error, UnknownOutcome)):
+                    raise
                 attempts.pause(Lost(error.message, sent=True, answer=error))
             except StrandlineError as error:
                 if type(error) is not StrandlineError:
@@ -415,8 +424,14 @@ class _Attempts:
         self._pause = FIRST_PAUSE
         self._has_warned = False
         self._always_unknown = always_unknown
-        self._was_sent = False
+        self.may_have_happened = False
+        """Whether an attempt was sent whose outcome matters and is not known."""
         self._answer: StrandlineError | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the final error would be `UnknownOutcome` now."""
+        return self.may_have_happened or self._always_unknown
 
     def left(self) -> float:
         """Seconds until the deadline, but at least enough for one attempt."""
@@ -432,14 +447,13 @@ class _Attempts:
 
         Raises at once if the next attempt would fail too, unless the outcome is unknown by then.
         """
-        self._was_sent = self._was_sent or (loss.sent and bool(self._look))
-        if isinstance(loss.answer, ProtocolError | StoreMoved) and not self._was_sent:
+        self.may_have_happened |= loss.sent and bool(self._look)
+        if isinstance(loss.answer, ProtocolError | StoreMoved) and not self.may_have_happened:
             raise loss.answer from loss
         self._answer = loss.answer or self._answer  # the last attempt may have no time for one
         seconds_left = self._end - time.monotonic()
         if seconds_left <= 0 or self._closed.is_set():
-            is_unknown = self._was_sent or self._always_unknown
-            raise (self.unknown(loss) if is_unknown else self._unreachable(loss)) from loss
+            raise (self.unknown(loss) if self.is_unknown else self._unreachable(loss)) from loss
         if not self._has_warned and self._elapsed() >= WARN_AFTER:
             self._has_warned = True
             logger.warning("%s yet (%s); trying for %d s more", self._what, loss.why, seconds_left)
