@@ -206,25 +206,28 @@ def test_a_writer_of_a_table_that_was_dropped_meanwhile_gets_a_conflict(
     alice.close()
 
 
+INSERT, UPDATE, DELETE = Privilege.INSERT, Privilege.UPDATE, Privilege.DELETE
 DATA = DataFile(file_id=1, path="f", rows=1, bytes=1)
 SEEN = replace(DATA, file_id=2, path="seen")
 DELETES = DeleteFile(path="d", file_ids=(SEEN.file_id,), counts=(1,))
 
 
 @pytest.mark.parametrize(
-    ("add", "enough", "missing", "too_little"),
+    ("change", "enough", "missing", "too_little"),
     [
-        ([DATA], Privilege.INSERT, "INSERT", Privilege.UPDATE | Privilege.DELETE),
-        ([DELETES], Privilege.DELETE, "DELETE", Privilege.UPDATE | Privilege.INSERT),
-        ([DATA, DELETES], Privilege.UPDATE, "UPDATE", Privilege.SELECT | Privilege.INSERT),
-        ([DATA, DELETES], Privilege.INSERT | Privilege.DELETE, "UPDATE", Privilege.DELETE),
+        ({"add": [DATA]}, INSERT, "INSERT", UPDATE | DELETE),
+        ({"add": [DELETES]}, DELETE, "DELETE", UPDATE | INSERT),
+        ({"remove": ["seen"]}, DELETE, "DELETE", UPDATE | INSERT),
+        ({"touch": ["seen"]}, DELETE, "DELETE", UPDATE | INSERT),
+        ({"add": [DATA, DELETES]}, UPDATE, "UPDATE", Privilege.SELECT | INSERT),
+        ({"add": [DATA, DELETES]}, INSERT | DELETE, "UPDATE", DELETE),
+        ({"add": [DATA], "remove": ["seen"]}, UPDATE, "UPDATE", INSERT),
     ],
-    ids=["insert", "delete", "update", "update by insert and delete"],
 )
 def test_staging_needs_the_privilege_for_what_it_changes(
     guarded: Guarded,
     bob: Session,
-    add: Sequence[DataFile | DeleteFile],
+    change: dict[str, Any],
     enough: Privilege,
     missing: str,
     too_little: Privilege,
@@ -237,10 +240,10 @@ def test_staging_needs_the_privilege_for_what_it_changes(
     alice.commit(before)
     txn_id = bob.begin().txn_id
     with guarded.granted(USAGE, on_table(too_little)):
-        refused = refusal(lambda: bob.stage(txn_id, table_id, add=add))
+        refused = refusal(lambda: bob.stage(txn_id, table_id, **change))
         assert refused.startswith(f"user bob lacks {missing} on table s.t")
     with guarded.granted(USAGE, on_table(enough)):
-        bob.stage(txn_id, table_id, add=add)
+        bob.stage(txn_id, table_id, **change)
     bob.abort(txn_id)
 
 
