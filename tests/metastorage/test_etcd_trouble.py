@@ -7,6 +7,7 @@ import json
 import select
 import socket
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from httpcore._backends.sync import SyncStream
 from httpcore._sync.http11 import HTTP11Connection
 
 from strandline.clock import HybridClock
-from strandline.errors import InvalidInput, Stopping, Unavailable, UnknownOutcome
+from strandline.errors import DeadlineExceeded, InvalidInput, Stopping, Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Exists, Put, ValueIs, open_metastorage
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.access import parse_etcd_url
@@ -31,7 +32,7 @@ from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome
 from strandline.metastorage.etcd.operations import Page, TxnAnswer, put_operation
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.sql import StoreFull
-from tests.metastorage.conftest import LONG, put
+from tests.metastorage.conftest import LONG, impatient, put
 from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.etcd import EtcdServer
 from tests.servers.loopback import Cut, Proxy, ReservedPort
@@ -399,6 +400,18 @@ def test_a_write_that_a_read_did_not_see_does_not_happen_later(
         assert b"request_put" not in b"".join(sent)  # the first look has settled it
         assert place.node().get("mine") is None
         store.close()
+
+
+def test_a_write_waits_for_other_writers_of_its_process_until_its_deadline(
+    place: EtcdPlace,
+) -> None:
+    store = place.node()
+    put(store, "a", b"before")
+    with impatient(store, 0.01), store._in_turn(time.monotonic() + LONG):
+        with pytest.raises(DeadlineExceeded, match="waited for other writers of this process"):
+            put(store, "a", b"late")
+        assert store._turn.locked()
+    put(store, "a", b"after")
 
 
 def test_a_delayed_request_for_a_lease_that_was_read_as_free_has_no_effect(

@@ -41,7 +41,7 @@ from strandline.errors import (
 from strandline.metastore.session import HttpSession, LocalSession, http_app, http_session
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.session.http_messages import Receive, Scope, Send
-from strandline.metastore.session.http_transport import Lost
+from strandline.metastore.session.http_transport import HttpTransport, Lost
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.metastore.workers import Workers
 from strandline.model.identifiers import MAX_USER_LENGTH
@@ -484,6 +484,19 @@ def test_reads_heartbeats_and_calls_on_existing_holds_are_repeated(scene: Scene,
     session.heartbeat(txn_id)
     assert session.renew_hold(hold.hold_id).hold_id == hold.hold_id
     session.release_hold(hold.hold_id)
+
+
+@pytest.mark.parametrize(
+    ("call", "is_whole"), [("clean", True), ("dump", True), ("verify", True), ("status", False)]
+)
+def test_an_attempt_at_a_call_that_takes_long_has_all_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, call: str, *, is_whole: bool
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(HttpTransport, "send", lambda *sent: given.append(sent[-1]))
+    with HttpSession("http://127.0.0.1:1", user="ann", timeout=1000) as session:
+        getattr(session, call)()
+    assert given == [pytest.approx(1000 if is_whole else 500, abs=100)]
 
 
 def test_calls_to_a_node_that_is_away_raise_unavailable(scene: Scene) -> None:
