@@ -619,6 +619,21 @@ def test_the_mark_moves_when_the_connection_begins_to_listen(store: SqlMetastora
     assert store._database.wait_for_commit(mark, timeout=60) != mark
 
 
+def test_a_waiter_is_woken_if_the_connection_that_listens_is_silent_and_the_server_does_not_answer(
+    store: SqlMetastorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection whose other end is gone brings no more notifications, and no error either."""
+    monkeypatch.setattr("strandline.sql.postgres_listener._SILENCE_SECONDS", 0.2)
+    server, mark = postgresql.running(), store._database.mark()
+    while not hears(store) or store._database.mark() != mark:
+        mark = store._database.wait_for_commit(mark, timeout=0.01)
+    server.pause()
+    try:
+        assert store._database.wait_for_commit(mark, timeout=60) != mark
+    finally:
+        server.resume()
+
+
 def test_a_change_wakes_the_waiter_while_no_connection_can_be_opened_to_listen(
     url: str, store: SqlMetastorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
