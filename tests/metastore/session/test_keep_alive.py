@@ -214,6 +214,7 @@ def test_one_keep_alive_serves_many_transactions(quick_session: Watched) -> None
         assert set(quick_session.beaten_ids) == {one.txn_id, other.txn_id}
         assert keep_alive.statistics().watched == 0
     assert keep_alive.statistics().beats >= 4
+    assert keep_alive._thread not in threading.enumerate()
 
 
 def finds_a_loss(keep_alive: KeepAlive) -> bool:
@@ -293,6 +294,27 @@ def test_heartbeats_come_thrice_in_a_timeout_and_sooner_after_a_failed_one(
         keep_alive._beat(watched)
         assert watched.due == now[0] + period / 4
         assert (watched.failure is not None) == is_lost
+
+
+def test_a_heartbeat_waits_until_it_is_due(
+    quick_session: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waits = [100.0], []
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("strandline.metastore.session.keep_alive.time", clock)
+    keep_alive = KeepAlive(quick_session)
+    keep_alive.stop()  # the test waits itself
+    transaction = quick_session.begin()
+    keep_alive.watch(transaction)
+    keep_alive._stopped = False
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(keep_alive._changed, "wait", wait)
+    assert keep_alive._next_due() is keep_alive._watched[transaction.txn_id]
+    assert waits == [pytest.approx(TIMEOUT_MS / 1000 / BEATS)]
 
 
 def test_a_transaction_that_begins_after_all_others_have_ended_is_kept_alive(
