@@ -44,7 +44,7 @@ def test_a_store_years_ahead_can_be_written_again_once_its_time_is_accepted(fold
             session.begin,
         ]
         for attempt in attempts:
-            with pytest.raises(WrongClock, match="strandline repair-clock STORE"):
+            with pytest.raises(WrongClock, match="run `strandline repair-clock` on this store"):
                 attempt()
         assert session.tables("default") == []
         (problem,) = node.health.report()

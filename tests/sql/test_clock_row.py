@@ -74,7 +74,7 @@ def test_a_write_whose_time_would_be_too_far_ahead_is_refused(database: Database
     ahead, right = HybridClock(lambda: 1_000 + DAY + 1), HybridClock(lambda: 1_000)
     last = take(database, ahead)
     for _ in range(2):
-        with pytest.raises(WrongClock, match="strandline repair-clock STORE"):
+        with pytest.raises(WrongClock, match="run `strandline repair-clock` on this store"):
             take(database, right)
     assert stored(database) == last
     assert milliseconds(right.current()) == 1_000

@@ -100,7 +100,7 @@ def _refuse_far_ahead(connection: Connection, clock: HybridClock, new_time: Time
     if clock.is_too_far_ahead(new_time):
         accepted = milliseconds(accepted_time(connection))
         if milliseconds(new_time) > accepted + clock.max_ahead_ms:
-            raise clock.too_far_ahead(new_time, todo="run `strandline repair-clock STORE`")
+            raise clock.too_far_ahead(new_time, todo="run `strandline repair-clock` on this store")
 
 
 def take_time_query(clock: HybridClock, *, bounded: bool = True, count: int = 1) -> Query:
