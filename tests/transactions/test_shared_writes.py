@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -25,6 +25,7 @@ from strandline.sql import change
 from strandline.transactions import Behind, TransactionState, shared_writes
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
 from tests.cut_off_wakes import cut_off_a_wake
+from tests.interrupts import is_interrupted
 from tests.transactions.catalogs import new_catalog, new_table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
 
@@ -546,3 +547,25 @@ def test_a_caller_that_is_interrupted_as_it_wakes_the_thread_delays_no_later_cal
     cut_off_a_wake(transactions._shared._news, lambda: interrupted.submit(lambda: None))
     transactions.beginning(1, user="bob").submit(ended.set)
     assert ended.wait(10.0)
+
+
+def test_after_a_caller_that_a_signal_handler_interrupted_the_next_call_is_executed(
+    store: Store,
+) -> None:
+    """At each step of the caller, also between its locks."""
+
+    def refuse() -> NoReturn:
+        raise ObjectNotFound("refused")
+
+    def run_refused_call() -> None:  # whose round does not write
+        call = store.transactions.beginning(1, user="ann")
+        call.check = refuse
+        with suppress(ObjectNotFound):
+            call.run()
+
+    step = 0
+    while is_interrupted(run_refused_call, at_step=step):
+        step += 1
+        (begun,) = store.transactions.beginning(1, user="bob", timeout=10.0).run()
+        assert begun.user == "bob"
+    assert step

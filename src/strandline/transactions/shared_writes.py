@@ -225,7 +225,7 @@ class SharedWrites:
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._waiting: deque[SharedCall[object]] = deque()
-        self._at_work = False
+        self._at_work: object = None  # whose round is in progress: a caller's call, or the thread's
         self._expected = 1  # calls that the thread waits for
         self._calls = self._rounds = 0
         self._thread: threading.Thread | None = None
@@ -236,25 +236,26 @@ class SharedWrites:
         Raises the call's own error, `DeadlineExceeded` if no round took the call before its
         deadline, and what `GuardedWrites.run` raises.
         """
-        with self._lock:
-            is_alone = not self._at_work and not self._waiting
-            if is_alone:
-                self._at_work = True
-            else:
-                gate = threading.Lock()
-                gate.acquire()
-                call.on_end(gate.release)
-                self._enqueue(call)
-        if not is_alone:
-            self._await(call, gate)
-            return call.result()
         try:
-            self._round([call])
-        finally:
             with self._lock:
-                self._at_work = False
-                if self._waiting:
-                    self._wake()
+                is_alone = self._at_work is None and not self._waiting
+                if is_alone:
+                    self._at_work = call
+                else:
+                    gate = threading.Lock()
+                    gate.acquire()
+                    call.on_end(gate.release)
+                    self._enqueue(call)
+            if is_alone:
+                self._round([call])
+            else:
+                self._await(call, gate)
+        finally:
+            if self._at_work is call:
+                self._at_work = None  # before any call, which Ctrl-C could interrupt
+                with self._lock:
+                    if self._waiting:
+                        self._wake()
         return call.result()
 
     def counts(self) -> tuple[int, int, int]:
@@ -346,7 +347,7 @@ class SharedWrites:
                     min(expected, MAX_TOGETHER), min(seconds, LONGEST_WAIT_SECONDS)
                 )
                 calls = self._take_calls()
-                self._at_work = bool(calls)
+                self._at_work = calls or None
             if not calls:  # all have left or were late
                 continue
             began = time.monotonic()
@@ -356,7 +357,7 @@ class SharedWrites:
                 logger.exception("a round of shared writes failed")
             finally:
                 with self._lock:
-                    self._at_work = False
+                    self._at_work = None
             last, seconds = len(calls), time.monotonic() - began
             expects_several = (expects_several and all_arrived) or last > 1
 
