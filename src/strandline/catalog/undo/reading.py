@@ -14,7 +14,7 @@ that does not exist.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -25,7 +25,7 @@ from strandline.catalog.follower import READ_AT_ONCE, CatalogFollower
 from strandline.catalog.kinds import Kind, described, find, kind_named, references
 from strandline.catalog.privileges.access import Access, owned_by
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
-from strandline.catalog.undo.net import Target, as_one, target_of
+from strandline.catalog.undo.net import Net, Target, as_one, target_of
 from strandline.catalog.verbs import Action, verb_named
 from strandline.durable.collections import collection, id_key
 from strandline.durable.contents import Namespace
@@ -89,13 +89,14 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     _refuse_taken(latest, dropped_name)
     updates = _backwards(catalogs, catalogs.earliest_catalog().version + 1, latest.version)
     for update in updates:
-        for target, stored in _dropped(update, kind, dropped_name.name):
+        undo = Undo(update=update)
+        for target, stored in _dropped(undo, kind, dropped_name.name):
             again = latest.contents.get(*target) is not None
             if not again and _was_in_parent(catalogs, update, dropped_name, stored.parent, latest):
                 if kind == "schema":
                     before = _drops_before(updates, update, stored.id)
-                    update = as_one([*before, update])
-                return _with_its_parts(catalogs, update, target, latest)
+                    undo = Undo(update=as_one([*before, update]))
+                return _with_its_parts(catalogs, undo, target, latest)
     raise _never_dropped(catalogs, dropped_name)
 
 
@@ -172,22 +173,19 @@ def _is_dropped_by_name(change: Change) -> bool:
     return kind.in_schema and kind.undo.by_name
 
 
-def _with_its_parts(
-    catalogs: CatalogFollower, update: Update, target: Target, latest: Catalog
-) -> Undo:
-    """Return the command that restores an object and all dropped objects that refer to it."""
-    dropped_objects = {
-        other: net for other, net in Undo(update=update).net.items() if net.new is None
-    }
-    needs = {
-        other: {Target(kind, id_key(object_id)) for kind, object_id in references(net.old_value)}
-        for other, net in dropped_objects.items()
-    }
+def _with_its_parts(catalogs: CatalogFollower, undo: Undo, target: Target, latest: Catalog) -> Undo:
+    """Return the part of ``undo`` for an object and all dropped objects that refer to it."""
+    needs = {other: _needs(net) for other, net in undo.net.items() if net.new is None}
     restored, added = {target}, {target}
     while added:
         added = {other for other, needed in needs.items() if needed & added} - restored
         restored |= added
-    return _with_what_came_after(catalogs, Undo(update=update, only=frozenset(restored)), latest)
+    return _with_what_came_after(catalogs, replace(undo, only=frozenset(restored)), latest)
+
+
+def _needs(net: Net) -> set[Target]:
+    """What the object referred to before the version."""
+    return {Target(kind, id_key(object_id)) for kind, object_id in references(net.old_value)}
 
 
 def _latest(catalogs: CatalogFollower) -> Catalog:
@@ -196,16 +194,16 @@ def _latest(catalogs: CatalogFollower) -> Catalog:
     return catalogs.latest_catalog()
 
 
-def _dropped(update: Update, kind: str, name: str) -> list[tuple[Target, AnyStored]]:
-    """The objects of a kind that ``update`` dropped and that had ``name`` before or within it.
+def _dropped(undo: Undo, kind: str, name: str) -> list[tuple[Target, AnyStored]]:
+    """The objects of a kind that the update dropped and that had ``name`` before or within it.
 
     Objects that had the name before it come first.
     """
-    if not any(change.kind == kind and change.new is None for change in update.changes()):
+    changes = list(undo.update.changes())
+    if not any(change.kind == kind and change.new is None for change in changes):
         return []
-    net = Undo(update=update).net
-    dropped = []
-    for change in update.changes():
+    net, dropped = undo.net, []
+    for change in changes:
         target = target_of(change)
         if change.kind != kind or change.old is None or target not in net or net[target].new:
             continue
@@ -263,21 +261,17 @@ def never_dropped(catalogs: CatalogFollower, kind: str, name: str) -> ObjectNotF
 
 
 def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog) -> Undo:
-    watched: set[Target] = set(undo.net)
     needed: set[Target] = set()
     for net in undo.net.values():
         if net.old is not None:
-            needed |= {
-                Target(kind, id_key(object_id)) for kind, object_id in references(net.old_value)
-            }
-    later = []
-    for update in catalogs.each_update(undo.update.version + 1, latest.version):
-        touched = {Target(change.kind, change.key) for change in update.changes()}
-        dropped = {
-            Target(change.kind, change.key) for change in update.changes() if change.new is None
-        }
-        if touched & watched or dropped & needed:
-            later.append(update)
+            needed |= _needs(net)
+
+    def matters(change: Change) -> bool:
+        target = target_of(change)
+        return target in undo.net or (change.new is None and target in needed)
+
+    updates = catalogs.each_update(undo.update.version + 1, latest.version)
+    later = [update for update in updates if any(map(matters, update.changes()))]
     before = catalogs.catalog((undo.first or undo.update.version) - 1)
     return undo.with_later(
         later,
