@@ -536,8 +536,7 @@ class Cleaner:
     def _in_no_version(self, table_ids: set[int]) -> set[int]:
         """Those of ``table_ids`` that neither a kept version of the catalog nor a later one has."""
         earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
-        allocator = earliest.get("id_allocator", OBJECT_IDS)
-        first_id = 1 if allocator is None else allocator.next_id
+        first_id = earliest.next_number(OBJECT_IDS)
         unneeded_ids = {table_id for table_id in table_ids if table_id < first_id}
         unneeded_ids -= {*earliest.table_ids(), *latest.table_ids()}
         if not unneeded_ids:
