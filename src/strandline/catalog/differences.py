@@ -106,7 +106,7 @@ def differences(old: Catalog, new: Catalog) -> tuple[Difference, ...]:
 
 
 def _count_compared(old: Catalog, new: Catalog) -> int:
-    """The number of objects of the kinds of which any object was changed."""
+    """The number of objects in the kinds of which any object was changed."""
     before, after = old.contents, new.contents
     names = (kind.name for kind in all_kinds())
     changed = (name for name in names if not before.shares((name,), after))

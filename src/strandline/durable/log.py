@@ -291,7 +291,7 @@ class UpdateLog(ABC):
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         """Remove the objects of an append-only kind from all versions up to ``up_to``.
 
-        Returns False, and changes nothing, if they were pruned that far before. Raises `Fenced`,
+        Returns False, and changes nothing, if they were already pruned that far. Raises `Fenced`,
         `VersionNotFound` if the version is not in the log, and `ValueError` if the kind is lasting.
         """
 

@@ -126,7 +126,7 @@ def table_key(name: str) -> str:
 
 
 def require_user(user: str) -> str:
-    """Return the name of a user. Raises `InvalidInput` for what is none, like an unset variable."""
+    """Return the name of a user. Raises `InvalidInput` for an empty one and for another type."""
     if not isinstance(user, str) or not 0 < len(user) <= MAX_USER_LENGTH:
         raise InvalidInput(
             "a session needs the name of its user as a text of 1 to"

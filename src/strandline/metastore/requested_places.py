@@ -236,7 +236,7 @@ class RequestedPlaces:
             ) from error
 
     def _refuse_unreachable(self, location: str | None, *, table: str | None = None) -> None:
-        """Raise `InvalidInput` if it is no path, of a copy's original, or of a dropped table."""
+        """Raise `InvalidInput` unless it is a path, outside of former and dropped folders."""
         if not location:
             raise InvalidInput(f"the external table {table} needs a location")
         with suppress(UnsupportedOperation):

@@ -126,7 +126,7 @@ class AlterRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameRole:
-    """ALTER ROLE … RENAME TO. What the role owns, it owns under its new name."""
+    """ALTER ROLE … RENAME TO. It keeps what it owns, under its new name."""
 
     name: str
     new_name: str

@@ -190,7 +190,7 @@ class SetDefaultZone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropZone:
-    """DROP ZONE. It must be neither the default zone nor contain tables."""
+    """DROP ZONE. It must not be the default zone, and must not contain tables."""
 
     name: str
     if_exists: bool = False

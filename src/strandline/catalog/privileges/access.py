@@ -141,7 +141,7 @@ class Access:
         return Access(self.catalog, self.user, older=older, history=self._history)
 
     def by(self, newer: Catalog) -> Access:
-        """The same user in a newer catalog. What only roles decide is reused if they are equal."""
+        """The same user in a newer catalog. Reuses what roles alone decide if these are equal."""
         access = Access(newer, self.user)
         if newer.contents.shares(_DECIDE_ROLES, self.catalog.contents):
             access.__dict__.update(free=self.free, roles=self.roles, names=self.names)

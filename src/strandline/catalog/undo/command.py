@@ -27,8 +27,8 @@ What must stay true:
 * Everything that the object refers to exists (its schema, its zone, the roles of a privilege), its
   name is free, and what it must agree with (columns of indexes, types, sizes of clusters) agrees.
 * An index that was not maintained for a while starts again: REGISTERED.
-* A part follows its whole: an index that was created since moves to the schema of its table. What
-  a renamed role owns, it owns under its restored name.
+* A part follows its whole: an index that was created since moves to the schema of its table. A
+  renamed role keeps what it owns, under its restored name.
 
 `Undo` is a command: a pure function of the catalog, of the update and of the later updates, which
 are read from the log before (`strandline.catalog.undo.reading`). A version between that reading and

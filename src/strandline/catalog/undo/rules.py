@@ -137,7 +137,7 @@ def indexes_follow(
 def owned_objects_follow(
     catalog: Catalog, before: RoleDescriptor | None, role: RoleDescriptor
 ) -> Iterator[Any]:
-    """What the role owns under its name ``before``, as it owns it under its restored name."""
+    """What the role owns under its name ``before``, given to its restored name."""
     if before is not None and normalize(before.name) != normalize(role.name):
         for _, stored in owned_by(catalog.contents, before.name):
             yield replace(stored.value, owner=role.name)

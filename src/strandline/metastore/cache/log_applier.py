@@ -64,7 +64,7 @@ class _Level(NamedTuple):
     """The result of a look that applied the log up to its head.
 
     ``mark`` is the database's mark, ``at`` the time, and ``invalidations`` the number of calls of
-    `look_again`, all from the begin of the look. ``projected_version`` is what the log contained.
+    `look_again`, all as the look began. ``projected_version`` is what the log contained.
     """
 
     mark: int

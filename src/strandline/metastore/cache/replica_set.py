@@ -168,7 +168,7 @@ class ReplicaSet:
 
     @contextmanager
     def _ending(self, load: Load) -> Iterator[None]:
-        """Hold the lock at the end of a load, then let those begin again that gave way to it."""
+        """Hold the lock at the end of a load; then the calls that gave way to it begin again."""
         try:
             with self._lock:
                 del self._loading[load.table_id]

@@ -107,7 +107,7 @@ def _filter(request: Struct) -> Callable[[Struct], bool] | None:
 async def get_notification_events_count(call: Call) -> Struct:
     """The number of events about a schema after a given one, up to ``toEventId`` and ``limit``.
 
-    A limit below 1 is none, as in `get_next_notification`.
+    A limit below 1 means no limit, as in `get_next_notification`.
     """
     await off_loop()
     call.reader.access.require_superuser("read the notification log")

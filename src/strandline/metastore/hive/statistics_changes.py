@@ -139,7 +139,7 @@ class _Update:
 
 
 def _changed_since(row: Row | None, valid: Collection[AnalyzedColumn]) -> set[str]:
-    """The columns of which a row has statistics, and none that are still ``valid``."""
+    """The columns with statistics in a row that are not among those still ``valid``."""
     names = set() if row is None else {column.name for column in row.as_(StatisticsRow).columns}
     return names - {column.name for column in valid}
 

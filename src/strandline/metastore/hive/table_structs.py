@@ -336,7 +336,7 @@ def _shown_parameters(relation: TableDescriptor | ViewDescriptor) -> dict[str, s
 
 
 def _stored_number(stored: Properties, name: str) -> int:
-    """A field that is stored as a parameter; 0 if that is no number.
+    """A field that is stored as a parameter; 0 if that is not a number.
 
     Releases before 0.6.0 stored what a client sent as a parameter of that name.
     """

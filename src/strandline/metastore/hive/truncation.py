@@ -126,7 +126,7 @@ class _Emptying:
         self.moves.make(location)
 
     def finish(self) -> None:
-        """Delete the old files. Cleaning deletes those later that the system refuses to delete."""
+        """Delete the old files. Cleaning later deletes those that the system refuses to delete."""
         for _, aside in self.moves.moved:
             delete_or_leave(self._folders.path(aside))
 

@@ -252,7 +252,7 @@ class Cleaner:
         return Cleanable(limit, tuple(parts))
 
     def _limit(self, this_pass: _Pass) -> Timestamp | None:
-        """Up to when removed rows are cleaned, see the module. None while a backup copies files."""
+        """The time up to which removed rows are cleaned; None while a backup copies files."""
         limit = self._transactions.holds.cleaning_limit(dry_run=this_pass.dry_run)
         if limit is None:
             return None

@@ -276,7 +276,7 @@ def _file_ids(rows: Sequence[Row]) -> list[int]:
 
 
 def _files(rows: Sequence[Row]) -> _Files | None:
-    """None if the rows are too few to be faster so, or must be decoded to learn what is wrong."""
+    """None if the rows are too few for a gain, or must be decoded to learn what is wrong."""
     if len(rows) > FEW:
         with suppress(*_UNKNOWN_BYTES):
             return _Files(rows)

@@ -131,7 +131,7 @@ class Task:
         )
 
     def argument(self, name: str) -> str | None:
-        """The argument of that name, or None if it is no text or empty."""
+        """The argument of that name, or None if it is empty or not a text."""
         value = self.entry.arguments.get(name)
         return value if isinstance(value, str) and value else None
 

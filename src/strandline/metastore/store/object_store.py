@@ -192,7 +192,7 @@ class SqlObjectStore(ObjectStore):
             return partition_moves.all_unfinished(connection)
 
     def finish_moves(self, table_id: int, moves: Set[PartitionMove], carry_out: CarriesOut) -> None:
-        """Carry out those of these moves of a table that are unfinished, while other writers wait.
+        """Carry out the unfinished ones of these moves of a table, while other writers wait.
 
         ``carry_out`` gets them, the place of the table, those among their locations that present
         partitions have, and `Database.check_write`. It returns the moves that it has finished.

@@ -78,7 +78,7 @@ class PartitionMove(NamedTuple):
 
     @property
     def is_relocation(self) -> bool:
-        """Whether this is no move, but the mark of a `relocation`."""
+        """Whether this is not a move, but the mark of a `relocation`."""
         return self.up_to_row == _NO_ROW
 
 

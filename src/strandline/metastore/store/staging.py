@@ -169,7 +169,7 @@ class Staging:
         return partition_moves.unfinished(self._connection, self.table_id)
 
     def record_moves(self, *moves: PartitionMove) -> None:
-        """Record where the folders of partitions go that this change drops or renames."""
+        """Record the moves of the folders of partitions that this change drops or renames."""
         partition_moves.record(self._connection, self.table_id, *moves)
 
     def return_move(self, move: PartitionMove, row_id: int) -> None:

@@ -64,8 +64,8 @@ def table_contents(
 ) -> TableContents | None:
     """All of a table that a cache needs, or None if it exceeds the limits.
 
-    If all rows exceed them, those are left out that were removed more than `RECENT_MS` before the
-    last commit. The others must leave room for new rows, or a cache would soon load them again.
+    If all rows exceed them, rows that were removed more than `RECENT_MS` before the last commit are
+    left out. The others must leave room for new rows, or a cache would soon load them again.
     """
     source: Query = _FOR_MEMORY, (table_id,)
     up_to = cleaned_up_to(connection, table_id)
