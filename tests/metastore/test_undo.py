@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,19 @@ from strandline.catalog.commands import (
     SetTableProperties,
     TableDefinition,
 )
-from strandline.catalog.undo.command import HistoryMoved
+from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.undo.reading import read_undo
 from strandline.errors import (
     AlreadyExists,
     Conflict,
+    DeadlineExceeded,
     IllegalChange,
     NotFound,
     ObjectNotFound,
     PermissionDenied,
     VersionNotFound,
 )
+from strandline.metastore import metastore
 from strandline.metastore.hive.events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.store.rows import DataFile, NewRow, PartitionRow, RowKind
@@ -92,6 +95,27 @@ def paths(session: Session, table_id: int) -> list[str]:
 
 def partitions(node: Node, table_id: int) -> list[str]:
     return [row.name for row in node.store.rows(table_id, RowKind.PARTITION, write_ids=None)]
+
+
+def test_an_undo_whose_time_limit_passed_while_the_history_was_read_changes_nothing(
+    node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = session.execute(create("orders")).version
+    passed = 0.0
+
+    def slow_read(*given: Any, **named: Any) -> Undo:
+        nonlocal passed
+        passed = 31.0
+        return read_undo(*given, **named)
+
+    class Clock:
+        monotonic = staticmethod(lambda: time.monotonic() + passed)
+
+    monkeypatch.setattr(READ_UNDO, slow_read)
+    monkeypatch.setattr(metastore, "time", Clock)
+    with pytest.raises(DeadlineExceeded, match="will not take effect"):
+        session.undo(version, timeout=30.0)
+    assert session.tables("shop") == ["orders"]
 
 
 def test_a_plain_table_is_restored_with_its_files_and_partitions(

@@ -120,8 +120,8 @@ class Metastore:
         """
         deadline = time.monotonic() + timeout
         while True:
-            seconds_left = max(0.0, deadline - time.monotonic())
             undo = read()
+            seconds_left = max(0.0, deadline - time.monotonic())
             try:
                 with work.budget(None):  # what changes something is not given up
                     return self.execute(undo, user=user, timeout=seconds_left)
