@@ -47,6 +47,8 @@ from strandline.metastore.partition_places import GONE, PastPlaces
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import ABORT, COMMIT, STAGED, NotificationLog
+from strandline.metastore.store.own_files import owner_of
+from strandline.metastore.store.removed_rows import without_rows
 from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm, Row, RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_contents import TableContents, table_contents
@@ -326,10 +328,22 @@ class Verification:
             row_names.add(row.name)
             if contents.committed.valid(row.write_id):
                 yield from self._file(table, root, row)
-        leftovers = [str(root / path) for path in listed if path not in row_names]
+        leftovers = [name for name in listed if name not in row_names]
         # Beside a damaged row, a leftover may be the file of the row, whose name is damaged.
         if leftovers and all(map(_decodes, map(Row._replace, contents.rows))):
-            for path in leftovers:
+            yield from self._leftovers(table, root, leftovers)
+
+    def _leftovers(self, table: _Table, root: Path, names: list[str]) -> Iterator[Finding]:
+        """Find what the files are that no row names: leftovers, or files whose rows are lost."""
+        owners = {name: owner_of(name) for name in names}
+        with self.database.read() as connection:
+            lost = without_rows(connection, table.descriptor.id, owners)
+        for name in names:
+            path = str(root / name)
+            if owners[name] in lost:
+                message = "it was committed, but the rows of its transaction are missing"
+                yield Finding(Kind.FILE, path, message, table.name)
+            else:
                 yield Finding(Kind.LEFTOVER, path, "no row of the table names it", table.name)
 
     def _partitions(

@@ -1,4 +1,4 @@
-"""Cleaning of a store of which only the warehouse, or only the database, is of an earlier time."""
+"""Cleaning of a store that was not restored as a whole, or not to one time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from strandline.catalog.commands import RenameTable
 from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
-from tests.metastore.store.lake import Lake
+from strandline.sql import change
+from tests.metastore.store.lake import LATER, SETTINGS, Lake
 
 
 def test_a_table_in_the_folder_that_a_renamed_one_had_in_an_older_warehouse_deletes_no_files(
@@ -57,3 +58,35 @@ def test_a_folder_that_cannot_be_read_keeps_its_leftovers_and_stops_no_cleaning(
         (folder / DELETES_FOLDER / f"{txn_id}-{'0' * 32}.parquet").touch()
     assert lake.clean() == [("leftovers", 0, 1)]
     assert len(list((folder / DELETES_FOLDER).iterdir())) == leftovers
+
+
+def test_files_stay_whose_rows_a_restore_left_out(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    table_id, other_id = lake.create(), lake.create("u")
+    written = [lake.write(table_id) for _ in range(3)]
+    txn_id = lake.session.begin().txn_id
+    aborted = [lake.write(table_id, txn_id=txn_id), lake.write(other_id, "u", txn_id=txn_id)]
+    lake.session.abort(txn_id)
+    with lake.node.database.write() as connection:
+        change(connection, "DELETE FROM store_row WHERE table_id = ?", (table_id,))
+    errors = [finding for finding in lake.session.verify().findings if finding.is_error]
+    assert {finding.place for finding in errors} == {str(lake.folder() / path) for path in written}
+    assert {finding.message for finding in errors} == {
+        "it was committed, but the rows of its transaction are missing"
+    }
+    assert lake.clean() == [("leftovers", 0, 1)]
+    lake.wait(SETTINGS.notification_retention_ms + LATER)
+    assert ("transactions", 1, 0) in lake.clean()  # those of the first and the last write stay
+    assert lake.on_disk() == {*written, aborted[0]}
+    assert lake.on_disk("u") == set()
+    assert "the leftovers of default.t stay: the rows of transaction" in caplog.text
+
+
+def test_what_a_job_left_in_its_own_folder_goes_although_it_committed_no_rows(lake: Lake) -> None:
+    table_id, txn_id = lake.create(), lake.session.begin().txn_id
+    lake.put("t", f"_staging/{txn_id}-{'0' * 32}/part-0.parquet")
+    lake.session.stage(txn_id, table_id)
+    lake.session.commit(txn_id)
+    assert lake.clean() == [("leftovers", 0, 1)]
+    assert lake.on_disk() == set()

@@ -35,7 +35,8 @@ What must stay true:
 * leftovers are listed before the open transactions and the rows are read. So the transaction of a
   leftover cannot have staged it in between, and a transaction that has ended stages nothing more;
 * a table of which a file is missing has no leftovers: if the database or the warehouse was set
-  back, its folder may be that of another table, whose only files they are;
+  back, its folder may be that of another table, whose only files they are. Nor has a table with a
+  file of a committed write whose rows are lost, for example by a restore with other tools;
 * the place of a table is compared after its folder is opened. A table that is created at the place
   of a dropped or renamed one gets its folder after that change is committed;
 * only a file whose name gives its transaction can be a leftover, and files are deleted only in own
@@ -433,7 +434,7 @@ class Cleaner:
                             if name not in named and owner not in still_open
                         }
                         # A row whose name is damaged may be that of a file.
-                        compare_rows(connection, table.id, set(leftovers.values()))
+                        compare_rows(connection, table.id, leftovers)
                 except CorruptData as error:
                     logger.warning("the leftovers of %s stay: %s", cleaned.table, error)
                     continue

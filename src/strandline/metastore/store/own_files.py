@@ -53,20 +53,25 @@ def own_files(root: int) -> Iterator[tuple[str, int]]:
     Other clients may number files themselves, below the numbers of any transaction. Such files are
     skipped, since their transaction is unknown.
     """
-    for folder, owner_of in _OWNERS.items():
+    for folder in _OWNERS:
         with suppress(OSError), _within(root, folder) as descriptor:
             for name in os.listdir(descriptor):
-                match = _OWN_NAME.fullmatch(name)
-                owner = 0 if match is None else owner_of(int(match[1]))
-                if owner:
-                    yield f"{folder}/{name}", owner
+                path = f"{folder}/{name}"
+                if owner := owner_of(path):
+                    yield path, owner
+
+
+def owner_of(name: str) -> int:
+    """The transaction that wrote a file, as the name in the table's folder says, or 0."""
+    folder, _, last = name.rpartition("/")
+    match = _OWN_NAME.fullmatch(last) if folder in _OWNERS else None
+    return 0 if match is None else _OWNERS[folder](int(match[1]))
 
 
 def missing_file(root: int, names: Iterable[str]) -> str | None:
     """One of ``names`` that `own_files` would yield and that cannot be found, or None."""
     for name in names:
-        folder, _, last = name.rpartition("/")
-        if folder in _OWNERS and _OWN_NAME.fullmatch(last):
+        if owner_of(name):
             try:
                 os.stat(name, dir_fd=root, follow_symlinks=False)
             except OSError:  # of any kind, as when `own_files` lists a folder

@@ -6,14 +6,16 @@ A row goes when its removal is committed up to a limit and no folder is to be mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
+from strandline.errors import CorruptData
 from strandline.metastore.store import partition_moves
+from strandline.metastore.store.file_scans import STAGING_FOLDER
 from strandline.metastore.store.row_queries import (
     ROW_COLUMNS,
     delete_rows,
@@ -55,6 +57,19 @@ _STAGED_BY = (
     f"SELECT {ROW_COLUMNS} FROM store_row JOIN txn_write_id AS writer"
     " ON writer.table_id = store_row.table_id AND writer.write_id = store_row.write_id"
     " WHERE writer.table_id = ? AND writer.txn_id IN "
+)
+
+
+# What a write added or removed leaves a row or a removal, until the removal of its rows is cleaned.
+_LOST = (
+    "SELECT own.txn_id FROM txn_write_id AS own WHERE own.table_id = ? AND own.commit_time >"
+    " coalesce((SELECT up_to FROM cleaned_table AS cleaned"
+    " WHERE cleaned.table_id = own.table_id), 0)"
+    " AND NOT EXISTS (SELECT 1 FROM store_row AS stored"
+    " WHERE stored.table_id = own.table_id AND stored.write_id = own.write_id)"
+    " AND NOT EXISTS (SELECT 1 FROM store_removal AS removal"
+    " WHERE removal.table_id = own.table_id AND removal.write_id = own.write_id)"
+    " AND own.txn_id IN "
 )
 
 
@@ -130,9 +145,33 @@ def named_for_good(connection: Connection, table_id: int) -> set[str]:
     return {name for (name,) in run(connection, _NAMED_FOR_GOOD, (table_id,))}
 
 
-def compare_rows(connection: Connection, table_id: int, txn_ids: Iterable[int]) -> None:
-    """Raise `CorruptData` if a row that one of these transactions added to a table is damaged."""
-    for in_list, some_ids in in_lists(txn_ids):
+def without_rows(connection: Connection, table_id: int, owners: Mapping[str, int]) -> set[int]:
+    """The transactions whose committed rows of the table are missing, and were not cleaned.
+
+    ``owners`` are the transactions of files. What a job left in its own folder says nothing: it may
+    have committed without any rows.
+    """
+    txn_ids = {
+        txn_id for name, txn_id in owners.items() if not name.startswith(f"{STAGING_FOLDER}/")
+    }
+    return {
+        txn_id
+        for in_list, some_ids in in_lists(txn_ids)
+        for (txn_id,) in run(connection, f"{_LOST}{in_list}", (table_id, *some_ids))
+    }
+
+
+def compare_rows(connection: Connection, table_id: int, owners: Mapping[str, int]) -> None:
+    """Raise `CorruptData` if a row that the transaction of a file added is missing or damaged.
+
+    ``owners`` are the transactions of the files, as in `without_rows`.
+    """
+    if lost := without_rows(connection, table_id, owners):
+        raise CorruptData(
+            f"the rows of transaction {min(lost)} in table {table_id} are missing; `strandline "
+            "verify` finds what else is missing; restore the store from a backup"
+        )
+    for in_list, some_ids in in_lists(set(owners.values())):
         with fetched(connection, f"{_STAGED_BY}{in_list}", (table_id, *some_ids)) as rows:
             for row in map(row_from, rows):
                 row.compare()
