@@ -46,6 +46,7 @@ from strandline.metastore.store.rows import PARAMETERS_NAME, Row, RowKind, Table
 from strandline.model.descriptors import Properties, SchemaDescriptor, TableDescriptor
 from strandline.model.identifiers import QualifiedName
 from strandline.model.privileges import Privilege
+from strandline.transactions import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +282,7 @@ class Reader:
         return rows[0].as_(TableParametersRow).parameters if rows else ()
 
     async def open(
-        self, names: Iterable[str], *, at: AsOf = PRESENT, txn_id: int | None = None
+        self, names: Iterable[str], *, at: AsOf = PRESENT, transaction: Transaction | None = None
     ) -> Snapshot:
         """A snapshot of the tables ``schema.table`` as of ``at``, or as the transaction sees them.
 
@@ -289,10 +290,9 @@ class Reader:
         """
         await off_loop()
         transactions = self.metastore.transactions
-        if txn_id is None:
+        if transaction is None:
             catalog, moment = await self.dated(at)
         else:
-            transaction = transactions.get(txn_id)
             catalog = self.metastore.catalogs.catalog(transaction.catalog_version)
             moment = transaction.begin_time
         point = Point(at, catalog, moment)
@@ -304,13 +304,14 @@ class Reader:
         ]
         tables = {table_key(table.name): table for table in opened}
         table_ids = [table.descriptor.id for table in tables.values()]
-        if txn_id is None:
+        if transaction is None:
             write_ids = transactions.write_ids_as_of(table_ids, moment)
             if at != PRESENT:
                 # Memory may still have files that another process has cleaned.
                 self.metastore.store.sql_store.require_kept(write_ids)
         else:
             write_ids = {
-                table_id: transactions.write_ids(table_id, txn_id=txn_id) for table_id in table_ids
+                table_id: transactions.write_ids(table_id, txn_id=transaction.txn_id)
+                for table_id in table_ids
             }
         return Snapshot(catalog.version, moment, tables, write_ids)

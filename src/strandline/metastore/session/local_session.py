@@ -136,11 +136,11 @@ class LocalSession(Session):
         return [info for info in versions if normalize(info.author) == normalize(self._user)]
 
     def storage_usage(self, table: str | None = None) -> list[StorageUsage]:
-        catalogs = self._metastore.catalogs
-        log, catalog = catalogs.state.log, catalogs.present()
+        log, reader = self._metastore.catalogs.state.log, self._reader()
+        catalog, access = reader.catalog, reader.access
         if table is not None:
-            return storage_usage_of(log, catalog, self.table(table).descriptor.id)
-        access = self._access()
+            table_id = finish(reader.table(table)).descriptor.id
+            return storage_usage_of(log, catalog, table_id)
 
         def may_read(table_id: int) -> bool:
             return access.free or access.allows(Privilege.SELECT, catalog.table_by_id(table_id))
@@ -152,8 +152,8 @@ class LocalSession(Session):
         return self._metastore.compact(version, author=self._user)
 
     def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
-        self._access().require_superuser("compare whole versions")
         reader = self._reader()
+        reader.access.require_superuser("compare whole versions")
         (old_catalog, _), (new_catalog, _) = finish(reader.dated(old)), finish(reader.dated(new))
         return differences(old_catalog, new_catalog)
 
@@ -189,12 +189,13 @@ class LocalSession(Session):
         until = MAX_TIMESTAMP if until is None else until
         for at in (since, until):
             require_time(at)
-        table_ids = None if table is None else {self.table(table).descriptor.id}
+        reader = self._reader()
+        table_ids = None if table is None else {finish(reader.table(table)).descriptor.id}
         return self._metastore.store.sql_store.data_commits(
             since=since,
             until=until,
             table_ids=table_ids,
-            user=None if self._access().free else self._user,
+            user=None if reader.access.free else self._user,
             limit=limit,
         )
 
@@ -257,9 +258,8 @@ class LocalSession(Session):
                 f"a snapshot contains at most {MAX_SNAPSHOT_TABLES} tables, not {len(names)}; "
                 "take several snapshots at one version or time"
             )
-        if txn_id is not None:
-            self._own(txn_id)
-        return finish(self._reader().open(names, at=at, txn_id=txn_id))
+        transaction = None if txn_id is None else self._own(txn_id)
+        return finish(self._reader().open(names, at=at, transaction=transaction))
 
     def files(
         self,
