@@ -46,6 +46,8 @@ _PLACEHOLDER = (
 )
 
 _LAST = "SELECT max(txn_id) FROM txn"
+_IS_BEYOND = f"SELECT coalesce(({_LAST}) > ({_RESERVED}), 1)"
+"""Whether the last id is not reserved."""
 
 
 class _NotReserved(Exception):
@@ -70,14 +72,13 @@ class ReservedIds:
 
         def within(connection: Connection) -> None:
             begin(connection)
-            may_be_lost = self._database.may_lose_provisional
-            if may_be_lost and _last_id(connection) > _reserved_up_to(connection):
+            if self._database.may_lose_provisional and value(connection, _IS_BEYOND):
                 raise _NotReserved
 
         def reserving(connection: Connection) -> None:
             begin(connection)
             _release(connection)
-            up_to = _last_id(connection) + RESERVED_IDS
+            up_to = int(value(connection, _LAST) or 0) + RESERVED_IDS
             change_each(
                 connection, "INSERT INTO txn_reserved (id, txn_id) VALUES (1, ?)", [(up_to,)]
             )
@@ -100,20 +101,12 @@ class ReservedIds:
             self._writes.run(_release, timeout=PATIENCE, notifies=False)
 
 
-def _last_id(connection: Connection) -> int:
-    return int(value(connection, _LAST) or 0)
-
-
-def _reserved_up_to(connection: Connection) -> int:
-    return int(value(connection, _RESERVED) or 0)
-
-
 def _release(connection: Connection) -> None:
     change(connection, "DELETE FROM txn_reserved")
 
 
 def _skip(connection: Connection) -> None:
-    up_to = _reserved_up_to(connection)
+    up_to = int(value(connection, _RESERVED) or 0)
     if value(connection, "SELECT 1 FROM txn WHERE txn_id >= ?", (up_to,)) is None:
         # The database assigns no id that is below one that it has had.
         change(connection, _PLACEHOLDER, (up_to, True))
