@@ -29,6 +29,7 @@ from strandline.errors import (
     UnknownOutcome,
     WriteConflict,
 )
+from strandline.metastore.interface import ResolvedTable
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -538,11 +539,7 @@ def _store_places(
 
 
 def undrop_partitions(
-    metastore: Metastore,
-    table: TableDescriptor,
-    names: Collection[str],
-    *,
-    author: str,
+    metastore: Metastore, resolved: ResolvedTable, names: Collection[str], *, author: str
 ) -> list[str]:
     """Restore partitions of a plain table, each as it was when it was last dropped.
 
@@ -552,10 +549,9 @@ def undrop_partitions(
     `AlreadyExists` if a named one exists, or all do, and `IllegalChange` if other files are in its
     folder, or its location is that of another partition.
     """
-    shown_name = metastore.catalogs.latest_catalog().qualified_name(table)
+    table, location = resolved.descriptor, resolved.location
     if table.transactional or not table.partition_columns:
-        raise InvalidInput(f"{shown_name} has no partitions that could be dropped")
-    location = metastore.location(table)
+        raise InvalidInput(f"{resolved.name} has no partitions that could be dropped")
 
     def read(change: Staging) -> tuple[PastPlaces, list[Row], list[Row]]:
         # Read under the write lock: a drop or a rename would add moves meanwhile.
@@ -563,7 +559,7 @@ def undrop_partitions(
         places = PastPlaces(table, location=location, folders=metastore.folders, moves=moves)
         places.require_present(change)
         places.require_kind(change, metastore.catalogs)
-        rows, statistics = _to_restore(change, places, names, shown_name)
+        rows, statistics = _to_restore(change, places, names, resolved.name)
         places.refuse_shared(rows, change)
         return places, rows, statistics
 

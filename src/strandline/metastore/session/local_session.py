@@ -172,7 +172,7 @@ class LocalSession(Session):
         return _executed(self._metastore.take_back(read, user=self._user, timeout=seconds))
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
-        table = finish(self._reader().table(name, need=Privilege.INSERT)).descriptor
+        table = finish(self._reader().table(name, need=Privilege.INSERT))
         return undrop_partitions(self._metastore, table, partitions, author=self._user)
 
     def data_history(
