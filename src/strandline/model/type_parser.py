@@ -55,6 +55,8 @@ MAX_TEXT_LENGTH = 16 * 2**20
 MICROSECOND_DIGITS = 6
 """The precision of a timestamp. Spark 4.3 contains finer timestamps, but they are disabled."""
 
+_PLAIN: dict[str, DataType] = {**ATOMIC_TYPES, "string": STRING}
+"""Most columns have one of these texts, which need not be scanned."""
 _ALIASES: dict[str, DataType] = {
     **ATOMIC_TYPES,
     "byte": TINYINT,
@@ -98,8 +100,7 @@ def parse_type(text: str) -> DataType:
     Keywords may be in any case. ``decimal`` without parameters is decimal(10,0). Raises
     `InvalidType` with the position (in characters, from 0) and what was expected there.
     """
-    scanner = _Scanner(text, in_hive=False)
-    return scanner.whole(scanner.data_type)
+    return _PLAIN.get(text) or _parsed(text, in_hive=False)
 
 
 def parse_fields(text: str) -> tuple[StructField, ...]:
@@ -113,7 +114,11 @@ def parse_hive_type(text: str) -> DataType:
 
     Raises `InvalidType` as `parse_type` does.
     """
-    scanner = _Scanner(text, in_hive=True)
+    return _PLAIN.get(text) or _parsed(text, in_hive=True)
+
+
+def _parsed(text: str, *, in_hive: bool) -> DataType:
+    scanner = _Scanner(text, in_hive=in_hive)
     return scanner.whole(scanner.data_type)
 
 
