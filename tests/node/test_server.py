@@ -33,7 +33,7 @@ from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.http_app import SERVICE
 from strandline.metastore.session.http_messages import Receive, Scope, Send
 from strandline.metastore.thrift import ApplicationException, ThriftServer
-from strandline.metastore.thrift import server as thrift_server
+from strandline.metastore.thrift import listening as thrift_listening
 from strandline.metastore.thrift import serving as thrift_serving
 from strandline.node import Node
 from strandline.node import server as node_server
@@ -142,7 +142,7 @@ def test_a_child_process_leaves_the_background_work_to_its_node(tmp_path: Path) 
 def test_a_client_that_does_not_start_tls_is_disconnected(
     serve: Any, security: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thrift_server, "HANDSHAKE_SECONDS", 0.1)
+    monkeypatch.setattr(thrift_listening, "HANDSHAKE_SECONDS", 0.1)
 
     async def begin_nothing(address: tuple[str, int]) -> None:
         reader, writer = await asyncio.open_connection(*address)
@@ -326,13 +326,14 @@ def test_a_node_with_few_descriptors_refuses_connections_and_goes_on(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "raised_to", "for_each_port"),
+    ("soft", "hard", "has_tls", "raised_to", "for_each_port"),
     [
-        (1024, RLIM_INFINITY, MAX_DESCRIPTORS, (MAX_DESCRIPTORS - OWN_DESCRIPTORS) // 2),
-        (1024, 4096, 4096, (4096 - OWN_DESCRIPTORS) // 2),
-        (100, 200, 200, LEAST_CONNECTIONS),
-        (100_000, 100_000, None, (100_000 - OWN_DESCRIPTORS) // 2),
-        (RLIM_INFINITY, RLIM_INFINITY, None, MAX_DESCRIPTORS),
+        (1024, RLIM_INFINITY, False, MAX_DESCRIPTORS, (MAX_DESCRIPTORS - OWN_DESCRIPTORS) // 2),
+        (1024, 4096, False, 4096, (4096 - OWN_DESCRIPTORS) // 2),
+        (1024, 4096, True, 4096, (4096 - OWN_DESCRIPTORS) // 4),
+        (100, 200, False, 200, LEAST_CONNECTIONS),
+        (100_000, 100_000, False, None, (100_000 - OWN_DESCRIPTORS) // 2),
+        (RLIM_INFINITY, RLIM_INFINITY, False, None, MAX_DESCRIPTORS),
     ],
 )
 def test_a_node_raises_its_limit_of_open_files_and_warns_if_that_is_too_low(
@@ -340,13 +341,14 @@ def test_a_node_raises_its_limit_of_open_files_and_warns_if_that_is_too_low(
     caplog: pytest.LogCaptureFixture,
     soft: int,
     hard: int,
+    has_tls: bool,
     raised_to: int | None,
     for_each_port: int,
 ) -> None:
     limits = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits[0])
     monkeypatch.setattr(resource, "setrlimit", lambda which, given: limits.append(given))
-    assert node_server._allow_connections() == for_each_port
+    assert node_server._allow_connections(has_tls=has_tls) == for_each_port
     assert limits[1:] == ([] if raised_to is None else [(raised_to, hard)])
     assert ("LimitNOFILE" in caplog.text) == (for_each_port < 1_000)
 

@@ -38,7 +38,7 @@ from strandline.metastore.session.callers import is_loopback
 from strandline.metastore.session.http_app import SERVICE as HTTP
 from strandline.metastore.session.http_app import HttpApplication, answer_task
 from strandline.metastore.thrift import HIVE_CODEC, ServerSettings, ThriftServer
-from strandline.metastore.thrift.server import BACKLOG, listening_options
+from strandline.metastore.thrift.listening import BACKLOG, listen
 from strandline.metastore.workers import Workers
 from strandline.node.certificate import serving_context
 from strandline.node.chores import Chores
@@ -69,28 +69,39 @@ class _HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling: the node decides when to stop, and calls `leave`.
 
     So the server does not check ten times a second whether to stop, as uvicorn does. It speaks TLS
-    if ``security`` is given.
+    if ``security`` is given, with at most ``max_handshakes`` at a time.
     """
 
-    def __init__(self, config: uvicorn.Config, security: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        security: ssl.SSLContext | None = None,
+        *,
+        max_handshakes: int = MAX_CONNECTIONS,
+    ) -> None:
         super().__init__(config)
         self._security = security
+        self._max_handshakes = max_handshakes
         self._leaving = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on ``sockets``. uvicorn's own method would wait a minute for a TLS handshake."""
-        loop = asyncio.get_running_loop()
         new_connection = partial(
             cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        options = listening_options(self._security)
-        self.servers = [
-            await loop.create_server(new_connection, sock=listening, **options)
+        servers = [
+            await listen(
+                new_connection,
+                listening,
+                security=self._security,
+                max_handshakes=self._max_handshakes,
+            )
             for listening in sockets or ()
         ]
+        self.servers = cast(list[asyncio.Server], servers)  # uvicorn closes them, no more
         self.started = True
 
     def leave(self) -> None:
@@ -161,7 +172,8 @@ async def _serve(
     served = ServerSettings(max_connections=min(max_connections, ServerSettings().max_connections))
     thrift = ThriftServer(service.dispatcher, calls=calls, settings=served)
     await thrift.start(thrift_socket, security=security)
-    connections = HttpConnections(max_connections=min(max_connections, MAX_CONNECTIONS))
+    max_http = min(max_connections, MAX_CONNECTIONS)
+    connections = HttpConnections(max_connections=max_http)
     statistics = {
         **node.statistics,
         "workers": workers.statistics,
@@ -181,7 +193,8 @@ async def _serve(
         pages=monitoring.pages,
     )
     monitoring.add("http", application.statistics)
-    http = _HttpServer(_uvicorn_config(application, connections), security)
+    config = _uvicorn_config(application, connections)
+    http = _HttpServer(config, security, max_handshakes=max_http)
     serving = asyncio.create_task(http.serve(sockets=[http_socket]))
     scheme = "http" if security is None else "https"
     addresses = f"thrift://{_shown(thrift_socket)} {scheme}://{_shown(http_socket)}"
@@ -360,11 +373,11 @@ def _on_stop_signal(stop: asyncio.Event, number: signal.Signals) -> None:
     stop.set()
 
 
-def _allow_connections() -> int:
+def _allow_connections(*, has_tls: bool) -> int:
     """Raise the limit of open files to `MAX_DESCRIPTORS`, or as far as the system allows.
 
-    The usual limit is 1,024, and each port alone may have that many connections. Return how many
-    each port may have, so that the node keeps `OWN_DESCRIPTORS`.
+    The usual limit is 1,024, and each port alone may have that many connections, and with TLS as
+    many handshakes. Return how many each port may have, so that the node keeps `OWN_DESCRIPTORS`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
@@ -373,7 +386,8 @@ def _allow_connections() -> int:
         soft = limit
     if soft == resource.RLIM_INFINITY:
         return MAX_DESCRIPTORS
-    connections = max(LEAST_CONNECTIONS, (soft - OWN_DESCRIPTORS) // 2)
+    shares = 4 if has_tls else 2
+    connections = max(LEAST_CONNECTIONS, (soft - OWN_DESCRIPTORS) // shares)
     if connections < MAX_CONNECTIONS:
         logger.warning(
             "this process may open only %d files, so each port accepts only %d connections; raise "
@@ -440,7 +454,7 @@ def serve(
     """
     users = _users(settings)
     security = _security(settings)
-    max_connections = _allow_connections()
+    max_connections = _allow_connections(has_tls=security is not None)
     # The first request would load this on the event loop, which takes tens of milliseconds.
     HIVE_CODEC.prepare("Table", "Partition", "Database")
     work.settle_interpreter()

@@ -15,26 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
+from strandline.metastore.thrift.listening import Listener, listen
 from strandline.metastore.thrift.serving import Counters, ServerSettings, Serving
 
 _log = logging.getLogger(__name__)
-
-HANDSHAKE_SECONDS = 10.0
-"""A TLS client whose handshake takes longer is disconnected."""
-BACKLOG = 1024
-"""The maximum number of connections that wait to be accepted."""
-
-
-def listening_options(security: ssl.SSLContext | None) -> dict[str, Any]:  # Any: as asyncio's
-    """Return asyncio's options for listening, with TLS if ``security`` is given."""
-    if security is None:
-        return {"backlog": BACKLOG}
-    return {"backlog": BACKLOG, "ssl": security, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +79,7 @@ class ThriftServer(Serving):
         self._connections: set[Connection] = set()
         self._turned_away: dict[Connection, None] = {}  # in their order; also in _connections
         self._empty = asyncio.Event()
-        self._listening: asyncio.Server | None = None
+        self._listening: Listener | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._stopping = False
 
@@ -100,8 +88,11 @@ class ThriftServer(Serving):
     ) -> None:
         """Accept the connections of a socket, with TLS if ``security`` is given."""
         self.loop = asyncio.get_running_loop()
-        self._listening = await self.loop.create_server(
-            self._connect, sock=listening, **listening_options(security)
+        self._listening = await listen(
+            self._connect,
+            listening,
+            security=security,
+            max_handshakes=self.settings.max_connections,
         )
         self._watch_idle()
 
