@@ -35,8 +35,14 @@ class Clock:
         return self.now
 
 
+PAGE = "/4"
+
+
 class Toy:
-    """Answers each request with as many bytes as its path says, followed by its user."""
+    """Answers each request with as many bytes as its path says, followed by its user.
+
+    It admits the callers of all requests except those for `PAGE`.
+    """
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -50,6 +56,8 @@ class Toy:
         except ClientGone:
             return
         self.paths.append(request.path)
+        if request.path != PAGE:
+            request.admit()
         named = dict(scope["headers"]).get(b"x-strandline-user", b"")
         await Answer(b"x" * int(request.path[1:]) + named, "application/octet-stream").send(send)
 
@@ -283,6 +291,27 @@ def test_connections_that_have_ended_leave_room_for_others() -> None:
             while connections.statistics().open:
                 pass
     assert connections.counts.refused == 0
+
+
+def test_a_new_connection_replaces_one_whose_client_only_reads_pages() -> None:
+    clock = Clock()
+    with (
+        watched(clock, max_connections=2) as (url, connections),
+        httpx.Client(base_url=url, trust_env=False, limits=FOR_LONG) as client,
+        httpx.Client(base_url=url, trust_env=False, limits=FOR_LONG) as another,
+        connect(url) as reader,
+    ):
+        assert client.get("/3").content == b"xxx"
+        assert client.get(PAGE).content == b"xxxx"  # was admitted before
+        reader.sendall(f"GET {PAGE} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        answer = b""
+        while not answer.endswith(b"xxxx"):
+            answer += reader.recv(65536)
+        clock.now += 1.0
+        assert another.get("/3").content == b"xxx"
+        assert read_to_end(reader) == b""
+        assert client.get("/3").content == b"xxx"
+    assert (connections.counts.displaced, connections.counts.refused) == (1, 0)
 
 
 def test_a_new_connection_replaces_only_one_that_never_sent_a_whole_request() -> None:

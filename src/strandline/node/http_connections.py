@@ -7,9 +7,10 @@ the requests of connected clients, and no timeout for a request head or for an u
 * it closes a connection if `HEAD_SECONDS` after the last answer no complete request head has come;
 * it aborts a connection if the client has not read any of a pending answer for `READ_SECONDS`.
 
-If a client connects while `MAX_CONNECTIONS` are open, the node aborts a connection that has never
-sent a whole request: the one that has waited longest for its client, provided that it has waited
-for `DISPLACE_AFTER`. Otherwise the new client gets status 503 at once.
+If a client connects while `MAX_CONNECTIONS` are open, the node aborts a connection from which no
+call was admitted: not one that only reads pages, or has no valid credentials. It aborts the one
+that has waited longest for its client, provided that it has waited for `DISPLACE_AFTER`. Otherwise
+the new client gets status 503 at once.
 
 The parser buffers what it has not passed on: the beginning of a header, of any length, or the
 trailers after a body. So a connection may receive at most `MAX_HEAD_BYTES` without completing a
@@ -34,7 +35,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from strandline.errors import Overloaded
-from strandline.metastore.session.http_messages import WHOLE
+from strandline.metastore.session.http_messages import ADMITTED, WHOLE
 from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
 from strandline.metastore.thrift.serving import end_connection
 
@@ -136,7 +137,7 @@ class HttpConnections:
                 connection.transport.close()
 
     def _make_room(self) -> bool:
-        waiting = (connection for connection in self._open if not connection.has_asked)
+        waiting = (connection for connection in self._open if not connection.is_spared)
         longest = min(waiting, key=lambda connection: connection.waits_since, default=None)
         if longest is None or self.now() - longest.waits_since < DISPLACE_AFTER:
             return False
@@ -172,8 +173,8 @@ class _HttpConnection(HttpToolsProtocol):
         """Bytes received since the last complete head, part of a body or end of a message."""
         self._ignores_input = False
         self._is_ending = False
-        self.has_asked = False
-        """Whether the client has ever sent a whole request."""
+        self._was_admitted = self.is_spared = False
+        """``is_spared``: it is not aborted for another. It was admitted, or waits for an answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         super().connection_made(transport)
@@ -256,11 +257,13 @@ class _HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._pending_bytes = 0
-        self.has_asked = True
+        self.is_spared = self.is_spared or not self.awaits_head
         self.scope[WHOLE] = True  # type: ignore[literal-required]  # a key of Strandline
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._was_admitted = self._was_admitted or ADMITTED in self.scope
+        self.is_spared = self._was_admitted
         self.waits_since = self._connections.now()
         super().on_response_complete()
         if self._is_ending:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPResponse
 from typing import Any
 
@@ -21,9 +22,11 @@ from strandline.errors import InvalidInput, Overloaded, ProtocolError
 from strandline.metastore.served_calls import ALLOWANCE
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.bodies import MAX_BODY_BYTES, Bodies, LongAnswer
+from strandline.metastore.session.callers import basic
 from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER, STORE_HEADER
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.session.http_messages import (
+    ADMITTED,
     ClientGone,
     Message,
     Receive,
@@ -367,6 +370,31 @@ def test_a_large_body_is_read_only_once_its_sender_is_authenticated(node: Node, 
         connection.settimeout(WAIT)
         connection.sendall(head.encode())
         assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize("size", [2, MIB])
+async def test_only_a_caller_with_valid_credentials_is_admitted(node: Node, size: int) -> None:
+    application = HttpApplication(node.metastore, authenticate=lambda user, secret: secret == "x")
+    body = b"{}".ljust(size)
+
+    async def receive(parts: Iterator[bytes]) -> Message:
+        for part in parts:
+            return {"type": "http.request", "body": part}
+        return await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        pass
+
+    for secret in ("x", "y"):
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(size),
+            "authorization": basic("ann", secret),
+        }
+        sent = [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = POST | {"path": "/v1/begin", "headers": sent}
+        await application(scope, partial(receive, iter([body])), send)
+        assert (ADMITTED in scope) == (secret == "x")
 
 
 def test_if_too_many_answers_wait_only_the_answers_of_reads_are_refused() -> None:

@@ -269,8 +269,13 @@ class HttpApplication:
         size = request.announced_bytes
         is_small = size is not None and work.units_of_json(size) <= work.IN_THREAD
         if self._authenticate is not None and not is_small:
-            check = partial(authenticate_caller, asking, self._authenticate)
-            await self._workers.submit(check, user=asking.user).result
+            admit = partial(self._admit, asking, request)
+            await self._workers.submit(admit, user=asking.user).result
+
+    def _admit(self, asking: Caller, request: Request) -> None:
+        """Authenticate the caller, in a thread. Raises `Unauthenticated`."""
+        authenticate_caller(asking, self._authenticate)
+        request.admit()
 
     async def _answered(self, call: Call, asking: Caller, body: Body, request: Request) -> Body:
         """The body of the answer, made in the place that `strandline.work` prescribes."""
@@ -284,7 +289,7 @@ class HttpApplication:
             is_bounded = children is not None and call.may_be_too_long
 
             def answer(still_wanted: Callable[[], None]) -> bytes:
-                authenticate_caller(asking, self._authenticate)
+                self._admit(asking, request)
                 with work.budget(work.IN_THREAD if is_bounded else None):
                     return b"".join(call.answer(session, body, still_wanted=still_wanted))
 

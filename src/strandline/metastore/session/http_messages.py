@@ -22,6 +22,9 @@ Send = Callable[[Message], Awaitable[None]]
 WHOLE = "strandline.whole"
 """A key in the scope of a request, set by a server that knows that the whole body has arrived."""
 
+ADMITTED = "strandline.admitted"
+"""A key in the scope of a request, set by the application once it admits the caller to a call."""
+
 
 class ClientGone(Exception):
     """The client disconnected before its request was complete, so no client gets an answer."""
@@ -52,6 +55,10 @@ class Request:
     def is_whole(self) -> bool:
         """Whether the whole body is known to have arrived."""
         return bool(self._scope.get(WHOLE))
+
+    def admit(self) -> None:
+        """Note that its caller is admitted. Any thread may call this."""
+        self._scope[ADMITTED] = True
 
     @property
     def announced_bytes(self) -> int | None:
