@@ -556,6 +556,7 @@ LOST = {
     "UPDATE txn SET commit_time = NULL WHERE txn_id = 2": "have other commit times than",
     "DELETE FROM next_write_id": "its write ids would be assigned again",
     "UPDATE next_write_id SET next = 2": "its write id 2 was assigned, and would be assigned",
+    "DELETE FROM store_removal": "it removed rows that are there again",
     "DELETE FROM table_location": "the place of its files is not recorded",
     "DELETE FROM store_sequence": "its id would be assigned again",
     "DELETE FROM notification_log WHERE event_id = 3": "it has 11 events, from 1 to 12, but all",

@@ -1,8 +1,9 @@
 """Rows of the database that are missing, as other rows show; for `verification`.
 
 A restore by other tools may leave out rows or whole tables. Without the row of a write id, the rows
-that it wrote count as committed. Without the place of a table, the next table of its name gets its
-folder, and cleaning then deletes files that only the first table has.
+that it wrote count as committed. Without a removal, the removed row is there again. Without the
+place of a table, the next table of its name gets its folder, and cleaning then deletes files that
+only the first table has.
 
 Each statement sees one state of the database, so nodes may work meanwhile. `verification` compares
 what a table must have as long as a version of the catalog has it.
@@ -10,11 +11,12 @@ what a table must have as long as a version of the catalog has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection
 
-from strandline.sql import run
+from strandline.metastore.store.notifications import Notification
+from strandline.sql import in_lists, run
 
 _NO_WRITE_ID = (
     "NOT EXISTS (SELECT 1 FROM txn_write_id AS own"
@@ -62,6 +64,15 @@ _LAST_ROW = (
 )
 
 
+_UNREMOVED = (
+    "SELECT row_id FROM store_row AS stored WHERE NOT EXISTS"
+    " (SELECT 1 FROM store_removal AS removal WHERE removal.row_id = stored.row_id) AND row_id IN "
+)
+_COMMITTED = (
+    "SELECT 1 FROM txn_write_id WHERE table_id = ? AND write_id = ? AND commit_time IS NOT NULL"
+)
+
+
 def lost_of_tables(connection: Connection) -> Iterator[tuple[int, str]]:
     """Yield table ids, each with what is missing of the table."""
     for message, query in _OF_TABLES.items():
@@ -72,6 +83,24 @@ def lost_of_tables(connection: Connection) -> Iterator[tuple[int, str]]:
 def unnumbered_tables(connection: Connection) -> set[int]:
     """The tables that were written and have no next write id, as dropped ones that were cleaned."""
     return {table_id for (table_id,) in run(connection, _UNNUMBERED)}
+
+
+def lost_removals(connection: Connection, events: Sequence[Notification]) -> Iterator[int]:
+    """Yield the ids of those of ``events`` that removed rows which nothing removes any more.
+
+    All of them are of `STAGED` verbs. Cleaning deletes a removal together with its row.
+    """
+    removed = {event: frozenset(event.write().removed) for event in events}
+    row_ids = sorted(frozenset().union(*removed.values()))
+    unremoved = {
+        row_id
+        for in_list, some_ids in in_lists(row_ids)
+        for (row_id,) in run(connection, f"{_UNREMOVED}{in_list}", some_ids)
+    }
+    for event, its_ids in removed.items():
+        pair = event.table_id, event.write_id
+        if not unremoved.isdisjoint(its_ids) and run(connection, _COMMITTED, pair):
+            yield event.event_id
 
 
 def lost_of_store(connection: Connection) -> Iterator[tuple[str, str]]:

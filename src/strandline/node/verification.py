@@ -62,6 +62,7 @@ from strandline.node.lost_rows import (
     UNPLACED,
     lost_of_store,
     lost_of_tables,
+    lost_removals,
     unnumbered_tables,
 )
 from strandline.sql import Database
@@ -134,7 +135,7 @@ class Verification:
         except StrandlineError as error:
             yield _found("catalog", error)
         yield from self._rows()
-        yield from self._events()
+        yield from self._events(tables)
         yield from self._lost_rows(tables)
         yield from self._each_table([tables[table_id] for table_id in sorted(tables)])
         if tables:
@@ -193,7 +194,8 @@ class Verification:
             for row_id in row_ids:
                 yield from self._decoded(connection, [row_id])
 
-    def _events(self) -> Iterator[Finding]:
+    def _events(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
+        """Find events that do not decode, and events whose removals of rows are missing."""
         after = 0
         while True:
             try:
@@ -201,18 +203,26 @@ class Verification:
             except StrandlineError as error:
                 yield _found(f"events after {after}", error)
                 return
+            removing = []
             for event in events:
                 self.verified.records += 1
                 try:
                     event.compare()
                     if event.verb in STAGED:
-                        event.write()
+                        table = tables.get(event.table_id or 0)
+                        if event.write().removed and table is not None and table.present:
+                            removing.append(event)
                     elif event.verb in (COMMIT, ABORT):
                         event.end()
                     elif event.has_body:
                         len(event.ddl().arguments)  # which parses them
                 except StrandlineError as error:
                     yield _found(f"event {event.event_id}", error)
+            with self.database.read() as connection:
+                lost_ids = list(lost_removals(connection, removing))
+            for event_id in lost_ids:
+                message = "it removed rows that are there again: their removals are missing"
+                yield Finding(Kind.RECORD, f"event {event_id}", message)
             if not events:
                 return
             after = events[-1].event_id
