@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -15,16 +15,26 @@ def is_interrupted(function: Callable[[], object], *, at_step: int) -> bool:
     That is at the beginning of a function, and after a call into C. Returns False if there is no
     such place of that number.
     """
+    return interrupt_of(function, at_step=at_step) is not None
+
+
+def interrupt_of(function: Callable[[], object], *, at_step: int) -> KeyboardInterrupt | None:
+    """The interrupt of `is_interrupted`, with its traceback."""
     steps = iter(range(at_step + 1))
 
-    def raise_at_step(_: FrameType, event: str, __: Any) -> None:  # Any: as `sys.setprofile`
-        if event in ("call", "c_return") and next(steps) == at_step:
+    def raise_at_step(frame: FrameType, event: str, __: Any) -> None:  # Any: as `sys.setprofile`
+        # A generator that continues would end without its `finally`, unlike by a signal.
+        is_place = event == "c_return" or (
+            event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR
+        )
+        if is_place and next(steps) == at_step:
             sys.setprofile(None)
             raise KeyboardInterrupt
 
-    with suppress(KeyboardInterrupt):
+    try:
         sys.setprofile(raise_at_step)
         function()
         sys.setprofile(None)
-        return False
-    return True
+    except KeyboardInterrupt as interrupt:
+        return interrupt
+    return None

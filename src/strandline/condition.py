@@ -20,6 +20,6 @@ class Condition(threading.Condition):
     __enter__ = property(attrgetter("lock.__enter__"))
     __exit__ = property(attrgetter("lock.__exit__"))
 
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
+    def __init__(self, lock: threading.RLock | None = None) -> None:
+        self.lock = threading.RLock() if lock is None else lock
         super().__init__(self.lock)

@@ -245,16 +245,17 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """Every call of the driver waits here; ``gen`` does the sending and reading."""
-        if self.deadline is None:
-            return super().wait(gen, *arguments, **options)
         options.setdefault("interval", _LOOK_SECONDS)
-        if not arguments:
+        if self.deadline is not None and not arguments:
             seconds_left = max(self.deadline - time.monotonic(), 0.001)
             options["interval"] = min(options["interval"], seconds_left)
         try:
             return super().wait(self._until_deadline(gen), *arguments, **options)
-        except NoAnswer:
-            self.pgconn.finish()
+        except BaseException as error:
+            is_unread = self.pgconn.transaction_status == TransactionStatus.ACTIVE
+            # A signal handler may have raised; the driver reads the answer only after Ctrl-C.
+            if isinstance(error, NoAnswer) or (is_unread and not isinstance(error, psycopg.Error)):
+                self.pgconn.finish()
             raise
 
     def _until_deadline(self, gen: PQGen[T]) -> Generator[Any, Any, T]:

@@ -46,7 +46,7 @@ from weakref import WeakSet
 
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import PoolProxiedConnection, QueuePool
+from sqlalchemy.pool import PoolProxiedConnection
 
 from strandline.clock import elapsed_seconds
 from strandline.errors import (
@@ -61,6 +61,7 @@ from strandline.sql import postgres_connection as driver
 from strandline.sql import schema_versions
 from strandline.sql.database import GIVE_UP_SECONDS, PATIENCE, Database
 from strandline.sql.fence import FENCE_ROW
+from strandline.sql.pool import ConnectionPool
 from strandline.sql.postgres_listener import PostgresListener
 from strandline.sql.statements import (
     Parameter,
@@ -162,7 +163,7 @@ class PostgresDatabase(Database):
             isolation_level="AUTOCOMMIT",
             use_native_hstore=False,
             pool_use_lifo=True,  # the last one used has its plans and warm caches
-            poolclass=QueuePool,
+            poolclass=ConnectionPool,
             pool_size=_POOL,
             max_overflow=_OVERFLOW,
             pool_timeout=patience,
@@ -362,6 +363,8 @@ class PostgresDatabase(Database):
             except BaseException:
                 self._count("failed_writes")
                 raise
+            finally:
+                self._writing = None  # it would keep a connection that Ctrl-C lost
 
     @contextmanager
     def look(self, *, first: Sequence[Query] = ()) -> Iterator[Connection]:
@@ -570,7 +573,9 @@ class PostgresDatabase(Database):
                 f"{self.name} did not answer a commit ({str(error).strip()})"
             ) from error
         except BaseException:  # of a signal handler, such as Ctrl-C
-            self._undos.clear()  # the server may have committed
+            self._undos.clear()  # the server may have committed, or may still do so
+            with self._state:
+                self._open_outcomes += 1
             raise
         finally:
             if notifies:
@@ -587,7 +592,7 @@ class PostgresDatabase(Database):
         return driver.translate(error, self.name)
 
     def _open_connections(self) -> int:
-        pool = cast(QueuePool, self._engine.pool)
+        pool = cast(ConnectionPool, self._engine.pool)
         return pool.checkedin() + pool.checkedout()
 
     def _close_connections(self) -> None:

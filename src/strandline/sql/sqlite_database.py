@@ -51,7 +51,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import NullPool
 
 from strandline.errors import (
     StoreMoved,
@@ -63,6 +63,7 @@ from strandline.errors import (
 from strandline.sql import schema_versions, sqlite_file
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.head_file import HeadFile
+from strandline.sql.pool import ConnectionPool
 from strandline.sql.sqlite_file import describe_holder
 from strandline.sql.statements import Parameter, Query, Row, change, rows_of
 
@@ -160,7 +161,7 @@ class SqliteDatabase(Database):
         self._engine = create_engine(
             "sqlite+pysqlite://",
             creator=self._connect_reader,
-            poolclass=QueuePool,
+            poolclass=ConnectionPool,
             pool_size=_POOL,
             max_overflow=_POOL,
             pool_timeout=patience,
@@ -362,19 +363,20 @@ class SqliteDatabase(Database):
         turn = self._turn(began, deadline)
         with self._in_use(count, turn), turn:
             connection = self._connected_writer(synced=synced)
+            driver = sqlite_file.driver_of(connection)
             try:
-                self._begin(connection, began, deadline)
-                driver = sqlite_file.driver_of(connection)
-                changes = driver.total_changes
-                with self._undoing():
-                    yield connection
-                    self.check_place()
-                    self.check_damage()
-                    # A commit without changes writes and syncs nothing.
-                    has_changes = driver.total_changes > changes
-                    head = self._head if synced and has_changes else None
-                    marks = {} if head is None else head.read_marks(driver)
-                    self._commit(connection)
+                with driver:  # which ends the transaction even if Ctrl-C cuts off `_undo`
+                    self._begin(connection, began, deadline)
+                    changes = driver.total_changes
+                    with self._undoing():
+                        yield connection
+                        self.check_place()
+                        self.check_damage()
+                        # A commit without changes writes and syncs nothing.
+                        has_changes = driver.total_changes > changes
+                        head = self._head if synced and has_changes else None
+                        marks = {} if head is None else head.read_marks(driver)
+                        self._commit(connection)
                 if has_changes:
                     self._failed_commit &= not synced
             except BaseException as error:
@@ -485,7 +487,7 @@ class SqliteDatabase(Database):
 
     def _open_connections(self) -> int:
         pool = self._engine.pool
-        pooled = pool.checkedin() + pool.checkedout() if isinstance(pool, QueuePool) else 0
+        pooled = pool.checkedin() + pool.checkedout() if isinstance(pool, ConnectionPool) else 0
         others = (self._writer, self._watcher)
         return pooled + len(self._readers) + sum(kept is not None for kept in others)
 

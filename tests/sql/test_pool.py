@@ -1,0 +1,35 @@
+"""Connections of a pool, whose users a signal handler interrupts."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from threading import Thread
+
+from strandline.sql.pool import ConnectionPool
+from tests.interrupts import is_interrupted
+
+
+def new_pool() -> ConnectionPool:
+    """A pool that logs nothing: the locks of `logging` stay taken after an interrupt."""
+    connect = partial(sqlite3.connect, ":memory:", check_same_thread=False)
+    return ConnectionPool(connect, reset_on_return=None)
+
+
+def take_and_return(pool: ConnectionPool) -> None:
+    pool.connect().close()
+
+
+def test_a_thread_gets_a_connection_after_another_was_interrupted_at_any_step() -> None:
+    step, was_interrupted = 0, True
+    while was_interrupted:
+        pool = new_pool()
+        take_and_return(pool)
+        was_interrupted = is_interrupted(partial(take_and_return, pool), at_step=step)
+        other = Thread(target=take_and_return, args=(pool,), daemon=True)
+        other.start()
+        other.join(10.0)
+        assert not other.is_alive()
+        pool.dispose()
+        step += 1
+    assert step > 1
