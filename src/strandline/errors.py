@@ -45,6 +45,8 @@ the exit status of a process.
 
 from __future__ import annotations
 
+import gc
+import traceback
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -293,6 +295,16 @@ def forget_frames(error: BaseException) -> None:
         if shown is not None and shown.__traceback__ is not None:
             shown.__traceback__ = None
             pending += (shown.__cause__, shown.__context__)
+
+
+def end_frames(error: BaseException) -> None:
+    """End the ``with`` blocks that the functions which ``error`` has left could not end.
+
+    If a signal handler raises just as a block begins or ends, what the block holds is given back
+    with the last reference to it, and the traceback keeps one. It keeps no variables after this.
+    """
+    traceback.clear_frames(error.__traceback__)
+    gc.collect(1)  # a transaction and its connection refer to each other; they are new
 
 
 def _leaves(kind: type[StrandlineError]) -> dict[str, type[StrandlineError]]:

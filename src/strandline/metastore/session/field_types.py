@@ -13,7 +13,7 @@ at most 64 bits, and a text has only whole characters.
 Rejected: checks in the constructors, because the values that a node reads from its log need none.
 
 The arguments of a session are looked at only after a call has failed with an error of Python
-(`naming_misfits`).
+(`session_calls`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 from strandline.catalog import commands
 from strandline.catalog.planning import Command
-from strandline.errors import InvalidInput, cut
+from strandline.errors import InvalidInput, StrandlineError, cut, end_frames
 from strandline.metastore.interface import Session
 from strandline.metastore.session.json_values import Misfit
 from strandline.model.types import ATOMIC_TYPES, AtomicType, DataType
@@ -180,20 +180,27 @@ def _tuple(members: Sequence[Any]) -> _Fit:
 # -- the arguments of a session
 
 
-def naming_misfits(of: type[S]) -> type[S]:
-    """The class, whose calls raise `InvalidInput` if an argument of a wrong type made them fail."""
+def session_calls(of: type[S]) -> type[S]:
+    """The class, whose calls raise `InvalidInput` if an argument of a wrong type made them fail.
+
+    A call that a signal handler ends leaves nothing open, also while the error is kept.
+    """
     for name in Session.__abstractmethods__:
-        setattr(of, name, _naming_misfits(getattr(of, name), getattr(Session, name)))
+        setattr(of, name, _session_call(getattr(of, name), getattr(Session, name)))
     return of
 
 
-def _naming_misfits(method: Callable[..., Any], declared: Callable[..., Any]) -> Callable[..., Any]:
+def _session_call(method: Callable[..., Any], declared: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             return method(*arguments, **named)
-        except (AttributeError, TypeError, ValueError) as error:
-            misfit = _misfit_in(declared, arguments, named)
+        except StrandlineError:
+            raise
+        except BaseException as error:
+            end_frames(error)
+            may_be_misfit = isinstance(error, AttributeError | TypeError | ValueError)
+            misfit = _misfit_in(declared, arguments, named) if may_be_misfit else None
             if misfit is None:
                 raise
             raise InvalidInput(misfit) from error

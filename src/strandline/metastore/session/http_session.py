@@ -64,7 +64,7 @@ from strandline.metastore.interface import (
     distinct_names,
     time_limit,
 )
-from strandline.metastore.session.field_types import checked_batch, naming_misfits
+from strandline.metastore.session.field_types import checked_batch, session_calls
 from strandline.metastore.session.http_transport import HttpTransport, Lost
 from strandline.metastore.session.staged_files import check_staging
 from strandline.metastore.store.cleaning import Cleanable
@@ -86,7 +86,7 @@ _ANSWER_MARGIN = 5.0
 """Seconds that the session waits for DDL beyond the time that the node may take for it."""
 
 
-@naming_misfits
+@session_calls
 class HttpSession(Session):
     """A user's session with the node at ``url`` (``http://host:port``).
 

@@ -55,7 +55,7 @@ from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import finish
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
-from strandline.metastore.session.field_types import checked_batch, naming_misfits
+from strandline.metastore.session.field_types import checked_batch, session_calls
 from strandline.metastore.session.partition_pruning import partition_filter
 from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.session.staged_files import (
@@ -90,7 +90,7 @@ MAX_SNAPSHOT_TABLES = 10_000
 T = TypeVar("T")
 
 
-@naming_misfits
+@session_calls
 class LocalSession(Session):
     """A user's session with a `Metastore` of this process. Keeps no resources open.
 
