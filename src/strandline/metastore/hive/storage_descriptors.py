@@ -78,14 +78,6 @@ def read_fields(fields: Sequence[Mapping[str, Any]] | None) -> tuple[HiveColumn,
     )
 
 
-def declared_columns(
-    fields: Sequence[Mapping[str, Any]] | None, columns: Sequence[Column]
-) -> tuple[HiveColumn, ...] | None:
-    """Return a client's columns if they must be stored in addition to ``columns``, else None."""
-    declared = read_fields(fields)
-    return None if declared == hive_columns(columns) else declared
-
-
 def shown_columns(storage: StorageFormat, columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
     """Return the columns as a Hive client sees them.
 

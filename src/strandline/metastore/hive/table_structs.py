@@ -10,7 +10,7 @@ fields that the client did not set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,9 +30,10 @@ from strandline.metastore.hive.session_tables import completed, completed_view
 from strandline.metastore.hive.storage_descriptors import (
     NO_COMMENT,
     PLACEHOLDER_COLUMNS,
+    HiveColumn,
     Struct,
-    declared_columns,
     field_structs,
+    hive_columns,
     int32,
     parse_column_type,
     plain_columns_of,
@@ -128,14 +129,15 @@ def read_table(
     kind = table_type_of(table)
     schema, defining, counted = _parameters(table, shown)
     comment = defining.pop(COMMENT, None)
-    columns, partition_columns = _columns(table, schema)
+    declared = read_fields(sd["cols"])
+    columns, partition_columns = _columns(table, schema, declared)
     plain = columns[: len(columns) - len(partition_columns)]
     location = None
     if sd.get("location") and kind != VIRTUAL_VIEW:
         location = hadoop_location(sd["location"])
     storage = read_storage(
         sd,
-        hive_columns=declared_columns(sd.get("cols"), plain),
+        hive_columns=None if declared == hive_columns(plain) else declared,
         locations=[place for place in (location or default_location, next_location) if place],
     )
     name, owner = table.get("tableName", "").lower(), table.get("owner", "")
@@ -192,7 +194,7 @@ def _parameters(
 
 
 def _columns(
-    table: Mapping[str, Any], schema: SparkSchema | None
+    table: Mapping[str, Any], schema: SparkSchema | None, declared: Sequence[HiveColumn]
 ) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...]]:
     """Return all columns, partition columns last, and the names of the partition columns."""
     keys = read_fields(table.get("partitionKeys"))
@@ -206,7 +208,7 @@ def _columns(
         return schema.columns, names
     columns = tuple(
         ColumnDefinition(name, parse_column_type(text), comment=comment)
-        for name, text, comment in read_fields(table["sd"].get("cols"))
+        for name, text, comment in declared
     )
     key_columns = tuple(
         ColumnDefinition(name, parse_column_type(text, of="partition column"), comment=comment)
