@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from strandline.catalog import Catalog, Relation
@@ -27,7 +28,7 @@ from strandline.catalog.commands.columns import check_new_type
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
-from strandline.metastore.hive.parameters import DERIVED, show_last_change
+from strandline.metastore.hive.parameters import DERIVED, TakenSchema, show_last_change, take_schema
 from strandline.metastore.hive.session_tables import completed, completed_view, without_completion
 from strandline.metastore.hive.snapshot_views import shown_as_view
 from strandline.metastore.hive.table_structs import (
@@ -51,7 +52,7 @@ from strandline.model.identifiers import normalize
 _METADATA, _PREVIOUS_METADATA = "metadata_location", "previous_metadata_location"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AlterRelation:
     """The command. ``request`` is the client's ``Table``; ``location`` is None for views.
 
@@ -108,7 +109,13 @@ class AlterRelation:
             default_location=self.location or "file:/",
             shown=shown,
             next_location=next_location,
+            taken=self._taken,
         )
+
+    @cached_property
+    def _taken(self) -> TakenSchema:
+        """Decoded once: the caller reads the request before all DDL waits for the planning."""
+        return take_schema(self.request.get("parameters") or {})
 
     def relocates(self, catalog: Catalog, old: TableDescriptor) -> bool:
         """Whether the client names another folder, and not the one of a new name."""

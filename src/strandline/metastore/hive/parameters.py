@@ -216,7 +216,11 @@ class SparkSchema:
     partition_columns: tuple[str, ...]
 
 
-def take_schema(parameters: Mapping[str, str]) -> tuple[SparkSchema | None, dict[str, str]]:
+TakenSchema = tuple[SparkSchema | None, Mapping[str, str]]
+"""The schema that Spark wrote, if any, and the parameters without it."""
+
+
+def take_schema(parameters: Mapping[str, str]) -> TakenSchema:
     """Return the schema that Spark wrote, or None, and the other parameters.
 
     Raises `InvalidInput` (or its subclass `InvalidType`) if the schema cannot be read.

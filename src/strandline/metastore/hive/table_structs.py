@@ -22,6 +22,7 @@ from strandline.metastore.hive.parameters import (
     DERIVED,
     HIVE_PROVIDER,
     SparkSchema,
+    TakenSchema,
     schema_parameters,
     split_parameters,
     take_schema,
@@ -112,11 +113,13 @@ def read_table(
     default_location: str,
     shown: Mapping[str, Any] | None = None,
     next_location: str | None = None,
+    taken: TakenSchema | None = None,
 ) -> ClientTable:
     """Read a client's ``Table``. ``default_location`` is used if it names no location.
 
     For an alter, ``shown`` is the table before it and ``next_location`` the table's location after
-    it. Raises `InvalidInput` for invalid columns and types, `UnsupportedOperation`.
+    it; ``taken`` is the result of `take_schema`. Raises `InvalidInput` for invalid columns and
+    types, `UnsupportedOperation`.
     """
     sd = table.get("sd")
     if sd is None:
@@ -127,7 +130,8 @@ def read_table(
             f"the storage descriptor of {table.get('tableName')} has no columns; send all of them"
         )
     kind = table_type_of(table)
-    schema, defining, counted = _parameters(table, shown)
+    taken = taken or take_schema(table.get("parameters") or {})
+    schema, defining, counted = _parameters(table, shown, taken)
     comment = defining.pop(COMMENT, None)
     declared = read_fields(sd["cols"])
     columns, partition_columns = _columns(table, schema, declared)
@@ -177,13 +181,12 @@ def read_table(
 
 
 def _parameters(
-    table: Mapping[str, Any], shown: Mapping[str, Any] | None
+    table: Mapping[str, Any], shown: Mapping[str, Any] | None, taken: TakenSchema
 ) -> tuple[SparkSchema | None, dict[str, str], Properties]:
     """Return Spark's schema of the table, the parameters that define it, and the counted ones."""
-    schema, parameters = take_schema(table.get("parameters") or {})
-    for field in (RETENTION, LAST_ACCESS):  # a client sends these as fields
-        parameters.pop(field, None)
-    defining, counted = split_parameters(parameters)
+    schema, parameters = taken
+    fields = (RETENTION, LAST_ACCESS)  # a client sends these as fields
+    defining, counted = split_parameters({k: v for k, v in parameters.items() if k not in fields})
     if schema is not None:
         defining[SCHEMA] = DERIVED
         if shown is not None:
