@@ -118,8 +118,7 @@ def audit_events_are_lost(patch: pytest.MonkeyPatch) -> None:
 
 @planted_in("metastorage on sqlite", finding=WHICHEVER)
 def a_snapshot_is_without_its_last_update(patch: pytest.MonkeyPatch) -> None:
-    whole, less = "min(start + READ_AT_ONCE, as_of + 1)", "min(start + READ_AT_ONCE, as_of)"
-    plant(patch, UpdateLog, "snapshot", whole, less)
+    plant(patch, UpdateLog, "snapshot", "+ 1, as_of + 1)", "+ 1, as_of)")
 
 
 @planted_in("stash on sqlite", finding="status in")

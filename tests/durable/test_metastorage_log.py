@@ -589,3 +589,28 @@ def test_a_state_may_keep_only_the_latest_versions_that_it_reads(
     latest = ReadOnlyState(any_log, latest_only=True).recovered
     assert [applied.version for applied in kept] == [0, 1, 2, 3, 4, 5]
     assert latest == kept[-1:]
+
+
+def test_few_updates_are_read_at_once_if_they_are_large(
+    any_log: MetastorageLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(any_log, 31, objects=5)
+    updates, counts = any_log.updates, list[int]()
+
+    def counted(start: int, end: int) -> tuple[Update, ...]:
+        counts.append(end - start)
+        return updates(start, end)
+
+    monkeypatch.setattr(any_log, "updates", counted)
+    for changes_at_once, expected in (
+        (10_000, [4, 16, 11]),
+        (15, [4, *[3] * 9]),
+        (1, [4, *[1] * 27]),
+    ):
+        monkeypatch.setattr("strandline.durable.log.CHANGES_AT_ONCE", changes_at_once)
+        assert len(ReadOnlyState(any_log).recovered) == 32
+        assert counts == expected
+        counts.clear()
+        assert any_log.snapshot(31).version == 31
+        assert counts == expected
+        counts.clear()

@@ -50,8 +50,6 @@ from strandline.work.following import FollowingThread
 
 LOOKS = 3
 """The number of looks at the log before a read gives up proving that it is fresh."""
-READ_AT_ONCE = 500
-"""The number of updates that are read from the log at once."""
 
 
 class Behind(NotFresh):
@@ -335,13 +333,12 @@ class CatalogFollower(CatalogApplier):
         return self._state.log.updates(start, end)
 
     def each_update(self, first: int, last: int) -> Iterator[Update]:
-        """The updates of versions ``first`` to ``last``, of which `READ_AT_ONCE` are in memory.
+        """The updates of versions ``first`` to ``last``, of which a part is in memory at a time.
 
         Charges them to the budget.
         """
         work.spend(max(0, last + 1 - first))
-        for start in range(first, last + 1, READ_AT_ONCE):
-            yield from self.updates(start, min(start + READ_AT_ONCE, last + 1))
+        yield from self._state.log.each_update(first, last + 1)
 
     def history(self, start: int = 1, end: int | None = None) -> list[VersionInfo]:
         """The actions of each version, including trimmed versions, without silent versions."""

@@ -47,9 +47,23 @@ from strandline.metastorage import Beside
 from strandline.sql import Query
 
 READ_AT_ONCE = 1000
-"""The number of updates that callers request with one call of `UpdateLog.updates`."""
+"""The most updates that callers request with one call of `UpdateLog.updates`."""
+CHANGES_AT_ONCE = 10_000
+"""About how many changes these updates have: ten megabytes. A single update may have more."""
+FIRST_UPDATES = 4
+_GROWTH = 4
 TRIMMED_AT_ONCE = 1000
 """The number of versions that a log in a database removes in one step, while writers wait."""
+
+
+def updates_at_once(read: Sequence[Update]) -> int:
+    """How many updates to read next if they are like ``read``, those that were read last.
+
+    Otherwise a log of large updates would fill the memory.
+    """
+    changes = sum(len(entry.changes) for update in read for entry in update.entries)
+    fitting = CHANGES_AT_ONCE * len(read) // max(changes, 1)
+    return max(1, min(fitting, _GROWTH * len(read), READ_AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +276,9 @@ class UpdateLog(ABC):
             raise trimmed_away(as_of, since=snapshot.version)
         contents = restore(snapshot)
         time = snapshot.time
-        for start in range(snapshot.version + 1, as_of + 1, READ_AT_ONCE):
-            for update in self.updates(start, min(start + READ_AT_ONCE, as_of + 1)):
-                contents = contents.apply(update.changes(), at=update.time)
-                time = update.time
+        for update in self.each_update(snapshot.version + 1, as_of + 1):
+            contents = contents.apply(update.changes(), at=update.time)
+            time = update.time
         return snapshot_of(as_of, time, contents)
 
     @abstractmethod
@@ -275,6 +288,15 @@ class UpdateLog(ABC):
         Raises `VersionNotFound` for versions at or below ``since`` or above the last one, and
         `CorruptData` if a version between is missing.
         """
+
+    def each_update(self, start: int, end: int) -> Iterator[Update]:
+        """`updates`, of which a part is in memory at a time."""
+        count = FIRST_UPDATES
+        while start < end:
+            updates = self.updates(start, min(start + count, end))
+            yield from updates
+            start += len(updates)
+            count = updates_at_once(updates)
 
     @abstractmethod
     def listen(self, after: Frontier, *, timeout: float) -> bool:

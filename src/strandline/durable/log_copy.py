@@ -34,12 +34,13 @@ from strandline.durable.collections import APPEND_ONLY, AUDIT_EVENT, COLLECTIONS
 from strandline.durable.collections import FENCE as FENCE_KIND
 from strandline.durable.contents import Contents, restore
 from strandline.durable.log import (
-    READ_AT_ONCE,
+    FIRST_UPDATES,
     Companion,
     Frontier,
     Scanned,
     UpdateLog,
     refuse_sealed,
+    updates_at_once,
 )
 from strandline.durable.opening import RaiseFence, fencing_transaction
 from strandline.durable.state import ReadOnlyState
@@ -85,6 +86,7 @@ class LogCopy:
         self._original, self._copy = original, copy
         self._names = names
         self._token = token
+        self._updates_at_once = FIRST_UPDATES
 
     def level(self, *, upper: int | None = None) -> tuple[Frontier, bool]:
         """Bring the copy to the frontier of the original. Returns that, and whether it succeeded.
@@ -134,8 +136,9 @@ class LogCopy:
             for first in range(0, len(made_up), at_once):
                 self._append(made_up[first : first + at_once])
             return
-        end = min(frontier.upper, start + at_once)
+        end = min(frontier.upper, start + min(at_once, self._updates_at_once))
         updates = self._original.updates(start, end)
+        self._updates_at_once = updates_at_once(updates)
         self._refuse_doubles(updates)
         appended = _appended(self._original, start, end)
         self._append([replace(u, appended=_objects(appended.get(u.version, ()))) for u in updates])
@@ -250,11 +253,13 @@ class LogCopy:
             first, second = (_objects_of(log.first_snapshot()) for log in logs)
             if first != second:
                 raise self.differ("the first snapshot", first, second)
-        for start in range(max(above, frontier.since) + 1, frontier.upper, READ_AT_ONCE):
-            end = min(start + READ_AT_ONCE, frontier.upper)
+        start, count = max(above, frontier.since) + 1, FIRST_UPDATES
+        while start < frontier.upper:
+            end = min(start + count, frontier.upper)
             updates, copied = (log.updates(start, end) for log in logs)
             if updates != copied:
                 raise self.differ(f"versions {start} to {end - 1}", updates, copied)
+            start, count = end, updates_at_once(updates)
         for kind in APPEND_ONLY:
             for _ in self.scan(kind, above + 1, frontier.upper):
                 pass

@@ -39,7 +39,15 @@ from dataclasses import dataclass
 from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp
 from strandline.durable.collections import FENCE as FENCES
 from strandline.durable.contents import Contents, restore, stamp
-from strandline.durable.log import MOVED, Companion, Superseded, UpdateLog, lost_token
+from strandline.durable.log import (
+    FIRST_UPDATES,
+    MOVED,
+    Companion,
+    Superseded,
+    UpdateLog,
+    lost_token,
+    updates_at_once,
+)
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Update
 from strandline.errors import (
@@ -109,6 +117,7 @@ class ReadOnlyState:
 
     def __init__(self, log: UpdateLog, *, latest_only: bool = False) -> None:
         self.log = log
+        self._updates_at_once = FIRST_UPDATES
         self.recovered = self._recover(latest_only=latest_only)
         latest = self.recovered[-1].contents
         self.environment = config_in(latest, ENVIRONMENT)
@@ -144,7 +153,8 @@ class ReadOnlyState:
     def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
         """The updates after ``position``, up to version ``up_to`` if given, applied to it.
 
-        Returns at most 1000 updates; call it again until it returns none. Raises `TrimmedAway`.
+        Returns only some of them, so that a long log does not fill the memory; call it again until
+        it returns none. Raises `TrimmedAway`.
         """
         frontier = self.log.frontier()
         version, contents = position.version, position.contents
@@ -156,13 +166,14 @@ class ReadOnlyState:
             )
         if up_to is not None:
             end = min(end, up_to + 1)
-        end = min(end, version + 1 + MAX_UPDATES_AT_ONCE)
+        end = min(end, version + 1 + min(self._updates_at_once, MAX_UPDATES_AT_ONCE))
         if end <= version + 1:
             return []
         try:
             updates = self.log.updates(version + 1, end)
         except VersionNotFound as error:  # trimmed since the frontier was read
             raise TrimmedAway(error.message) from error
+        self._updates_at_once = updates_at_once(updates)
         applied: list[AppliedUpdate] = []
         for update in updates:
             contents = contents.apply(update.changes(), at=update.time)

@@ -21,7 +21,7 @@ from typing import Any
 from strandline import work
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.declared_kinds import declared_kind, declared_kinds
-from strandline.catalog.follower import READ_AT_ONCE, CatalogFollower
+from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.kinds import Kind, described, find, kind_named, references
 from strandline.catalog.privileges.access import Access, owned_by
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
@@ -29,6 +29,7 @@ from strandline.catalog.undo.net import Net, Target, as_one, target_of
 from strandline.catalog.verbs import Action, verb_named
 from strandline.durable.collections import collection, id_key
 from strandline.durable.contents import Namespace
+from strandline.durable.log import updates_at_once
 from strandline.durable.update import Change, Update
 from strandline.errors import AlreadyExists, InvalidInput, NotFound, ObjectNotFound, VersionNotFound
 from strandline.model.descriptors import Comment, SchemaDescriptor
@@ -309,8 +310,9 @@ def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Upd
     while end > first:  # what is undropped was mostly dropped just now
         start = max(end - at_once, first)
         work.spend(end - start)
-        yield from reversed(catalogs.updates(start, end))
-        end, at_once = start, min(2 * at_once, READ_AT_ONCE)
+        updates = catalogs.updates(start, end)
+        yield from reversed(updates)
+        end, at_once = start, min(2 * at_once, updates_at_once(updates))
 
 
 # -- visibility for a user -------------------------------------------------------------------------
