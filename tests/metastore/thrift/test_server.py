@@ -44,6 +44,7 @@ from strandline.metastore.thrift.messages import (
     foreign_protocol,
 )
 from strandline.metastore.thrift.scanner import Scanner
+from tests.log_lines import log_lines
 from tests.servers.loopback import read_to_end
 from tests.servers.thrift_client import ThriftClient, decode_application_exception
 
@@ -346,6 +347,17 @@ def test_a_foreign_protocol_is_logged_and_counted_and_its_connection_is_closed(
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 1
     assert f"it speaks {protocol};" in lines[0]
+
+
+def test_a_line_about_a_connection_does_not_name_the_client_of_another_one(serve: Serve) -> None:
+    running = serve(toy)
+    with log_lines() as lines, running.client() as client, connect(running) as stream:
+        client.call("get_all_databases")
+        stream.sendall(FOREIGN["SASL"])
+        assert read_to_end(stream) == b""
+        host, port = stream.getsockname()
+        (line,) = lines.of("metastore.thrift.connection")
+    assert line["client"] == f"{host}:{port}"
 
 
 def test_a_framed_message_of_another_version_is_not_framed_thrift() -> None:

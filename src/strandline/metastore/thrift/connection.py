@@ -119,6 +119,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         self.info = ConnectionInfo(self._id, name)
+        self._log_from_here()
         handle = transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -139,6 +140,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closed or self._ended or self._draining:
             return
+        self._log_from_here()
         self.last_activity = monotonic()
         if not self._scanner.waiting:
             self._coming_since = self.last_activity
@@ -154,6 +156,7 @@ class Connection(asyncio.Protocol):
 
         With TLS, the event loop closes the connection at once.
         """
+        self._log_from_here()
         self._ended = True
         if self._speaks_thrift:
             self._pump()
@@ -164,12 +167,20 @@ class Connection(asyncio.Protocol):
         self._outgoing.writable = False
 
     def resume_writing(self) -> None:
+        self._log_from_here()
         self._outgoing.writable = True
         self.last_activity = monotonic()
         if self._outgoing.in_work:
             self._outgoing.send_soon()
         else:
             self._pump()
+
+    def _log_from_here(self) -> None:
+        """Log what is called from here on as part of this connection.
+
+        The event loop calls the methods of all connections in one context.
+        """
+        CLIENT.set(self.info.peer)
 
     # Called by the server -----------------------------------------------------------------------
 
@@ -365,7 +376,7 @@ class Connection(asyncio.Protocol):
                     "the maximum; nothing was done: close idle clients, or use another node"
                 )
             if units > IN_THREAD and delegate is not None and not serving.base.answers(head.name):
-                self._log_from_here()
+                self._began = monotonic()
                 arguments = memoryview(message)[head.body :]
                 self._await(head.name, sequence, delegate(self.info, head.name, arguments))
                 return
@@ -400,11 +411,6 @@ class Connection(asyncio.Protocol):
         self._decoding = decoding
         decoding.add_done_callback(done)
 
-    def _log_from_here(self) -> None:
-        """Log what is called from here on, and measure its time, as part of this request."""
-        CLIENT.set(self.info.peer)
-        self._began = monotonic()
-
     def _undecoded(self, method: str, sequence: bytes, error: Exception) -> None:
         """Answer a request whose arguments could not be decoded."""
         if isinstance(error, ProtocolError):
@@ -412,7 +418,7 @@ class Connection(asyncio.Protocol):
             self._answer(method, sequence, _protocol_failure(error))
         elif isinstance(error, ApplicationException | StrandlineError):
             if isinstance(error, StrandlineError):  # an unknown method has a name a client made up
-                self._log_from_here()
+                self._began = monotonic()
                 self._log(method, error)
             self._answer(method, sequence, answer_error(self._serving.codec, method, error))
         else:
@@ -421,7 +427,7 @@ class Connection(asyncio.Protocol):
     def _decoded(self, method: str, sequence: bytes, message: bytes, args: dict[str, Any]) -> None:
         """Have the handler answer a request. ``message`` is empty for a large request."""
         serving = self._serving
-        self._log_from_here()
+        self._began = monotonic()
         self.info.begin(message, is_large=not message)
         try:
             if serving.base.answers(method):
