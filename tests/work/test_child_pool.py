@@ -164,6 +164,31 @@ async def test_tasks_queue_in_order_and_tasks_beyond_max_waiting_are_refused() -
         assert pool.statistics().turned_away == 1
 
 
+async def test_users_take_turns_and_none_may_have_all_tasks_that_wait() -> None:
+    async with running_pool(max_children=1, max_waiting=8) as (pool, children):
+        ended: list[str] = []
+
+        async def ask_as(user: str) -> None:
+            await ask(pool, "wait", user=user)
+            ended.append(user)
+
+        async def begin(user: str) -> asyncio.Task[None]:
+            asking = asyncio.create_task(ask_as(user))
+            await asyncio.sleep(0)
+            return asking
+
+        tasks = [await begin("ann")]
+        await begun(children)
+        tasks += [await begin("ann") for _ in range(6)]
+        with pytest.raises(Overloaded, match="6 waiting, 6 of them from ann"):
+            await ask(pool, "echo", user="ann")
+        tasks += [await begin("bob"), await begin("eve")]
+        tasks[1].cancel()
+        children.go.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert ended == ["ann", "bob", "eve", *["ann"] * 5]
+
+
 async def test_callers_of_equal_reads_that_are_queued_share_the_reply_of_one_task() -> None:
     async with running_pool(max_children=1, max_waiting=3) as (pool, children):
         first = asyncio.create_task(ask(pool, "wait", b"same", only_reads=True))

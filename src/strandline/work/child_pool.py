@@ -1,8 +1,9 @@
 """The children of one event loop, and the tasks that run in them.
 
 A pool has a limited number of children and keeps idle ones for a while. If a task needs a new child
-and the limit is reached, the pool ends the child that has been idle longest. Tasks wait in order
-while all children are busy. If too many tasks wait, the pool refuses the next one immediately.
+and the limit is reached, the pool ends the child that has been idle longest. While all children are
+busy, tasks wait, and their users take turns. If too many tasks wait, or too many of one user, the
+pool refuses the next one immediately.
 
 Callers that ask the same question while it waits share one task and its reply, because many readers
 begin with the files of the same snapshot. If a child has already begun a task for the question, a
@@ -19,9 +20,11 @@ import asyncio
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from typing import Protocol
 
 from strandline.errors import (
@@ -40,6 +43,10 @@ logger = logging.getLogger(__name__)
 MAX_CHILDREN = max(2, os.cpu_count() or 1)
 MAX_WAITING = 64
 """How many tasks may wait for a child."""
+USER_SHARE = 0.75
+"""The share of these that one user may have."""
+_MAX_USERS = 1_000
+"""The number of users whose last turn is known."""
 IDLE_SECONDS = 30.0
 """How long the pool keeps a child without a task."""
 
@@ -116,6 +123,45 @@ class _SharedCall:
         finally:
             self._callers -= 1
         return reply if not self._callers else reply.copy()
+
+
+class _Places:
+    """The places of running tasks. A free one goes to the user who got none for longest."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+        self._number = 0
+        self._last: dict[str, int] = {}  # by user, the number of the last place; in their order
+
+    async def acquire(self, user: str) -> None:
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((user, place))
+        self._assign()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._waiting.remove((user, place))
+            else:
+                self.release()
+            raise
+
+    def release(self) -> None:
+        self._free += 1
+        self._assign()
+
+    def _assign(self) -> None:
+        while self._free and (ready := [w for w in self._waiting if not w[1].cancelled()]):
+            user, place = first = min(ready, key=lambda waiting: self._last.get(waiting[0], 0))
+            self._waiting.remove(first)
+            self._free -= 1
+            place.set_result(None)
+            self._number += 1
+            self._last.pop(user, None)
+            self._last[user] = self._number
+            if len(self._last) > _MAX_USERS:
+                del self._last[next(iter(self._last))]
 
 
 class _Child:
@@ -200,11 +246,11 @@ class ChildPool:
         self._on_announced = on_announced
         self._on_ended = on_ended
         self._max_children = max_children
-        self._places = asyncio.Semaphore(max_children)
+        self._places = _Places(max_children)
         self._max_waiting = max_waiting
         self._idle_seconds = idle_seconds
         self._idle: list[_Child] = []
-        self._waiting = 0
+        self._waiting = Counter[str]()  # by user
         self._shared_calls: dict[Hashable, _SharedCall] = {}
         self._running: set[asyncio.Task[Reply]] = set()
         self._writing: set[_Child] = set()
@@ -251,8 +297,9 @@ class ChildPool:
         shared_call: _SharedCall | None = None,
         before: asyncio.Task[Reply] | None = None,
     ) -> Reply:
+        user = fields.get("user", "")
         try:
-            await self._admitted(before)
+            await self._admitted(user, before)
         except BaseException:
             if isinstance(data, Content):
                 data.close()
@@ -271,22 +318,23 @@ class ChildPool:
             task.add_done_callback(_close_content)
             raise
 
-    async def _admitted(self, before: asyncio.Task[Reply] | None) -> None:
-        """Wait for the task ``before`` to end, then in order for a free place in the pool."""
+    async def _admitted(self, user: str, before: asyncio.Task[Reply] | None) -> None:
+        """Wait for the task ``before`` to end, then for a place in the pool."""
         self._require_open()
-        if self._waiting >= self._max_waiting:
+        waiting, of_user = self._waiting.total(), self._waiting[user]
+        if waiting >= self._max_waiting or of_user >= ceil(self._max_waiting * USER_SHARE):
             self._turned_away += 1
             raise Overloaded(
                 f"this node already has {len(self._running)} large requests running and "
-                f"{self._waiting} waiting; nothing was done, try again"
+                f"{waiting} waiting, {of_user} of them from {user}; nothing was done, try again"
             )
-        self._waiting += 1
+        self._waiting[user] += 1
         try:
             if before is not None:
                 await asyncio.wait([before])
-            await self._places.acquire()
+            await self._places.acquire(user)
         finally:
-            self._waiting -= 1
+            self._waiting -= Counter((user,))
         if self._stopping:
             self._places.release()
             self._require_open()
@@ -320,7 +368,7 @@ class ChildPool:
         """Return statistics about the children and tasks."""
         return ChildStatistics(
             len(self._running),
-            self._waiting,
+            self._waiting.total(),
             self._tasks,
             self._joined,
             self._children,
