@@ -311,6 +311,12 @@ def test_no_other_writer_waits_while_the_folder_of_staged_files_is_looked_at(
     assert looked_at == ["unknown", "known"]
 
 
+def test_a_file_of_a_schema_version_that_the_table_does_not_have_is_refused(
+    session: LocalSession,
+) -> None:
+    refused(session, replace(data(file_id=1), schema_version=2), match="latest version is 1; name")
+
+
 WRONG_NUMBER: Any = "5"
 NO_TEXT: Any = 5
 WRONG: list[tuple[dict[str, Any], str]] = [
