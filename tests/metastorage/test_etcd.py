@@ -47,7 +47,13 @@ from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.invoke import Invoke, View
 from strandline.metastorage.etcd.layout import encode_time
-from strandline.metastorage.etcd.operations import Page, TxnAnswer, delete_operation, put_operation
+from strandline.metastorage.etcd.operations import (
+    Json,
+    Page,
+    TxnAnswer,
+    delete_operation,
+    put_operation,
+)
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.conftest import ManualWall
 from tests.metastorage.conftest import keys, put
@@ -507,6 +513,19 @@ def in_use(port: int) -> set[object]:
     connections = psutil.Process().net_connections("tcp4")
     ends = {c.laddr for c in connections if c.raddr and c.raddr.port == port}
     return {*threading.enumerate(), *ends}
+
+
+def test_a_defect_in_the_thread_of_the_watch_reaches_its_waiters(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defective(feed: ChangeFeed, message: Json) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(ChangeFeed, "_take", defective)
+    store = place.node()
+    seen = put(store, "a").revision
+    with pytest.raises(RuntimeError, match="planted"):
+        store.wait_for_change("b", seen, timeout=60)
 
 
 def test_a_closed_store_leaves_no_thread_and_no_connection(place: EtcdPlace) -> None:

@@ -210,6 +210,8 @@ def test_one_keep_alive_serves_many_transactions(quick_session: Watched) -> None
             transaction_scope(quick_session, keep_alive=keep_alive) as other,
         ):
             assert keep_alive.statistics().watched == 2
+            names = [thread.name for thread in threading.enumerate()]
+            assert names.count("keep-alive") == 1
             quick_session.wait_for_beats(4)
         assert set(quick_session.beaten_ids) == {one.txn_id, other.txn_id}
         assert keep_alive.statistics().watched == 0
