@@ -15,11 +15,12 @@ from strandline.clock import (
     milliseconds,
     timestamp,
 )
-from strandline.errors import WrongClock
+from strandline.errors import CorruptData, WrongClock
 from strandline.sql import (
     Database,
     accept_time,
     accepted_time,
+    change,
     check_time,
     look_beside_rows,
     open_sqlite,
@@ -65,6 +66,16 @@ def test_times_taken_together_are_all_above_the_last(database: Database, behind:
     with database.write() as connection:
         taken = take_time(connection, clock, count=3)
     assert taken - 3 >= last
+
+
+def test_an_append_to_a_database_without_its_last_time_is_refused(database: Database) -> None:
+    with database.write() as connection:
+        change(connection, "DELETE FROM strandline_clock")
+    with (
+        pytest.raises(CorruptData, match="the last time of the store is missing"),
+        database.write() as connection,
+    ):
+        take_append_time(database, connection, HybridClock(lambda: 5_000))
 
 
 DAY = MAX_AHEAD_MS

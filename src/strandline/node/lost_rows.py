@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from strandline.metastore.store.notifications import Notification
 from strandline.sql import in_lists, run
+from strandline.sql.schema_versions import WRITES_ROW
 
 _NO_WRITE_ID = (
     "NOT EXISTS (SELECT 1 FROM txn_write_id AS own"
@@ -58,6 +59,7 @@ _EVENTS = (
     "SELECT count(*), coalesce(min(event_id), 0), coalesce(max(event_id), 0),"
     " coalesce((SELECT event_id FROM notification_sequence), 0) FROM notification_log"
 )
+_LAST_TIME = f"SELECT time FROM strandline_clock WHERE id = {WRITES_ROW}"
 _LAST_ROW = (
     "SELECT coalesce(max(row_id), 0), coalesce((SELECT row_id FROM store_sequence), 0)"
     " FROM store_row"
@@ -112,6 +114,8 @@ def lost_of_store(connection: Connection) -> Iterator[tuple[str, str]]:
             f"it has {count} events, from {first} to {last}, but all up to {newest} were logged, "
             "and cleaning removes only the oldest ones",
         )
+    if not run(connection, _LAST_TIME):
+        yield "strandline_clock", "the last time of the store is missing"
     ((last, assigned),) = run(connection, _LAST_ROW)
     if last > assigned:
         yield f"row {last}", f"its id would be assigned again: the last one was {assigned}"

@@ -24,6 +24,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp, milliseconds, timestamp
+from strandline.errors import CorruptData
 from strandline.sql.schema_versions import LOOKS_ROW, WRITES_ROW
 from strandline.sql.statements import Query, run, value
 
@@ -68,10 +69,14 @@ def take_time_after_looks(connection: Connection, clock: HybridClock) -> Timesta
     """`take_time`, above the times of all looks that have ended.
 
     An append holds the lock on the row of the looks, so no look is in progress. Raises
-    `WrongClock`.
+    `WrongClock`, and `CorruptData` if the row is missing.
     """
     clock.check()
-    new_time = Timestamp(value(connection, *time_after_looks_query(clock)))
+    new_time: Timestamp | None = value(connection, *time_after_looks_query(clock))
+    if new_time is None:
+        raise CorruptData(
+            "the last time of the store is missing in its database; restore it from a backup"
+        )
     _refuse_far_ahead(connection, clock, new_time)
     clock.update(new_time)
     return new_time
