@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from functools import partial
 from threading import Thread
+from typing import Any
 
 from strandline.sql.pool import ConnectionPool
 from tests.interrupts import is_interrupted
@@ -12,7 +13,8 @@ from tests.interrupts import is_interrupted
 
 def new_pool() -> ConnectionPool:
     """A pool that logs nothing: the locks of `logging` stay taken after an interrupt."""
-    connect = partial(sqlite3.connect, ":memory:", check_same_thread=False)
+    # Any: as SQLAlchemy's own type of a connection is not that of SQLite
+    connect: Any = partial(sqlite3.connect, ":memory:", check_same_thread=False)
     return ConnectionPool(connect, reset_on_return=None)
 
 

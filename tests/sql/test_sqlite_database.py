@@ -8,6 +8,7 @@ import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,8 +18,10 @@ from sqlalchemy import Connection, event
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
 from strandline.sql import SqliteDatabase, StoreFull, open_sqlite, sqlite_file, take_time
+from strandline.sql.database import _CLOSE_PATIENCE
 from strandline.sql.schema_versions import Part
 from strandline.work import TooLong
+from tests.interrupts import is_interrupted
 from tests.sql.processes import Process
 from tests.sql.work import BLOB, COUNTER, fail_to_put, ids, put
 
@@ -285,3 +288,15 @@ def test_a_swallowed_disk_error_does_not_become_a_commit(sqlite: SqliteDatabase)
 def test_a_value_too_large_for_the_file_is_invalid_input(sqlite: SqliteDatabase) -> None:
     with pytest.raises(InvalidInput, match="larger"), sqlite.write() as connection:
         connection.exec_driver_sql("INSERT INTO blob VALUES (1, zeroblob(2000000000))")
+
+
+def test_close_does_not_wait_for_calls_that_were_interrupted_at_any_step(
+    sqlite: SqliteDatabase,
+) -> None:
+    step = 0
+    while is_interrupted(partial(sqlite.rows, "SELECT 1"), at_step=step):
+        step += 1
+    assert step
+    began = time.monotonic()
+    sqlite.close()
+    assert time.monotonic() - began < _CLOSE_PATIENCE

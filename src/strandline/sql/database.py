@@ -483,7 +483,13 @@ class Database(ABC):
 
 
 class _Use:
-    """See `Database._in_use`. A class, because a generator takes several times as long."""
+    """See `Database._in_use`. A class, because a generator takes several times as long.
+
+    If Ctrl-C comes as it begins or ends, it ends with the last reference to it.
+    """
+
+    _turn: _Turn | None = None
+    _is_counted = False
 
     def __init__(self, database: Database, count: str, turn: _Turn | None) -> None:
         self._database = database
@@ -497,6 +503,7 @@ class _Use:
             if database._closed:
                 raise database._stopping()
             database._active += 1
+            self._is_counted = True
             database._counts[self._count] += 1
 
     def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
@@ -512,12 +519,19 @@ class _Use:
                     raise translated from error
         finally:
             translated = None  # else a reference cycle keeps the frame and an open cursor alive
-            if self._turn is not None:
-                self._turn.end()  # again, if Ctrl-C came before it ended
-            with database._state:
-                database._active -= 1
-                if database._closed:
-                    database._state.notify_all()
+            self._end()
+
+    def _end(self) -> None:
+        if self._turn is not None:
+            self._turn.end()  # again, if Ctrl-C came before it ended
+        if self._is_counted:
+            with self._database._state:
+                self._is_counted = False
+                self._database._active -= 1
+                if self._database._closed:
+                    self._database._state.notify_all()
+
+    __del__ = _end
 
 
 class _Turn:
