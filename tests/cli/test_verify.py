@@ -7,12 +7,13 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +30,10 @@ from strandline.catalog.commands import (
 )
 from strandline.clock import Timestamp
 from strandline.config import Settings
-from strandline.durable import durable_state
+from strandline.durable import ReadOnlyState, durable_state
+from strandline.durable.update import EntryArguments
 from strandline.errors import Unavailable
+from strandline.metastore.inspection import Finding
 from strandline.metastore.interface import Session
 from strandline.metastore.session.wire_json import write_json
 from strandline.metastore.store import partition_moves
@@ -138,6 +141,28 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture(autouse=True)
 def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "SETTLING_SECONDS", 0.0)
+
+
+def test_the_versions_are_not_in_memory_while_rows_and_files_are_checked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, rows = verification._tables, verification.Verification._rows
+    states: list[weakref.ref[ReadOnlyState]] = []
+
+    def noted(state: ReadOnlyState) -> object:
+        entries = [entry for applied in state.recovered for entry in applied.update.entries]
+        assert len(entries) >= 4
+        assert all(cast(EntryArguments, e.arguments)._values is None for e in entries)
+        states.append(weakref.ref(state))
+        return tables(state)
+
+    def without_versions(self: verification.Verification) -> Iterator[Finding]:
+        assert [state() for state in states] == [None]
+        return rows(self)
+
+    monkeypatch.setattr(verification, "_tables", noted)
+    monkeypatch.setattr(verification.Verification, "_rows", without_versions)
+    assert strandline("verify", store.folder).exit_code == 0
 
 
 def verify(store: Store, *options: str) -> Result:

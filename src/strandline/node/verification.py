@@ -41,6 +41,7 @@ from strandline.catalog.storage_usage import read_events
 from strandline.clock import format_timestamp
 from strandline.durable import Superseded
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
+from strandline.durable.update import EntryArguments
 from strandline.errors import CorruptData, Stopping, StrandlineError, Unavailable
 from strandline.metastore.inspection import Finding, Kind, Verified
 from strandline.metastore.partition_places import GONE, PastPlaces
@@ -123,15 +124,7 @@ class Verification:
         yield from self._database_file()
         tables: dict[int, _Table] = {}
         try:
-            state = self.state()
-            history = read_history(state.log)
-            _parse_arguments(state, history)
-            yield from compare_history(state, history)
-            tables = _tables(state)
-            yield from _broken(state)
-            self.verified.records += state.recovered[-1].version
-            events = read_events(state.log, 1, state.log.frontier().upper)
-            self.verified.records += sum(1 for _ in events)  # each is decoded
+            yield from self._catalog(tables)
         except StrandlineError as error:
             yield _found("catalog", error)
         yield from self._rows()
@@ -142,6 +135,21 @@ class Verification:
             yield from self._dropped_folders(tables)
 
     # -- records
+
+    def _catalog(self, tables: dict[int, _Table]) -> Iterator[Finding]:
+        """Check the log, and add every table that it names to ``tables``.
+
+        The versions are in memory only here: all of them take more than the rest.
+        """
+        state = self.state()
+        history = read_history(state.log)
+        _parse_arguments(state, history)
+        yield from compare_history(state, history)
+        tables |= _tables(state)
+        yield from _broken(state)
+        self.verified.records += state.recovered[-1].version
+        events = read_events(state.log, 1, state.log.frontier().upper)
+        self.verified.records += sum(1 for _ in events)  # each is decoded
 
     def _database_file(self) -> Iterator[Finding]:
         if self.compare_head is not None:
@@ -528,11 +536,12 @@ def _broken(state: ReadOnlyState) -> Iterator[Finding]:
 
 
 def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:
-    """Parse the arguments of all entries. Raises `CorruptData`."""
+    """Parse the arguments of all entries, and keep none. Raises `CorruptData`."""
     actions = chain.from_iterable(version.actions for version in history)
     entries = chain.from_iterable(applied.update.entries for applied in state.recovered)
     for arguments in chain((each for _, each in actions), (entry.arguments for entry in entries)):
-        len(arguments)
+        if isinstance(arguments, EntryArguments):  # otherwise they are parsed
+            len(EntryArguments(None, text=arguments.text))
 
 
 def _tables(state: ReadOnlyState) -> dict[int, _Table]:
