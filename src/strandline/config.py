@@ -7,7 +7,7 @@ variable and the entry in ``strandline.toml``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -102,11 +102,11 @@ class Settings:
     host: str = "127.0.0.1"
     thrift_host: str = ""
     users_file: str = ""
-    users: str = ""
+    users: str = field(default="", repr=False)
     tls_certificate: str = ""
     tls_key: str = ""
     warehouse: str = ""
-    objects: str = ""
+    objects: str = field(default="", repr=False)  # it may have a password
     catalog_log: str = ""
     catalog_blobs: str = ""
     delay_ms: int | None = None
@@ -141,20 +141,20 @@ class Settings:
         return {"owner": 0o700, "group": 0o770, "umask": 0o777}[self.file_access]
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
             if value is None:
                 continue
             is_number = isinstance(value, int) and not isinstance(value, bool)
-            if field.type in ("int", "int | None") and not is_number:
-                raise InvalidInput(f"{field.name} must be a whole number, not {value!r}")
-            if field.name.endswith("_port") and not 0 <= value <= 65_535:
-                raise InvalidInput(f"{field.name} is {value}; a port is a number from 0 to 65535")
-            if field.name.endswith(("_ms", "_bytes")) and value < 0:
-                raise InvalidInput(f"{field.name} is {value}; it cannot be negative")
-            if value not in (choices := _choices().get(field.name, (value,))):
+            if setting.type in ("int", "int | None") and not is_number:
+                raise InvalidInput(f"{setting.name} must be a whole number, not {value!r}")
+            if setting.name.endswith("_port") and not 0 <= value <= 65_535:
+                raise InvalidInput(f"{setting.name} is {value}; a port is a number from 0 to 65535")
+            if setting.name.endswith(("_ms", "_bytes")) and value < 0:
+                raise InvalidInput(f"{setting.name} is {value}; it cannot be negative")
+            if value not in (choices := _choices().get(setting.name, (value,))):
                 raise InvalidInput(
-                    f"{field.name} is {value!r}; it must be one of {', '.join(choices)}"
+                    f"{setting.name} is {value!r}; it must be one of {', '.join(choices)}"
                 )
         if not 0 <= (self.deploy_generation or 0) <= MAX_GENERATION:
             raise InvalidInput(

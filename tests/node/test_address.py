@@ -8,6 +8,7 @@ import pytest
 
 from strandline.config import Settings
 from strandline.errors import InvalidInput
+from strandline.metastore.session.callers import Caller
 from strandline.node.address import shown_address, store_address
 
 SHOWN = [
@@ -30,6 +31,13 @@ SHOWN = [
 @pytest.mark.parametrize(("address", "shown"), SHOWN)
 def test_an_address_is_shown_without_user_password_and_options(address: str, shown: str) -> None:
     assert shown_address(address) == shown
+
+
+def test_no_representation_of_a_value_has_a_password_or_the_hash_of_a_token() -> None:
+    objects = "postgresql://ann:secret@h/db"
+    settings = Settings(objects=objects, users="ann:sha256:secret")
+    address = store_address("etcd://ann:secret@h:2379", settings)
+    assert "secret" not in repr([settings, address, Caller("ann", "secret")])
 
 
 @pytest.mark.parametrize("unset", [None, ""])

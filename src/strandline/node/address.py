@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandline.config import Settings
@@ -36,8 +36,8 @@ class StoreAddress:
     """
 
     folder: Path | None
-    catalog: str = ""
-    objects: str = ""
+    catalog: str = field(default="", repr=False)
+    objects: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:

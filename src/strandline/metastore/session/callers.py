@@ -21,7 +21,7 @@ from __future__ import annotations
 import ipaddress
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -48,7 +48,7 @@ class Caller:
     """The user that a request names. ``secret`` is None if it has no credentials."""
 
     user: str
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
 
 
 def basic(user: str, secret: str) -> str:
