@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, text
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, inspect, text
 
-from strandline.errors import IncompatibleFormat
+from strandline.errors import IncompatibleFormat, InvalidInput
 from strandline.sql import Database, open_database
 from strandline.sql.schema_versions import BASE, Part, Step, version_of
 from tests.sql import work
@@ -32,6 +32,17 @@ def test_a_part_is_created_once_and_in_one_version(database: Database) -> None:
             "strandline_fence",
             "strandline_schema",
         ]
+
+
+def test_the_database_of_another_program_is_refused_and_not_changed(url: str) -> None:
+    other = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with closing(other.connect()) as connection:
+        connection.execute(text("CREATE TABLE bookmarks (id INTEGER)"))
+        connection.commit()
+        with pytest.raises(InvalidInput, match="is the database of another program"):
+            open_database(url)
+        assert inspect(connection).get_table_names() == ["bookmarks"]
+    other.dispose()
 
 
 def add_column(name: str) -> Step:

@@ -83,17 +83,6 @@ def test_a_file_that_is_not_a_database_is_refused_and_not_changed(path: Path) ->
     assert path.read_bytes() == content
 
 
-def test_the_database_of_another_program_is_refused_and_not_changed(path: Path) -> None:
-    other = sqlite3.connect(path)
-    other.execute("CREATE TABLE bookmarks (id)")
-    other.close()
-    with pytest.raises(InvalidInput, match="another program"):
-        open_sqlite(path)
-    other = sqlite3.connect(path)
-    assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
-    other.close()
-
-
 def make_damaged(path: Path) -> None:
     database = open_sqlite(path)
     database.ensure_schema(Part("counter", 1, METADATA))
