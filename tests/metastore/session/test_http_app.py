@@ -37,7 +37,7 @@ from strandline.metastore.session.http_messages import (
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.workers import Workers
 from strandline.node import Node
-from strandline.work.contents import PIECE, Content
+from strandline.work.contents import PIECE, Content, pieces_of, release
 from tests.metastore.session.served import WAIT, monitored, serving
 
 JSON = {"Content-Type": "application/json"}
@@ -270,6 +270,23 @@ def test_a_body_that_is_too_large_takes_no_memory_and_is_read_only_up_to_four_ti
     with pytest.raises(InvalidInput, match=f"at most {MIB}"):
         asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json"))
     assert [amount > 0 for amount in taken] == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_long_body_that_arrives_in_parts_is_whole(*, outside: bool) -> None:
+    bodies = Bodies(
+        max_bytes=4 * MIB, seconds=60, memory_bytes=64 * MIB, answer_bytes=1, outside=outside
+    )
+    parts = [bytes([number]) * MIB for number in range(3)]
+    left = parts.copy()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    body = asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json"))
+    assert isinstance(body, Content) == outside
+    assert b"".join(pieces_of(body)) == b"".join(parts)
+    release(body)
 
 
 def test_a_body_of_a_client_that_disconnects_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

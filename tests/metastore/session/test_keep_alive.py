@@ -187,6 +187,7 @@ def test_a_commit_whose_outcome_is_unknown_is_not_aborted(
         transaction.stage(table_id, add=[data("a")])
     assert transaction.commit_is_unknown
     assert session.transaction(transaction.txn_id).state is TransactionState.OPEN
+    assert keep_alive.statistics().watched == 0  # it times out if it was not committed
 
 
 def test_a_transaction_that_is_kept_alive_outlives_its_timeout(
