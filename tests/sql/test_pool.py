@@ -7,6 +7,8 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
+import pytest
+
 from strandline.sql.pool import ConnectionPool
 from tests.interrupts import is_interrupted
 
@@ -35,3 +37,11 @@ def test_a_thread_gets_a_connection_after_another_was_interrupted_at_any_step() 
         pool.dispose()
         step += 1
     assert step > 1
+
+
+def test_what_the_pool_does_is_not_in_the_log_of_a_node(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="strandline")
+    pool = new_pool()
+    pool.dispose()
+    pool.recreate()
+    assert not caplog.records

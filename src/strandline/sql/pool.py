@@ -22,4 +22,5 @@ class _Queue(Queue[ConnectionPoolEntry]):
 class ConnectionPool(QueuePool):
     """See the module."""
 
+    __module__ = QueuePool.__module__  # SQLAlchemy names its logger after it
     _queue_class = _Queue
