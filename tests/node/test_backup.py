@@ -6,19 +6,23 @@ import json
 import os
 import stat
 import tarfile
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from sqlalchemy import Connection, select
 
 from strandline.catalog.commands import CreateTable, DropTable, TableDefinition
 from strandline.config import Settings
+from strandline.metastorage import sql_tables
 from strandline.node import Node
 from strandline.node.address import StoreAddress
-from strandline.node.backup import back_up, restore
+from strandline.node.backup import back_up, database_copy, restore
 from strandline.node.backup import taking as module
 from strandline.node.backup.database_copy import copy_database
 from strandline.node.backup.manifest import MANIFEST, UNFINISHED
+from strandline.sql import open_sqlite
 from tests.node.backups import COLUMNS, append, files_of, place, unpack
 from tests.strandline_command import strandline
 
@@ -40,6 +44,34 @@ def test_a_backup_is_restored_with_catalog_rows_and_files(store: Path, tmp_path:
         assert place(ann, "shop.rows").is_relative_to(tmp_path / "new")
         append(ann, "shop.rows", "b.parquet")
         assert node.transactions.holds.list() == ()
+
+
+def test_large_rows_are_copied_few_at_a_time(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the database of a server, or into one."""
+    copied: list[tuple[int, int]] = []  # rows and bytes
+
+    class Noted:
+        def execute(self, statement: object, rows: list[dict[str, object]]) -> None:
+            sizes = [len(row["value"]) for row in rows if isinstance(row["value"], bytes)]
+            copied.append((len(rows), sum(sizes[:-1])))
+
+    with (
+        closing(open_sqlite(store / "strandline.db", read_only=True)) as source,
+        closing(open_sqlite(tmp_path / "copy.db")) as target,
+        source.read() as connection,
+    ):
+        all_rows = connection.execute(select(sql_tables.ENTRIES)).all()
+        for most in 300, 10 << 20:
+            monkeypatch.setattr(database_copy, "_BYTES", most)
+            copied.clear()
+            database_copy._copy_table(
+                sql_tables.ENTRIES, source, connection, target, cast(Connection, Noted())
+            )
+            assert sum(count for count, _ in copied) == len(all_rows)
+            assert max(size for _, size in copied) <= most
+            assert (len(copied) == 1) is (most > 300)
 
 
 def test_a_backup_and_a_restored_database_get_their_names_when_they_are_on_disk(

@@ -46,7 +46,7 @@ from strandline.fencing import FenceToken
 from strandline.metastorage import Beside
 from strandline.sql import Query
 
-READ_AT_ONCE = 1000
+READ_AT_ONCE = 100
 """The most updates that callers request with one call of `UpdateLog.updates`."""
 CHANGES_AT_ONCE = 10_000
 """About how many changes these updates have: ten megabytes. A single update may have more."""

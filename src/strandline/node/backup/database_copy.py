@@ -1,10 +1,11 @@
 """Copying the rows of a store from one SQL database to another.
 
 The tables are those of `PARTS`, which are the same in every dialect. They are read in the order of
-their primary keys, `_ROWS` rows at a time, all in one snapshot. So memory is bounded, and no writer
-waits. A backup of a store on a server therefore contains a SQLite database, like that of a folder.
-The sequences (ids of transactions, holds and locks) continue where they were, so no id is assigned
-twice.
+their primary keys, a part at a time, all in one snapshot. A part has at most `_ROWS` rows, and few
+if they are large: a version of the catalog may have ten megabytes. So memory is bounded, and no
+writer waits. A backup of a store on a server therefore contains a SQLite database, like that of a
+folder. The sequences (ids of transactions, holds and locks) continue where they were, so no id is
+assigned twice.
 """
 
 from __future__ import annotations
@@ -12,8 +13,20 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Table, delete, insert, select, text, tuple_
+from sqlalchemy import (
+    Connection,
+    LargeBinary,
+    Select,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    tuple_,
+)
 
 from strandline.errors import AlreadyExists, CorruptData
 from strandline.metastorage import sql_tables
@@ -30,7 +43,7 @@ from strandline.sql import (
 )
 from strandline.sql.schema_versions import CLOCK, SCHEMA
 
-_ROWS = 256
+_ROWS, _BYTES = 256, 10 << 20
 _IN_EMPTY_STORES = {SCHEMA.name, CLOCK.name, REMEMBERED.name, sql_tables.HEAD.name}
 _SET_CLOCK = text(
     f"INSERT INTO {CLOCK.name} (id, time) VALUES (:id, :time)"
@@ -88,18 +101,32 @@ def _copy_table(
 ) -> None:
     key = tuple_(*table.primary_key)
     names = [column.name for column in table.primary_key]
-    query = select(table).order_by(*table.primary_key).limit(_ROWS)
-    page = query
+    query = page = select(table).order_by(*table.primary_key)
     while True:
         source.allow_more_time(connection)
-        rows = connection.execute(page).mappings().all()
+        count = _rows_at_once(table, page, connection)
+        rows = connection.execute(page.limit(count)).mappings().all()
         target.allow_more_time(into)
         if rows:
             into.execute(insert(table), [dict(row) for row in rows])
-        if len(rows) < _ROWS:
+        if len(rows) < count:
             return
         last = tuple(rows[-1][name] for name in names)
         page = query.where(key > tuple_(*last))
+
+
+def _rows_at_once(table: Table, page: Select[Any], connection: Connection) -> int:
+    """How many rows of ``page`` to read at once: one more than fit into `_BYTES`."""
+    sizes = [func.length(c) for c in table.columns if isinstance(c.type, LargeBinary)]
+    if not sizes:
+        return _ROWS
+    total = 0
+    read = connection.execute(page.with_only_columns(*sizes).limit(_ROWS))
+    for count, row in enumerate(read.all(), start=1):
+        total += sum(size or 0 for size in row)
+        if total > _BYTES:
+            return count
+    return _ROWS
 
 
 def _copy_sequences(connection: Connection, into: Connection) -> None:
