@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from decimal import Decimal
 from pathlib import Path
 from time import monotonic
@@ -22,9 +23,11 @@ from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import CreateSchema
+from strandline.errors import UnsupportedOperation
 from strandline.metastore.store.rows import ColumnStatistics, DataFile
 from strandline.node import Node
 from strandline.spark import Counts, Tables
+from strandline.spark.folder import TableFolder
 from strandline.spark.footers import file_ids
 from strandline.spark.schemas import file_schema
 from strandline.spark.writing import _cancelled_by_an_interrupt
@@ -150,6 +153,25 @@ def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_
     tables.append("shop.orders", rows.mapInArrow(watched, "id BIGINT, moved BIGINT"))
     assert tables.read("shop.orders").where("moved != 0").count() == 0
     assert len(data_files(tables, "shop.orders")) == 2
+
+
+@pytest.mark.parametrize("partitioned_by", [[], ["bucket(2, id)"]])
+def test_an_append_is_refused_if_the_driver_does_not_see_a_file_that_an_executor_wrote(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, partitioned_by: list[str]
+) -> None:
+    """As if an executor ran on another machine, which has a folder of its own under the path."""
+    tables.create("shop.orders", "id BIGINT", partitioned_by=partitioned_by)
+    staged = TableFolder.staged
+
+    def without_a_file(of: TableFolder, staging: str) -> AbstractContextManager[int]:
+        next((of.path / staging).rglob("*.parquet")).unlink()
+        return staged(of, staging)
+
+    monkeypatch.setattr(TableFolder, "staged", without_a_file)
+    rows = numbers(tables, *range(20)).repartition(2)
+    with pytest.raises(UnsupportedOperation, match=r"wrote 20 rows .* sees 1?[0-9] of"):
+        tables.append("shop.orders", rows)
+    assert files(folder(tables, "shop.orders")) == []
 
 
 class _TimeLimit(BaseException):

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
-from strandline.errors import InvalidInput, StrandlineError
+from strandline.errors import InvalidInput, StrandlineError, UnsupportedOperation
 from strandline.metastore.interface import ResolvedTable
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
@@ -264,13 +264,15 @@ def write_data_files(
 
     ``placed`` is called with each file when it is moved into place, so that an abort can remove it.
     Raises `InvalidInput` if a value violates a constraint of its column, `WriteConflict` if the
-    table's folder was moved, and whatever makes the Spark job fail.
+    table's folder was moved, `UnsupportedOperation` if Spark wrote rows elsewhere, and whatever
+    makes the Spark job fail.
     """
     staging = folder.new_staging(txn_id)
     try:
-        _run(rows, spark_path(folder.path / staging), table)
+        row_count = _run(rows, spark_path(folder.path / staging), table)
         with folder.staged(staging) as staged:
             written = [file for file in _files(staged) if file.metadata.num_rows]
+            _check_row_count(written, table, row_count=row_count, folder=folder)
             _check_ids(written, table)
             files = []
             for file in written:
@@ -295,14 +297,16 @@ def write_data_files(
         folder.discard_staging(staging)
 
 
-def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
+def _run(rows: Conformed, path: str, table: TableDescriptor) -> int | None:
+    """Write the rows into the folder ``path``; return what `_save` returns."""
     frame, keys = rows.frame, []
     if table.partitioning:
         frame = with_partition_key(frame, table).hint("rebalance", KEY)
         keys = [KEY]
     try:
         with _cancelled_by_an_interrupt(frame.sparkSession):
-            frame.write.options(**_WRITER_OPTIONS).partitionBy(*keys).parquet(path)
+            writer = frame.write.format("parquet").options(**_WRITER_OPTIONS).partitionBy(*keys)
+            return _save(writer, path, spark=frame.sparkSession)
     except AnalysisException as error:
         raise InvalidInput(f"the rows cannot be written: {reason_of(error)}") from error
     except Exception as error:
@@ -311,6 +315,23 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
             if message in text:
                 raise InvalidInput(f"{message}; nothing was appended") from error
         raise
+
+
+def _save(writer: DataFrameWriter, path: str, *, spark: SparkSession) -> int | None:
+    """Save, and return how many rows the tasks wrote; None in Spark Connect, which hides it.
+
+    Spark itself does not look whether the driver sees the files that the executors wrote.
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        writer.save(path)
+        return None
+    command = writer._jwrite.saveCommand(jvm.scala.Option.apply(path))
+    saved = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, command)
+    plan = saved.logicalPlan().commandPhysicalPlan()
+    if plan.nodeName() == "AdaptiveSparkPlan":
+        plan = plan.executedPlan().plan()
+    return int(plan.metrics().apply("numOutputRows").value())
 
 
 @contextmanager
@@ -383,6 +404,19 @@ def _partition(staged: int, file: _Written, table: TableDescriptor) -> Partition
         return ()
     with _opened(staged, file.name) as opened:
         return partition_of(opened, table)
+
+
+def _check_row_count(
+    written: list[_Written], table: TableDescriptor, *, row_count: int | None, folder: TableFolder
+) -> None:
+    """Raise unless the files have all rows that Spark wrote, as far as that is known."""
+    seen = sum(file.metadata.num_rows for file in written)
+    if row_count not in (None, seen):
+        raise UnsupportedOperation(
+            f"Spark wrote {row_count} rows for {table.name}, but the driver sees {seen} of them in"
+            f" {folder.path}: all executors must see that folder under the same path, as on a file"
+            " system that the machines share; nothing was appended"
+        )
 
 
 def _check_ids(written: list[_Written], table: TableDescriptor) -> None:
