@@ -620,16 +620,32 @@ def test_the_file_of_a_row_whose_name_is_damaged_is_not_called_a_leftover(store:
     assert kinds == {"record"}
 
 
-def test_a_page_of_events_that_cannot_be_read_is_found(store: Store) -> None:
+def damage_page(store: Store, name: str) -> None:
+    """Damage the first page of a table or of an index."""
     with closing(sqlite3.connect(store.folder / "strandline.db")) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (size,) = database.execute("PRAGMA page_size").fetchone()
-        of_events = "SELECT rootpage FROM sqlite_master WHERE name = 'notification_log'"
-        (page,) = database.execute(of_events).fetchone()
+        root = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (page,) = database.execute(root, (name,)).fetchone()
     with (store.folder / "strandline.db").open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xff" * 100)
+
+
+def test_a_page_of_events_that_cannot_be_read_is_found(store: Store) -> None:
+    damage_page(store, "notification_log")
     assert "events after 0" in [finding["place"] for finding in findings(store)]
+
+
+@pytest.mark.parametrize(
+    "name", ["store_removal", "sqlite_autoindex_store_removal_1", "txn_write_id", "next_write_id"]
+)
+def test_a_page_of_other_rows_that_cannot_be_read_is_found(store: Store, name: str) -> None:
+    (store.table / "_data" / "left").touch()
+    damage_page(store, name)
+    listed = findings(store)
+    assert listed
+    assert len({str(finding) for finding in listed}) == len(listed)
 
 
 _EVENT = "catalog.append.audit_event."

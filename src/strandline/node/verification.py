@@ -77,6 +77,8 @@ _BATCH = 1_000
 _ATTEMPTS = 3
 """How many times a table is checked, at most, if its folder keeps moving."""
 _ALL = 1 << 62
+_DATABASE = "database"
+"""The place of damage that is not that of a single record."""
 _WORD = (1 << 64) - 1
 _FOLDERS_OF_FILES = ("_files", "_data", "_deletes", "_staging")
 """The subfolders of a transactional table, besides the ``_file=…`` folders of release 0.2.0.
@@ -113,7 +115,12 @@ class Verification:
 
     def findings(self) -> Iterator[Finding]:
         """Yield each finding as soon as it is certain."""
+        damage: set[Finding] = set()  # of the database, which checks of many tables may meet
         for finding in self._all():
+            if finding in damage:
+                continue
+            if finding.place == _DATABASE:
+                damage.add(finding)
             if finding.is_error:
                 self.verified.errors += 1
             else:
@@ -127,12 +134,12 @@ class Verification:
             yield from self._catalog(tables)
         except StrandlineError as error:
             yield _found("catalog", error)
-        yield from self._rows()
-        yield from self._events(tables)
-        yield from self._lost_rows(tables)
+        yield from _readable(self._rows())
+        yield from _readable(self._events(tables))
+        yield from _readable(self._lost_rows(tables))
         yield from self._each_table([tables[table_id] for table_id in sorted(tables)])
         if tables:
-            yield from self._dropped_folders(tables)
+            yield from _readable(self._dropped_folders(tables))
 
     # -- records
 
@@ -156,9 +163,9 @@ class Verification:
             try:
                 self.compare_head()
             except StrandlineError as error:
-                yield _found("database", error)
+                yield _found(_DATABASE, error)
         for damage in self.database.find_damage():
-            yield Finding(Kind.RECORD, "database", damage)
+            yield Finding(Kind.RECORD, _DATABASE, damage)
 
     def _rows(self) -> Iterator[Finding]:
         """Find rows that do not decode, and removals of rows that do not exist."""
@@ -237,16 +244,12 @@ class Verification:
 
     def _lost_rows(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
         """Find rows that are missing, as others show, and what each present table must have."""
-        try:
-            with self.database.read() as connection:
-                yield from (Finding(Kind.RECORD, *each) for each in lost_of_store(connection))
-                lost = list(lost_of_tables(connection))
-                projected_version = self.notifications.position_on(connection).projected_version
-                unplaced_ids = tables.keys() - all_places(connection).keys()
-                unnumbered_ids = tables.keys() & unnumbered_tables(connection)
-        except StrandlineError as error:  # `_rows` or `_events` may have reported it too
-            yield _found("database", error)
-            return
+        with self.database.read() as connection:
+            yield from (Finding(Kind.RECORD, *each) for each in lost_of_store(connection))
+            lost = list(lost_of_tables(connection))
+            projected_version = self.notifications.position_on(connection).projected_version
+            unplaced_ids = tables.keys() - all_places(connection).keys()
+            unnumbered_ids = tables.keys() & unnumbered_tables(connection)
         lost += self._lost_of_present(
             {i for i in unplaced_ids if _is_present_and_managed(tables[i])},
             {i for i in unnumbered_ids if tables[i].present},
@@ -295,7 +298,7 @@ class Verification:
     def _table(self, table: _Table) -> list[Finding]:
         for attempt in range(_ATTEMPTS):
             location = self._location(table)
-            findings = list(self._look_at(table, location))
+            findings = list(_readable(self._look_at(table, location)))
             if not findings or attempt + 1 == _ATTEMPTS or self._location(table) == location:
                 break
         return findings
@@ -491,6 +494,14 @@ class Verification:
                     )
                 else:
                     yield Finding(Kind.LEFTOVER, str(path), "it does not belong to any kept table")
+
+
+def _readable(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield ``findings``, and the damage of the database that ends them."""
+    try:
+        yield from findings
+    except CorruptData as error:
+        yield _found(_DATABASE, error)
 
 
 def _found(place: str, error: StrandlineError) -> Finding:
