@@ -59,6 +59,7 @@ WRITER_BUSY_MS = 3
 """SQLite sleeps 1 ms, then 2 ms, and returns to our own loop, which has a deadline."""
 _JOURNAL_LIMIT = 64 << 20
 _FIRST_OPEN_PATIENCE = 10.0
+_MAX_FAULTS = 5
 
 
 def file_of(url: str) -> Path:
@@ -189,10 +190,6 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
         if mode != "wal":
             raise Unavailable(f"{path} cannot use a write-ahead log (it is in mode {mode!r})")
         return
-
-
-_MAX_FAULTS = 5
-"""The maximum number of faults that a check of a database returns."""
 
 
 def find_damage(path: Path) -> list[str]:

@@ -218,10 +218,11 @@ class Cleaner:
         The result has at most ``most_named`` names of each part.
         """
         this_pass = _Pass(dry_run, stopped)
-        limit = self._limit(this_pass)
+        limit = self._transactions.holds.cleaning_limit(dry_run=dry_run)
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
             return Cleanable(limit, ())
+        limit = min(limit, self._transactions.holds.time_before(self._snapshot_hold_ms))
         if not dry_run:
             self._runs += 1
             self._aborted_rows.clean(stopped=stopped)
@@ -251,13 +252,6 @@ class Cleaner:
         if not dry_run:
             self._remove_emptied_schemas(this_pass)
         return Cleanable(limit, tuple(parts))
-
-    def _limit(self, this_pass: _Pass) -> Timestamp | None:
-        """The time up to which removed rows are cleaned; None while a backup copies files."""
-        limit = self._transactions.holds.cleaning_limit(dry_run=this_pass.dry_run)
-        if limit is None:
-            return None
-        return min(limit, self._transactions.holds.time_before(self._snapshot_hold_ms))
 
     # -- removed rows
 
