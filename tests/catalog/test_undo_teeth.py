@@ -15,7 +15,7 @@ from strandline.catalog.planning import Planning
 from strandline.catalog.undo import net, reading, rules
 from strandline.catalog.undo.command import Undo, _Step
 from strandline.durable.transaction import CatalogTransaction
-from strandline.durable.update import Change, Update
+from strandline.durable.update import Change
 from strandline.errors import StrandlineError
 from strandline.model.descriptors import IndexStatus
 from tests.catalog import test_differences_teeth as differences_teeth
@@ -153,9 +153,9 @@ def undrop_takes_the_oldest(patch: Patch) -> None:
 def undrop_takes_what_never_was(patch: Patch) -> None:
     """A table that was created and dropped in one version counts as the last one dropped."""
 
-    def dropped(update: Update, kind: str, name: str) -> list[Any]:
+    def dropped(undo: Undo, kind: str, name: str) -> list[Any]:
         changes = [
-            change for change in update.changes() if change.kind == kind and change.new is None
+            change for change in undo.update.changes() if change.kind == kind and change.new is None
         ]
         return [(net.target_of(change), reading._stored(change)) for change in changes]
 

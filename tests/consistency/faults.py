@@ -89,7 +89,7 @@ def _wait_in_open(patch: pytest.MonkeyPatch, *, keep_lists: bool) -> None:
     real = Reader.open
 
     async def wait(
-        self: Reader, names: Iterable[str], *, at: AsOf, txn_id: int | None = None
+        self: Reader, names: Iterable[str], *, at: AsOf, transaction: Transaction | None = None
     ) -> Snapshot:
         await off_loop()
         names = list(names)
@@ -98,7 +98,7 @@ def _wait_in_open(patch: pytest.MonkeyPatch, *, keep_lists: bool) -> None:
             table.id: self.metastore.transactions.write_ids(table.id) for table in tables if table
         }
         GATES["snapshot"].wait()
-        snapshot = await real(self, names, at=at, txn_id=txn_id)
+        snapshot = await real(self, names, at=at, transaction=transaction)
         return replace(snapshot, write_ids=lists) if keep_lists else snapshot
 
     patch.setattr(Reader, "open", wait)
