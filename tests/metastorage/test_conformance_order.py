@@ -106,6 +106,10 @@ def test_a_write_by_a_clock_that_has_jumped_forward_is_refused(place: Place) -> 
     with pytest.raises(WrongClock, match="it jumped forward"):
         put(node, "b")
     assert node.get("b") is None
+    assert node.check().revision == node.look().revision == 1
+    lease = node.acquire_lease("lease", "holder", ttl_ms=1_000)
+    assert lease is not None
+    assert node.renew_lease(lease, ttl_ms=2_000).token == lease.token
     wall.now = 1_001
     put(node, "b")
 
