@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from strandline.errors import InvalidInput, Overloaded, Stopping, StoreMoved
+from strandline.errors import InvalidInput, Overloaded, ProtocolError, Stopping, StoreMoved
 from strandline.metastore.session import http_transport
 from strandline.metastore.session.calls import JSON_TYPE, PROTOCOL, PROTOCOL_HEADER, STORE_HEADER
 from strandline.metastore.session.http_transport import HttpTransport, Lost
@@ -163,6 +163,19 @@ def test_the_headers_of_an_interim_answer_are_not_those_of_the_answer(node: Fake
         with node.accepted() as connection:
             answer(connection, interim + ANSWER)
             sending.result()
+
+
+@pytest.mark.parametrize("result", [b"true", b"nul]"])
+def test_a_result_that_cannot_be_read_does_not_look_like_a_refusal(
+    node: FakeNode, result: bytes
+) -> None:
+    """The call was executed. A staging that was refused would lose its files."""
+    with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(beat, transport)
+        with node.accepted() as connection:
+            answer(connection, ANSWER.replace(b"null", result))
+            with pytest.raises(ProtocolError, match="cannot be read"):
+                sending.result()
 
 
 def test_a_request_with_two_answers_is_lost_and_its_connection_is_closed(node: FakeNode) -> None:
