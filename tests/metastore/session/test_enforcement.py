@@ -250,7 +250,11 @@ def test_staging_needs_the_privilege_for_what_it_changes(
 def test_only_its_user_or_a_superuser_can_use_a_transaction(guarded: Guarded, bob: Session) -> None:
     alice = guarded.node.session(user="alice")
     txn_id = alice.begin().txn_id
-    for call in (bob.transaction, bob.heartbeat, bob.commit, bob.abort):
+
+    def read(txn_id: int) -> object:
+        return bob.open([], txn_id=txn_id)
+
+    for call in (bob.transaction, read, bob.heartbeat, bob.commit, bob.abort):
         refused = refusal(lambda call=call: call(txn_id))  # type: ignore[misc]  # bound for this round
         assert "belongs to another user" in refused
         assert "alice" not in refused
