@@ -22,7 +22,7 @@ from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.wire import encode
+from strandline.wire import decode, encode
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +214,33 @@ def test_a_replaced_delete_file_does_not_count(session: LocalSession) -> None:
     session.stage(txn, target, add=[data("r", file_id=300), deletes("r1", (300, 10))])
     session.stage(txn, target, add=[deletes("r2", (300, 9))], remove=["r1"], touch=["r"])
     session.commit(txn)
+
+
+@pytest.mark.parametrize("few", [0, 1])
+def test_only_delete_files_that_may_name_the_same_data_files_are_decoded(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    target, txn = table_id(session, "u"), session.begin().txn_id
+    ids = range(txn << BITS, (txn << BITS) + 5)
+    session.stage(txn, target, add=[data(f"named{n}", file_id=n) for n in ids])
+    touch = [f"named{n}" for n in ids]
+    session.stage(txn, target, add=[deletes(f"names{n}", (n, 6)) for n in ids], touch=touch)
+    session.commit(txn)
+    decoded = []
+
+    def noted(body: bytes, of: type[Any], *, context: bytes) -> object:
+        content = decode(body, of, context=context)
+        if isinstance(content, DeleteFile):
+            decoded.append(content.file_ids)
+        return content
+
+    monkeypatch.setattr(rows, "decode", noted)
+    monkeypatch.setattr(staged_files, "_FEW_IDS", few)
+    txn = session.begin().txn_id
+    with pytest.raises(InvalidInput, match=f"11 rows of data file {ids[2]} would be deleted"):
+        session.stage(txn, target, add=[deletes("x", (ids[2], 5))], touch=[f"named{ids[2]}"])
+    session.abort(txn)
+    assert (decoded == [(ids[2],)]) is (few == 1)
 
 
 def test_a_file_id_of_an_aborted_transaction_can_be_used_again(session: LocalSession) -> None:
