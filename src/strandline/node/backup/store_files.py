@@ -21,7 +21,7 @@ from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from strandline.catalog.verbs import verbs_of_table_folders
 from strandline.durable.persist.persist_log import FOLDER as CATALOG_FOLDER
@@ -31,7 +31,6 @@ from strandline.metastore.store.partition_moves import PURGED, PartitionMove, Pa
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.table_places import all_places
-from strandline.metastore.store.tables import STORE_ROW
 from strandline.model.places import Place
 from strandline.node.address import DATABASE_FILE
 from strandline.node.backup.archive import ArchiveWriter, is_plain, walk
@@ -40,9 +39,15 @@ from strandline.node.node import CACHE_FILE
 from strandline.node.place import HEAD_FILE
 from strandline.node.warehouse_place import MARKER
 from strandline.sql import Database, marks, run, value
-from strandline.transactions.tables import TXN_WRITE_ID
 
 _IN_WAREHOUSE = f"{WAREHOUSE_FOLDER}/"
+_COMMITTED_FILES = (
+    "SELECT stored.name FROM store_row AS stored JOIN txn_write_id AS writer"
+    " ON writer.table_id = stored.table_id AND writer.write_id = stored.write_id"
+    " WHERE stored.table_id = ?"
+    f" AND stored.kind IN ({RowKind.DATA_FILE.value}, {RowKind.DELETE_FILE.value})"
+    " AND writer.commit_time IS NOT NULL"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,18 +231,7 @@ def _read_whereabouts(
 
 def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
     """Return the files that committed rows of a table name, as paths relative to its folder."""
-    committed = (
-        select(STORE_ROW.c.name)
-        .join(
-            TXN_WRITE_ID,
-            (TXN_WRITE_ID.c.table_id == STORE_ROW.c.table_id)
-            & (TXN_WRITE_ID.c.write_id == STORE_ROW.c.write_id),
-        )
-        .where(STORE_ROW.c.table_id == table_id)
-        .where(STORE_ROW.c.kind.in_([RowKind.DATA_FILE.value, RowKind.DELETE_FILE.value]))
-        .where(TXN_WRITE_ID.c.commit_time.is_not(None))
-    )
-    return connection.execute(committed).scalars().all()
+    return [name for (name,) in run(connection, _COMMITTED_FILES, (table_id,))]
 
 
 @dataclass(frozen=True, slots=True)
