@@ -19,12 +19,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from strandline.errors import LimitExceeded, NotFound, StrandlineError, Unavailable, UnknownOutcome
 from strandline.work import children as child_processes
-from strandline.work.children import receive_packet, send_packet, serve_tasks
+from strandline.work.children import (
+    Announce,
+    ForkServer,
+    receive_packet,
+    send_packet,
+    serve_tasks,
+)
 from strandline.work.contents import Content
 from tests.work.pool_children import WAIT, ask, begun, running_pool
 
@@ -140,6 +147,18 @@ def test_no_child_is_started_while_the_process_can_open_no_more_files() -> None:
     refused = pytest.raises(Unavailable, match="Too many open files")
     with control, fork_server, every_descriptor_taken(), refused:
         child_processes.ForkServer(control).child(only_reads=True)
+
+
+def test_a_node_that_may_start_no_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def never_opened(_: Announce, __: str | None) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(Unavailable, match="the pids limit of a container"):
+        ForkServer.start(never_opened)
 
 
 def test_a_child_whose_reply_is_not_read_exits_without_an_error() -> None:

@@ -223,9 +223,19 @@ class ForkServer:
         """Fork the fork server. A child calls ``open_service`` to open what it needs.
 
         This process must have a single thread, and nothing open that a child must not share.
+        Raises `Unavailable` if the system lets it start no process.
         """
         parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
+        try:
+            is_child = os.fork() == 0
+        except OSError as error:
+            parent_end.close()
+            child_end.close()
+            raise Unavailable(
+                f"the system lets this node start no process ({error.strerror}); raise its limits "
+                "of memory and of processes (TasksMax in systemd, the pids limit of a container)"
+            ) from error
+        if is_child:
             with _ThenExits():
                 parent_end.close()
                 _fork_children(child_end, open_service)
