@@ -25,13 +25,7 @@ import pytest
 
 from strandline.errors import LimitExceeded, NotFound, StrandlineError, Unavailable, UnknownOutcome
 from strandline.work import children as child_processes
-from strandline.work.children import (
-    Announce,
-    ForkServer,
-    receive_packet,
-    send_packet,
-    serve_tasks,
-)
+from strandline.work.children import Announce, ForkServer, receive_packet, send_packet, serve_tasks
 from strandline.work.contents import Content
 from tests.work.pool_children import WAIT, ask, begun, running_pool
 
