@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -87,6 +89,23 @@ def test_a_connection_whose_answer_timed_out_is_closed_at_once(node: FakeNode) -
             assert has_ended(connection)
             assert isinstance(lost, Lost)
             assert lost.sent
+
+
+def test_a_time_limit_of_the_caller_ends_a_request_as_itself(node: FakeNode) -> None:
+    """A handler of SIGALRM raises `TimeoutError`, as a socket does after its own time-out."""
+
+    def end(_: int, __: object) -> NoReturn:
+        raise TimeoutError("the limit of this job")
+
+    former = signal.signal(signal.SIGALRM, end)
+    try:
+        with closing(HttpTransport(node.url, user="ann")) as transport:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(TimeoutError, match="the limit of this job"):
+                beat(transport)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
 
 
 def test_a_request_closes_the_connections_that_were_idle_too_long(

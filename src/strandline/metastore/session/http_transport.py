@@ -200,6 +200,7 @@ class HttpTransport:
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode("latin-1") + body
         connection, answer = self._connected(seconds), _Answer()
+        began = time.monotonic()
         try:
             connection.settimeout(seconds)
             with suppress(ConnectionError):  # a node may refuse early; its answer says why
@@ -207,6 +208,8 @@ class HttpTransport:
             answer.read_from(connection)
         except OSError as error:
             connection.close()
+            if _is_early(error, began, seconds):
+                raise
             raise Lost(_why(error), sent=True) from error
         except BaseException:
             connection.close()
@@ -240,9 +243,12 @@ class HttpTransport:
         """A new connection. Raises `Lost`."""
         host, security = self._address.hostname or "", self._security
         port = self._address.port or (80 if security is None else 443)
+        began = time.monotonic()
         try:
             connection = socket.create_connection((host, port), timeout)
         except (OSError, UnicodeError) as error:
+            if _is_early(error, began, timeout):
+                raise
             raise Lost(_why(error), sent=False) from error
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -250,6 +256,8 @@ class HttpTransport:
                 connection = security.wrap_socket(connection, server_hostname=host)
         except (OSError, UnicodeError) as error:
             connection.close()
+            if _is_early(error, began, timeout):
+                raise
             permanent_error = None
             if type(error) in (ssl.SSLError, ssl.SSLCertVerificationError):
                 permanent_error = ProtocolError(
@@ -349,6 +357,12 @@ def _refusal(answer: _Answer, store: str | None) -> StrandlineError | Lost:
     if isinstance(error, ProtocolError) and answer.status in _GATEWAY_STATUSES:
         return Lost(f"HTTP status {answer.status}", sent=True)
     return error
+
+
+def _is_early(error: Exception, began: float, seconds: float) -> bool:
+    """Whether it is a time-out that is not of the socket, but of a signal handler of the caller."""
+    is_time_out = isinstance(error, TimeoutError) and error.errno is None
+    return is_time_out and time.monotonic() - began < seconds
 
 
 def _why(error: Exception) -> str:
