@@ -22,15 +22,16 @@ def test_the_import_error_without_the_spark_extra_names_what_to_install(missing:
     )
 
 
-def test_pyspark_3_is_refused_at_the_import() -> None:
-    program = "import pyspark; pyspark.__version__ = '3.5.9'; import strandline.spark"
+@pytest.mark.parametrize("version", ["3.5.9", "4.0.5"])
+def test_an_older_pyspark_is_refused_at_the_import(version: str) -> None:
+    program = f"import pyspark; pyspark.__version__ = {version!r}; import strandline.spark"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert run.returncode == 1
     assert run.stderr.strip().splitlines()[-1] == (
-        "ImportError: strandline.spark needs PySpark 4, but 3.5.9 is installed: pip install"
-        " 'strandline[spark]'"
+        f"ImportError: strandline.spark needs PySpark 4.1 or newer, but {version} is installed:"
+        " pip install 'strandline[spark]'"
     )
 
 

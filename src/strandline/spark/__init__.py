@@ -13,10 +13,10 @@ except ModuleNotFoundError as error:
         "install 'strandline[spark]'",
         name=error.name,
     ) from error
-if _pyspark.__version__.startswith("3."):
+if _pyspark.__version__.startswith(("3.", "4.0.")):
     raise ImportError(
-        f"strandline.spark needs PySpark 4, but {_pyspark.__version__} is installed: pip install "
-        "'strandline[spark]'"
+        f"strandline.spark needs PySpark 4.1 or newer, but {_pyspark.__version__} is installed: "
+        "pip install 'strandline[spark]'"
     )
 
 from strandline.spark.schemas import configure
