@@ -16,6 +16,7 @@ from strandline import work
 from strandline.catalog.commands import AlterSchema
 from strandline.metastore.session.local_session import LocalSession
 from strandline.node import Node
+from strandline.node.http_connections import DISPLACE_AFTER, HttpConnections
 from strandline.work.child_pool import Data, Reply
 from strandline.work.children import Fields
 from strandline.work.contents import Content
@@ -109,6 +110,22 @@ def test_a_child_gets_a_long_call_with_its_caller_and_its_kind(
         assert answer.status_code == 200
     fields = {"service": "http", "user": "ann", "host": "127.0.0.1"}
     assert children.tasks == [("tables", fields, True), ("execute", fields, False)]
+
+
+def test_a_connection_with_long_calls_alone_is_not_replaced_by_a_new_one(node: Node) -> None:
+    """Also in a node without a users file, where no caller is authenticated."""
+    now, children = [0.0], SlowChildren()
+    children.go.set()
+    connections = HttpConnections(max_connections=1, clock=lambda: now[0])
+    with (
+        serving(monitored(node, children=children), connections=connections) as url,
+        httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False, timeout=WAIT) as client,
+    ):
+        assert client.post("tables", content=LONG_BODY).status_code == 200
+        now[0] += DISPLACE_AFTER
+        assert httpx.get(f"{url}/health/live", trust_env=False).status_code == 503
+        assert client.post("tables", content=LONG_BODY).status_code == 200
+    assert (connections.counts.displaced, connections.counts.refused) == (0, 1)
 
 
 def test_a_write_with_a_long_result_is_not_executed_again_by_a_child(

@@ -269,13 +269,8 @@ class HttpApplication:
         size = request.announced_bytes
         is_small = size is not None and work.units_of_json(size) <= work.IN_THREAD
         if self._authenticate is not None and not is_small:
-            admit = partial(self._admit, asking, request)
-            await self._workers.submit(admit, user=asking.user).result
-
-    def _admit(self, asking: Caller, request: Request) -> None:
-        """Authenticate the caller, in a thread. Raises `Unauthenticated`."""
-        authenticate_caller(asking, self._authenticate)
-        request.admit()
+            check = partial(authenticate_caller, asking, self._authenticate)
+            await self._workers.submit(check, user=asking.user).result
 
     async def _answered(self, call: Call, asking: Caller, body: Body, request: Request) -> Body:
         """The body of the answer, made in the place that `strandline.work` prescribes."""
@@ -289,7 +284,8 @@ class HttpApplication:
             is_bounded = children is not None and call.may_be_too_long
 
             def answer(still_wanted: Callable[[], None]) -> bytes:
-                self._admit(asking, request)
+                authenticate_caller(asking, self._authenticate)
+                request.admit()
                 with work.budget(work.IN_THREAD if is_bounded else None):
                     return b"".join(call.answer(session, body, still_wanted=still_wanted))
 
@@ -303,6 +299,7 @@ class HttpApplication:
                 )
             except work.TooLong as too_long:
                 forget_frames(too_long)
+        request.admit()  # also the caller of a large request is authenticated by now
         assert children is not None  # without children, no call is too long
         answering = asyncio.ensure_future(self._delegate_to_child(call, asking, body, host))
         leaving = asyncio.ensure_future(until_left())
