@@ -268,22 +268,30 @@ def test_a_commit_is_sent_again_if_the_node_does_not_know_the_outcome(
     assert len(calls) == 2
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, call: str, *, times: int, after: int = 0) -> None:
+def refuse(
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    *,
+    times: int,
+    after: int = 0,
+    error: type[StrandlineError] = Unavailable,
+) -> None:
     """Let the node refuse ``times`` calls, as without its database, ``after`` so many others."""
     original, numbers = getattr(LocalSession, call), itertools.count()
 
     def refusing(session: LocalSession, **arguments: Any) -> Any:
         if after <= next(numbers) < after + times:
-            raise Unavailable("the store is away")
+            raise error("the store is away")
         return original(session, **arguments)
 
     monkeypatch.setattr(LocalSession, call, refusing)
 
 
+@pytest.mark.parametrize("error", [Unavailable, StoreMoved])
 def test_an_ended_transaction_is_found_although_the_store_was_away_in_between(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[StrandlineError]
 ) -> None:
-    refuse(monkeypatch, "transaction", times=2)
+    refuse(monkeypatch, "transaction", times=2, error=error)
     scene.proxy.cut_answer("commit")
     committed = scene.session.commit(scene.written("a"))
     assert committed.state is TransactionState.COMMITTED

@@ -15,11 +15,11 @@ Every call is one of these:
   is lost, the session raises `UnknownOutcome`, whose message says how to find out. A request that
   was never sent (nothing accepted the connection) is sent again like any other.
 
-What must stay true: an error that the node answered is raised as it is, except `Unavailable` after
-an attempt whose answer was lost, because it says nothing about that attempt. A commit is reported
-as unknown only if the node did not say until the deadline what became of it. Between attempts the
-session waits, longer each time, with a random factor so that many clients do not return at the same
-moment.
+What must stay true: an error that the node answered is raised as it is, except `Unavailable` and
+`StoreMoved` after an attempt whose answer was lost: they say nothing about that attempt. A commit
+is reported as unknown only if the node did not say until the deadline what became of it. Between
+attempts the session waits, longer each time, with a random factor so that many clients do not
+return at the same moment.
 
 Rejected: an id for each request that the node remembers. It would have to survive the node's crash,
 in the transaction of the change itself: a table for what the transaction's own id already settles.

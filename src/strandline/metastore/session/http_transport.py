@@ -174,7 +174,7 @@ class HttpTransport:
         body = call.write_arguments(arguments)
         answer = self._answer(call.path, call.request_type, body, seconds)
         if answer.status != _OK:
-            refusal = _refusal(answer, self._store)
+            refusal = _refusal(answer)
             if not isinstance(refusal, Lost | ProtocolError):
                 self._require_same_protocol(answer)
             raise refusal
@@ -344,7 +344,7 @@ def _has_ended(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _refusal(answer: _Answer, store: str | None) -> StrandlineError | Lost:
+def _refusal(answer: _Answer) -> StrandlineError | Lost:
     error = read_error(answer.status, answer.body)
     if isinstance(error, Stopping):
         return Lost(error.message, sent=True, answer=error)
@@ -352,7 +352,7 @@ def _refusal(answer: _Answer, store: str | None) -> StrandlineError | Lost:
         seconds = answer.headers.get("retry-after", "")
         wait = min(int(seconds), _LONGEST_WAIT) if seconds.isdecimal() else 0
         return Lost(error.message, sent=False, answer=error, wait=wait)
-    if isinstance(error, StoreMoved) and answer.headers.get(_STORE_NAME) != store:
+    if isinstance(error, StoreMoved):
         return Lost(error.message, sent=False, answer=error)
     if isinstance(error, ProtocolError) and answer.status in _GATEWAY_STATUSES:
         return Lost(f"HTTP status {answer.status}", sent=True)
