@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.session import HttpSession
 from strandline.spark import Tables, configure
+from tests.spark.data import lose_a_file
 
 
 def main(thrift_uri: str, http_uri: str, warehouse: str) -> None:
@@ -56,6 +57,13 @@ def main(thrift_uri: str, http_uri: str, warehouse: str) -> None:
             tables.delete("shop.orders", "nosuch = 1")
         with pytest.raises(InvalidInput, match=r"^the rows cannot be written: .*STRING.*\Z"):
             tables.append("shop.orders", spark.sql("SELECT 'x' AS id"))
+        for partitioned_by in ([], ["bucket(2, id)"]):
+            name = f"shop.lost_{len(partitioned_by)}"
+            tables.create(name, "id BIGINT", partitioned_by=partitioned_by)
+            with pytest.MonkeyPatch.context() as patch:
+                lose_a_file(patch)
+                with pytest.raises(UnsupportedOperation, match=r"wrote 20 rows .* sees"):
+                    tables.append(name, spark.range(0, 20, 1, 2))
         frame = spark.range(1)
         spark.stop()
         for use in (

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.metastore.interface import AsOf
 from strandline.spark import Tables
-from strandline.spark.folder import folder_path
+from strandline.spark.folder import TableFolder, folder_path
 
 
 def frame(tables: Tables, **columns: list[Any] | pa.Array) -> DataFrame:
@@ -63,3 +64,14 @@ def changed(spark: SparkSession, setting: str, value: str = "false") -> Iterator
         yield
     finally:
         spark.conf.set(setting, str(before))
+
+
+def lose_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide a file of each write from the driver, as if an executor on another machine wrote it."""
+    staged = TableFolder.staged
+
+    def without_a_file(of: TableFolder, staging: str) -> AbstractContextManager[int]:
+        next((of.path / staging).rglob("*.parquet")).unlink()
+        return staged(of, staging)
+
+    monkeypatch.setattr(TableFolder, "staged", without_a_file)

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from decimal import Decimal
 from pathlib import Path
 from time import monotonic
@@ -27,11 +26,10 @@ from strandline.errors import UnsupportedOperation
 from strandline.metastore.store.rows import ColumnStatistics, DataFile
 from strandline.node import Node
 from strandline.spark import Counts, Tables
-from strandline.spark.folder import TableFolder
 from strandline.spark.footers import file_ids
 from strandline.spark.schemas import file_schema
 from strandline.spark.writing import _cancelled_by_an_interrupt
-from tests.spark.data import files, folder, frame, ids, numbers, suffixes
+from tests.spark.data import files, folder, frame, ids, lose_a_file, numbers, suffixes
 
 pytestmark = pytest.mark.spark
 
@@ -159,15 +157,8 @@ def test_the_files_of_a_task_are_in_the_folder_of_the_job_only_once_the_job_has_
 def test_an_append_is_refused_if_the_driver_does_not_see_a_file_that_an_executor_wrote(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, partitioned_by: list[str]
 ) -> None:
-    """As if an executor ran on another machine, which has a folder of its own under the path."""
     tables.create("shop.orders", "id BIGINT", partitioned_by=partitioned_by)
-    staged = TableFolder.staged
-
-    def without_a_file(of: TableFolder, staging: str) -> AbstractContextManager[int]:
-        next((of.path / staging).rglob("*.parquet")).unlink()
-        return staged(of, staging)
-
-    monkeypatch.setattr(TableFolder, "staged", without_a_file)
+    lose_a_file(monkeypatch)
     rows = numbers(tables, *range(20)).repartition(2)
     with pytest.raises(UnsupportedOperation, match=r"wrote 20 rows .* sees 1?[0-9] of"):
         tables.append("shop.orders", rows)

@@ -153,6 +153,8 @@ class Monitoring:
         if answering is None:
             answering = asyncio.create_task(self._answer(question, kind))
             self._next[question] = answering
+            # All requests may have given up by then, and asyncio would log an error nobody takes.
+            answering.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             return cast(T, await asyncio.wait_for(asyncio.shield(answering), DEADLINE))
         except TimeoutError:

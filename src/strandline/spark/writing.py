@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
@@ -305,8 +305,7 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> int | None:
         keys = [KEY]
     try:
         with _cancelled_by_an_interrupt(frame.sparkSession):
-            writer = frame.write.format("parquet").options(**_WRITER_OPTIONS).partitionBy(*keys)
-            return _save(writer, path, spark=frame.sparkSession)
+            return _save(frame, path, keys=keys)
     except AnalysisException as error:
         raise InvalidInput(f"the rows cannot be written: {reason_of(error)}") from error
     except Exception as error:
@@ -317,21 +316,40 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> int | None:
         raise
 
 
-def _save(writer: DataFrameWriter, path: str, *, spark: SparkSession) -> int | None:
-    """Save, and return how many rows the tasks wrote; None in Spark Connect, which hides it.
+def _save(frame: DataFrame, path: str, *, keys: list[str]) -> int | None:
+    """Write Parquet files; return how many rows the tasks wrote, or None if that is not known.
 
     Spark itself does not look whether the driver sees the files that the executors wrote.
     """
-    jvm = getattr(spark, "_jvm", None)
+    jvm = getattr(frame.sparkSession, "_jvm", None)
     if jvm is None:
-        writer.save(path)
-        return None
-    command = writer._jwrite.saveCommand(jvm.scala.Option.apply(path))
-    saved = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, command)
+        return _save_by_connect(frame, path, keys=keys)
+    command = _writer(frame, keys)._jwrite.saveCommand(jvm.scala.Option.apply(path))
+    session = frame.sparkSession._jsparkSession
+    saved = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, command)
     plan = saved.logicalPlan().commandPhysicalPlan()
     if plan.nodeName() == "AdaptiveSparkPlan":
         plan = plan.executedPlan().plan()
-    return int(plan.metrics().apply("numOutputRows").value())
+    metric = plan.metrics().get("numOutputRows")
+    return int(metric.get().value()) if metric.isDefined() else None  # a plug-in's plan may lack it
+
+
+def _save_by_connect(frame: DataFrame, path: str, *, keys: list[str]) -> int | None:
+    """`_save` in Spark Connect, which hides the plan.
+
+    The server may leave out an observation. A classic session would wait for it for ever.
+    """
+    from pyspark.sql.connect.observation import Observation  # which classic PySpark may lack
+
+    written = Observation()
+    observed = frame.observe(cast(Any, written), sql.count(sql.lit(1)).alias("rows"))
+    _writer(observed, keys).save(path)
+    row_count: int | None = written.get.get("rows")
+    return row_count
+
+
+def _writer(frame: DataFrame, keys: list[str]) -> DataFrameWriter:
+    return frame.write.format("parquet").options(**_WRITER_OPTIONS).partitionBy(*keys)
 
 
 @contextmanager
