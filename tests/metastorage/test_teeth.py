@@ -52,7 +52,12 @@ def range_with_its_end(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(entries.test_a_range_is_in_byte_order_and_half_open, "etcd", complaint="limit=2")
 def limit_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A range is read to its end, without its limit."""
-    wrap(patch, "pages", EtcdGateway, by=lambda real, self, *ends, limit: real(self, *ends))
+    wrap(
+        patch,
+        "pages",
+        EtcdGateway,
+        by=lambda real, self, *ends, limit: real(self, *ends, limit=None),
+    )
 
 
 @TEETH.found_by(
