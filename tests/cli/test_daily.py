@@ -148,7 +148,7 @@ def test_log_finds_a_table_whose_name_needs_quotes(store: Path, name: str) -> No
 def test_log_with_data_shows_rows_files_and_times_of_commits(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.durable.state.MAX_UPDATES_AT_ONCE", 1)
+    monkeypatch.setattr("strandline.durable.state.FIRST_UPDATES", 1)
     commits = [line for line in lines("log", made, "--data") if "transaction" in line]
     first, second = commits
     (appended,), (deleted,) = first["changes"], second["changes"]

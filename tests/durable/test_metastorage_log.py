@@ -583,7 +583,8 @@ def test_audit_events_are_read_in_pages(
 def test_a_state_may_keep_only_the_latest_versions_that_it_reads(
     any_log: MetastorageLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.durable.state.MAX_UPDATES_AT_ONCE", 2)
+    monkeypatch.setattr("strandline.durable.state.FIRST_UPDATES", 2)
+    monkeypatch.setattr("strandline.durable.log.READ_AT_ONCE", 2)
     begin(any_log, 5)
     kept = ReadOnlyState(any_log).recovered
     latest = ReadOnlyState(any_log, latest_only=True).recovered

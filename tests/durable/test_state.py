@@ -245,7 +245,7 @@ def test_a_fenced_holder_gets_an_error_with_the_new_holder_and_the_time(
 def test_the_error_names_the_new_holder_after_many_commits_and_the_time_after_a_trim(
     new_member: Callable[[], LogMember], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable_state_module, "MAX_UPDATES_AT_ONCE", 2)
+    monkeypatch.setattr(durable_state_module, "READ_AT_ONCE", 2)
     first, early = new_member().open(), new_member().join()
     second = new_member().open()
     time = re.escape(format_timestamp(second.recovered[-1].time))

@@ -42,6 +42,7 @@ from strandline.durable.contents import Contents, restore, stamp
 from strandline.durable.log import (
     FIRST_UPDATES,
     MOVED,
+    READ_AT_ONCE,
     Companion,
     Superseded,
     UpdateLog,
@@ -66,7 +67,6 @@ from strandline.work import keeping_garbage
 
 FENCE = "catalog"
 ENVIRONMENT = "environment"
-MAX_UPDATES_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class ReadOnlyState:
             )
         if up_to is not None:
             end = min(end, up_to + 1)
-        end = min(end, version + 1 + min(self._updates_at_once, MAX_UPDATES_AT_ONCE))
+        end = min(end, version + 1 + self._updates_at_once)
         if end <= version + 1:
             return []
         try:
@@ -405,13 +405,13 @@ def opening_with(log: UpdateLog, token: FenceToken) -> str | None:
 def _latest_first(log: UpdateLog) -> Iterator[Update]:
     """The updates of ``log`` that can be read, the latest first.
 
-    Ends early if it finds a thousand updates in a row that cannot be read, because each of these
-    needs a read of its own.
+    Ends early if it finds `READ_AT_ONCE` updates in a row that cannot be read, because each of
+    these needs a read of its own.
     """
     frontier = log.frontier()
     end = frontier.upper
     while (first := frontier.since + 1) < end:
-        start = max(first, end - MAX_UPDATES_AT_ONCE)
+        start = max(first, end - READ_AT_ONCE)
         readable = _readable(log, start, end)
         if not readable:
             return

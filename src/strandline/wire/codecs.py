@@ -122,6 +122,13 @@ def write_uint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def uint_bytes(value: int) -> bytes:
+    """Return what `write_uint` appends for ``value``."""
+    out = bytearray()
+    write_uint(out, value)
+    return bytes(out)
+
+
 def _write_sint(out: bytearray, value: int) -> None:
     write_uint(out, value << 1 if value >= 0 else (-value << 1) - 1)
 

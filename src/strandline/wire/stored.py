@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from strandline.clock import Timestamp
-from strandline.wire.codecs import TEXT, write_uint
+from strandline.wire.codecs import TEXT, uint_bytes
 from strandline.wire.registry import decode, encode, is_newest, open_record
 
 NEVER_UPDATED = Timestamp(0)
@@ -144,9 +144,7 @@ class Stored(Generic[T]):
         after the fields before it are decoded.) An id below 128 is a single byte, which many
         records contain by chance.
         """
-        id_bytes = bytearray()
-        write_uint(id_bytes, number)
-        return id_bytes in self.data
+        return uint_bytes(number) in self.data
 
     @property
     def value(self) -> T:

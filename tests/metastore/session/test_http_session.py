@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,25 +86,25 @@ def data(path: str) -> DataFile:
     return DataFile(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    with (
-        Node.open(tmp_path_factory.mktemp("store")) as opened,
-        serving(HttpApplication(opened.metastore)) as url,
-    ):
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[Node, str]]:
+    """A node of a new store with a schema, and its address."""
+    with Node.open(folder) as opened, serving(HttpApplication(opened.metastore)) as url:
         opened.session(user="ann").execute(CreateSchema(name="s"))
         yield opened, url
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
+    with served(tmp_path_factory.mktemp("store")) as node:
+        yield node
 
 
 @pytest.fixture(scope="module")
 def other_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
     """A node of another store, where the schema of the scene is too."""
-    with (
-        Node.open(tmp_path_factory.mktemp("other")) as opened,
-        serving(HttpApplication(opened.metastore)) as url,
-    ):
-        opened.session(user="ann").execute(CreateSchema(name="s"))
-        yield opened, url
+    with served(tmp_path_factory.mktemp("other")) as other_node:
+        yield other_node
 
 
 @pytest.fixture

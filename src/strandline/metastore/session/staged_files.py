@@ -44,7 +44,7 @@ from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 from strandline.metastore.store.zone_partitions import ZonePartitions, common
 from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
-from strandline.wire.codecs import is_text, write_uint
+from strandline.wire.codecs import is_text, uint_bytes
 
 _LARGEST = (1 << 63) - 1
 _MAX_COUNT = _LARGEST >> FILE_NUMBER_BITS
@@ -365,12 +365,8 @@ def _may_name(file_ids: Collection[int]) -> Callable[[bytes], bool]:
     """
     if len(file_ids) > _FEW_IDS:
         return lambda body: True
-    needles = []
-    for file_id in file_ids:
-        needle = bytearray()
-        write_uint(needle, file_id)
-        needles.append(bytes(needle))
-    return lambda body: any(needle in body for needle in needles)
+    encoded_ids = [uint_bytes(file_id) for file_id in file_ids]
+    return lambda body: any(file_id in body for file_id in encoded_ids)
 
 
 def _by_file_id(rows: Iterable[Row]) -> dict[int, Row]:
