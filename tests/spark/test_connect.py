@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.demo.node_process import NodeProcess
+from tests.project.checkout import ROOT
 from tests.spark import connect_client
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -23,8 +24,13 @@ def test_a_client_of_spark_connect_reads_and_writes_plain_and_transactional_tabl
     try:
         places = (node.thrift_uri, node.http_uri, str(tmp_path / "warehouse"))
         client = subprocess.run(
-            [sys.executable, "-W", "ignore", connect_client.__file__, *places],
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"},  # a free port
+            [sys.executable, "-W", "ignore", "-m", connect_client.__name__, *places],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_TESTING": "1",  # a free port
+            },
             cwd=tmp_path,
             capture_output=True,
             text=True,
