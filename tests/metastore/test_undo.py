@@ -467,3 +467,18 @@ def test_a_refusal_of_an_undo_tells_no_column_to_a_user_who_may_not_read_the_tab
         session.undo(added.version)
     with pytest.raises(PermissionDenied, match=r"bob does not own table shop\.p"):
         node.session(user="bob").undo(added.version)
+
+
+def test_a_refusal_of_an_undo_names_other_authors_only_to_a_superuser(
+    node: Node, session: Session
+) -> None:
+    usage = GrantPrivileges(
+        kind=ObjectKind.SCHEMA, name="shop", privileges=Privilege.USAGE, grantee="bob"
+    )
+    session.execute([CreateRole(name="ann", superuser=True), CreateRole(name="bob"), usage])
+    made, dropped = session.execute(create("p")).version, session.execute(drop("p")).version
+    session.execute(SetConfiguration(name="enforce_privileges", value="true"))
+    with pytest.raises(Conflict, match=rf"in version {dropped} by ann \(drop table\)"):
+        session.undo(made)
+    with pytest.raises(Conflict, match=rf"in version {dropped} \(drop table\)"):
+        node.session(user="bob").undo(made)

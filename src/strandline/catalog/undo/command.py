@@ -135,7 +135,7 @@ class Undo:
         if not is_same and any(self.restored_tables()):
             raise HistoryMoved("dropped tables were restored or cleaned in the meantime; try again")
         for target, net in self.net.items():
-            self._check_unchanged(planning.catalog, target, net)
+            self._check_unchanged(planning, target, net)
         before = planning.catalog
         first = len(planning.transaction.entries)
         steps = [_Step(self, planning, n) for n in reversed(range(len(self.update.entries)))]
@@ -239,8 +239,9 @@ class Undo:
 
     # -- reasons for a refusal -----------------------------------------------------------------
 
-    def _check_unchanged(self, catalog: Catalog, target: Target, net: Net) -> None:
+    def _check_unchanged(self, planning: Planning, target: Target, net: Net) -> None:
         """Refuse an object that is not as the update left it."""
+        catalog = planning.catalog
         now = catalog.contents.value(*target)
         left = self.keeping_later(net.new_value, target, now)
         since = self._later_by_target.get(target, [])
@@ -260,7 +261,8 @@ class Undo:
         if now is None or left is None:
             since = since[-1:]  # that one undid the others, or made them irrelevant
         by_hand = "drop it" if now is not None and net.old is None else "change it by hand"
-        raise Conflict(f"{named} {what} in {listed(since, target)}; undo that first, or {by_hand}")
+        when = _listed(planning, since, target)
+        raise Conflict(f"{named} {what} in {when}; undo that first, or {by_hand}")
 
     @cached_property
     def _later_by_target(self) -> dict[Target, list[Update]]:
@@ -278,7 +280,7 @@ class Undo:
                 continue
             for kind, object_id in references(now):
                 if planning.catalog.get(kind, object_id) is None:
-                    raise self._missing_reference(planning.catalog, now, kind, object_id)
+                    raise self._missing_reference(planning, now, kind, object_id)
             check = declared_kind(target.kind).undo.check
             check(planning, before.contents.value(*target), now)
 
@@ -306,14 +308,14 @@ class Undo:
                 )
 
     def _missing_reference(
-        self, catalog: Catalog, value: Any, kind: str, object_id: int
+        self, planning: Planning, value: Any, kind: str, object_id: int
     ) -> ObjectNotFound:  # value: a descriptor of any kind
-        key = id_key(object_id)
+        catalog, key = planning.catalog, id_key(object_id)
         for update in reversed((self.update, *self.later)):
             for change in update.changes():
                 if (change.kind, change.key) == (kind, key) and change.new is None:
                     dropped_name = named_then(catalog, value_of(kind, change.old), self.later)
-                    when = listed([update], Target(kind, key))
+                    when = _listed(planning, [update], Target(kind, key))
                     return ObjectNotFound(
                         f"{dropped_name}, which {kind_of(value).spoken} {value.name} belongs to, "
                         f"was dropped in {when}; undo that drop first"
@@ -549,6 +551,15 @@ class _Step:
         if isinstance(value, SchemaDescriptor) and now is None:
             named["location"] = value.location
         return verb.name, named
+
+
+def _listed(planning: Planning, updates: Sequence[Update], target: Target) -> str:
+    """`listed`, with the authors that the history shows to the user of the undo."""
+    user = planning.author
+    is_free = Access(planning.catalog, user).free
+    return listed(
+        updates, target, authors=lambda author: is_free or normalize(author) == normalize(user)
+    )
 
 
 def check_undoable(update: Update) -> None:

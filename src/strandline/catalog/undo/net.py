@@ -18,7 +18,7 @@ another object by now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -193,12 +193,16 @@ def named_then(catalog: Catalog, value: Any, updates: Iterable[Update]) -> str:
     return described(catalog, value)
 
 
-def listed(updates: Sequence[Update], target: Target) -> str:
-    """``version 19 by bob (add columns) and version 17 by ann (…)``, newest first."""
+def listed(updates: Sequence[Update], target: Target, *, authors: Callable[[str], bool]) -> str:
+    """``version 19 by bob (add columns) and version 17 (…)``, newest first.
+
+    Names those of the ``authors``.
+    """
     descriptions = []
     for update in updates[: -_SHOWN - 1 : -1]:
         entries = (entry for entry in update.entries if target in map(target_of, entry.changes))
         verbs = dict.fromkeys(verb_named(entry.verb).spoken for entry in entries)
-        descriptions.append(f"version {update.version} by {update.author} ({', '.join(verbs)})")
+        by = f" by {update.author}" if authors(update.author) else ""
+        descriptions.append(f"version {update.version}{by} ({', '.join(verbs)})")
     more = len(updates) - len(descriptions)
     return " and ".join(descriptions) + (f" and {more} before" if more else "")

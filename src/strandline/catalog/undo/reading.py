@@ -349,7 +349,9 @@ def visible_undrop(
         return read_undrop(catalogs, kind, name)
     try:
         undo = read_undrop(catalogs, kind, name)
-    except (AlreadyExists, NotFound):
+    except NotFound:  # which may name the user who dropped it
+        raise never_dropped(catalogs, kind, name) from None
+    except AlreadyExists:
         if not _reaches_place(access, _DroppedName.named(kind_named(kind), name)):
             raise never_dropped(catalogs, kind, name) from None
         raise
