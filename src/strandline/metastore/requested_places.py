@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,7 +44,7 @@ from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.rows import PartitionRow, RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import relative_location, resolve_location
-from strandline.model.descriptors import TableKind
+from strandline.model.descriptors import SchemaDescriptor, TableKind
 from strandline.model.places import Place, places_of_schema
 from strandline.model.privileges import Privilege
 
@@ -52,23 +53,25 @@ WHY_FILES_ARE_GONE = (
 )
 
 
-def require_place(access: Access, folders: StoreFolders, location: str) -> None:
-    """Raise `PermissionDenied` for a place of a table in a schema where the user may not create.
+def require_places(access: Access, folders: StoreFolders, locations: Iterable[str]) -> None:
+    """Raise `PermissionDenied` for a place in the folder of a schema where the user may not create.
 
-    A table there would show the files of that schema, and take the place of a table of its own.
+    A table or partition there would show the files of that schema, and take the place of a table of
+    its own.
     """
-    place = folders.place(location)
-    if access.free or not place.is_inside:
+    if access.free:
         return
-    within, at_root = [], []
+    inside = {place.path for place in map(folders.place, locations) if place.is_inside}
+    if not inside:
+        return
+    schemas: defaultdict[str, list[SchemaDescriptor]] = defaultdict(list)
     for schema in access.catalog.all_schemas():
         home, _, _ = folders.place_of_new(schema, "t").path.rpartition("/")
-        if not home:  # the schema "default": its folder has those of all others
-            at_root.append(schema)
-        elif f"{place.path}/".startswith(f"{home}/"):
-            within.append(schema)
-    for schema in within or at_root:
-        access.require(Privilege.USAGE | Privilege.CREATE, schema)
+        schemas[home].append(schema)
+    for folder in sorted({path.partition("/")[0] for path in inside}):
+        # The folder of the schema "default" has those of all others.
+        for schema in schemas.get(folder) or schemas[""]:
+            access.require(Privilege.USAGE | Privilege.CREATE, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,7 @@ class RequestedPlaces:
                     self._refuse_external(command, default, catalog)
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
-            require_place(self._access, self._folders, definition.location or "")
+            require_places(self._access, self._folders, [definition.location or ""])
         return command if definition is original else replace(command, definition=definition)
 
     def _alter_table(self, command: AlterTable) -> AlterTable:
@@ -214,7 +217,7 @@ class RequestedPlaces:
         named, present = definition.location, place or old.location
         is_moved = named and present and not self._folders.same(named, present)
         if named and is_moved:
-            require_place(self._access, self._folders, named)
+            require_places(self._access, self._folders, [named])
         if old.partition_columns and is_moved:
             raise UnsupportedOperation(
                 f"{command.schema}.{command.table} has partitions, whose places this command does "

@@ -17,7 +17,7 @@ from strandline.metastore.hive.parameters import QuickStatistics, split_paramete
 from strandline.metastore.hive.partition_changes import (
     give_shared_columns,
     named_table,
-    refuse_location,
+    refuse_locations,
     stored_rows,
 )
 from strandline.metastore.hive.partition_values import Partitioned
@@ -78,9 +78,10 @@ def _alter(
         places = partitioned.places
         if relocated:
             places.require_present(change)
-            for name, row, partition in new_partitions:
-                if name in relocated:
-                    refuse_location(call, partition, row)
+            sent = [
+                (partition, row) for name, row, partition in new_partitions if name in relocated
+            ]
+            refuse_locations(call, partitioned, sent)
             places.return_folders(change, [rows[name] for name in relocated])
         new_rows = zip(altered, stored_rows(call, partitioned, altered, change), strict=True)
         new_ids = change.replace({rows[name].row_id: new_row for name, new_row in new_rows})

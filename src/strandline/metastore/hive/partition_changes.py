@@ -9,7 +9,7 @@ data, the folder is moved aside, where the cleaner finds it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,10 +26,11 @@ from strandline.metastore.hive.partition_values import Partitioned, partition_va
 from strandline.metastore.hive.registry import Call, changes, invalid_object, meta_exception
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_content_change
+from strandline.metastore.requested_places import require_places
 from strandline.metastore.store.partition_moves import name_of
 from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
 from strandline.metastore.store.staging import Staging
-from strandline.metastore.store.warehouse import Unsynced
+from strandline.metastore.store.warehouse import Unsynced, relative_location
 from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import Privilege
@@ -92,13 +93,21 @@ def stored_rows(
     ]
 
 
-def refuse_location(call: Call, partition: Struct, row: PartitionRow) -> None:
-    """Raise `InvalidInput` for a new location whose files may belong to others.
+def refuse_locations(
+    call: Call, partitioned: Partitioned, partitions: Iterable[tuple[Struct, PartitionRow]]
+) -> None:
+    """Raise `InvalidInput` or `PermissionDenied` for a location whose files may belong to others.
 
-    ``row`` is what is stored for the client's ``partition``.
+    Each of the ``partitions`` is what the client sent, and what is stored for it.
     """
-    call.folders.refuse_former((partition.get("sd") or {}).get("location"))
-    call.folders.refuse_dropped(row.location)
+    outside = []
+    for partition, row in partitions:
+        call.folders.refuse_former((partition.get("sd") or {}).get("location"))
+        call.folders.refuse_dropped(row.location)
+        place = partitioned.place(row)
+        if relative_location(partitioned.location, place) == place:
+            outside.append(place)
+    require_places(call.reader.access, call.folders, outside)
 
 
 # -- add
@@ -123,14 +132,16 @@ def add_all(
     """Add partitions. Return the rows of those that did not exist before."""
     rows: dict[str, PartitionRow] = {}
     repeated: dict[str, PartitionRow] = {}
+    sent: list[tuple[Struct, PartitionRow]] = []
     for partition in partitions:
         _check_home(partitioned, partition)
         name, row = partitioned.read(partition)
-        refuse_location(call, partition, row)
+        sent.append((partition, row))
         if name in rows:
             repeated[name] = row
         else:
             rows[name] = row
+    refuse_locations(call, partitioned, sent)
     quick = QuickStatistics(call.folders, call.args.get("environment_context"))
     for name, row in rows.items():
         counted = quick.of_new(row.parameters, partitioned.place(row), is_made=False)

@@ -61,7 +61,7 @@ from strandline.metastore.hive.transactional_tables import (
 )
 from strandline.metastore.metastore import completing
 from strandline.metastore.partition_places import partitions_staying
-from strandline.metastore.requested_places import require_place
+from strandline.metastore.requested_places import require_places
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege
@@ -288,7 +288,7 @@ async def alter_table(call: Call) -> None:
             call.folders.refuse_former(new_table.location)
             call.folders.refuse_dropped(new_location)
             if isinstance(old, TableDescriptor) and command.relocates(call.reader.catalog, old):
-                require_place(call.reader.access, call.folders, new_location)
+                require_places(call.reader.access, call.folders, [new_location])
         with _partitions_staying(call, command, old, location):
             applied = call.execute(command)
     except WriteConflict as error:
