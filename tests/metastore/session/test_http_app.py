@@ -268,7 +268,7 @@ def test_a_body_that_is_too_large_takes_no_memory_and_is_read_only_up_to_four_ti
         return {"type": "http.request", "body": bytes(MIB), "more_body": len(taken) < 8}
 
     with pytest.raises(InvalidInput, match=f"at most {MIB}"):
-        asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json"))
+        asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json", user="ann"))
     assert [amount > 0 for amount in taken] == [False, True, False, False, False]
 
 
@@ -283,7 +283,7 @@ def test_a_long_body_that_arrives_in_parts_is_whole(*, outside: bool) -> None:
     async def receive() -> Message:
         return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
-    body = asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json"))
+    body = asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json", user="ann"))
     assert isinstance(body, Content) == outside
     assert b"".join(pieces_of(body)) == b"".join(parts)
     release(body)
@@ -306,7 +306,7 @@ def test_a_body_of_a_client_that_disconnects_is_closed(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Content, "of", kept)
     with pytest.raises(ClientGone):
-        asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json"))
+        asyncio.run(bodies.read(Request(POST, receive), "owner", "application/json", user="ann"))
     assert [content.fileno() for content in made] == [-1]
 
 
@@ -417,14 +417,14 @@ async def test_only_a_caller_with_valid_credentials_is_admitted(node: Node, size
 def test_if_too_many_answers_wait_only_the_answers_of_reads_are_refused() -> None:
     bodies = Bodies(max_bytes=1, seconds=1, memory_bytes=1, answer_bytes=1, outside=False)
     first, second = bytes(ALLOWANCE + 1), bytes(ALLOWANCE + 1)
-    answered = bodies.answer(first, "application/json", only_reads=True)
+    answered = bodies.answer(first, "application/json", user="ann", only_reads=True)
     with pytest.raises(Overloaded, match="nothing was changed"):
-        bodies.answer(second, "application/json", only_reads=True)
+        bodies.answer(second, "application/json", user="ann", only_reads=True)
     outside = Content.of(second)
     with pytest.raises(Overloaded, match="nothing was changed"):
-        bodies.answer(outside, "application/json", only_reads=True)
+        bodies.answer(outside, "application/json", user="ann", only_reads=True)
     assert outside.fileno() == -1
-    sent = bodies.answer(second, "application/json", only_reads=False)
+    sent = bodies.answer(second, "application/json", user="ann", only_reads=False)
     assert sent is not answered
     assert bodies.answers.taken == 2
 

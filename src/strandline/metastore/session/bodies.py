@@ -114,23 +114,23 @@ class Bodies:
         self.memory = RequestMemory(memory_bytes)
         self.answers = AnswerMemory(answer_bytes)
 
-    async def read(self, request: Request, owner: object, content_type: str) -> Body:
+    async def read(self, request: Request, owner: object, content_type: str, *, user: str) -> Body:
         """The body of a request, which must have ``content_type``. A `Content` must be closed.
 
         Raises `InvalidInput`, `Overloaded`, `BodyTooLate`, `ClientGone`.
         """
         if request.is_whole:
-            return await self._read(request, owner, content_type)
+            return await self._read(request, owner, content_type, user)
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._read(request, owner, content_type)
+                return await self._read(request, owner, content_type, user)
         except TimeoutError:
             raise BodyTooLate(
                 f"the whole body did not arrive within {self._seconds:g} seconds; nothing was "
                 "done, send it again"
             ) from None
 
-    async def _read(self, request: Request, owner: object, content_type: str) -> Body:
+    async def _read(self, request: Request, owner: object, content_type: str, user: str) -> Body:
         sent_as = request.headers.get("content-type", "")
         if sent_as.partition(";")[0].strip().lower() != content_type:
             raise InvalidInput(f"the body is sent as {sent_as[:80]!r}; send it as {content_type}")
@@ -148,7 +148,7 @@ class Bodies:
                         body.drop()
                         self.memory.release(owner)
                         continue
-                    self.memory.hold(owner, _BYTES_OF_A_BODY * size)
+                    self.memory.hold(owner, _BYTES_OF_A_BODY * size, user=user)
                     body.add(chunk)
             if size > self._max_bytes:
                 raise InvalidInput(
@@ -160,13 +160,13 @@ class Bodies:
             raise
         return body.whole()
 
-    def answer(self, body: Body, content_type: str, *, only_reads: bool) -> Answer:
+    def answer(self, body: Body, content_type: str, *, user: str, only_reads: bool) -> Answer:
         """The answer with that body. Raises `Overloaded` as `AnswerMemory` does."""
         if isinstance(body, bytes) and len(body) <= PIECE:
             return Answer(body, content_type)
         answer = LongAnswer(body, content_type, on_sent=self.answers.release)
         try:
-            self.answers.hold_answer(answer, body, only_reads=only_reads)
+            self.answers.hold_answer(answer, body, user=user, only_reads=only_reads)
         except Overloaded:
             release(body)
             raise

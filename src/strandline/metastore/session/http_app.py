@@ -234,11 +234,13 @@ class HttpApplication:
                 user = asking.user
                 self._workers.require_place()
                 await self._authenticate_large(asking, request)
-                body = await self._bodies.read(request, owner, call.request_type)
+                body = await self._bodies.read(request, owner, call.request_type, user=user)
                 began = monotonic()  # the time that the client takes is not the node's
                 self._requests += 1
                 content = await self._answered(call, asking, body, request)
-                answer = self._bodies.answer(content, call.answer_type, only_reads=call.only_reads)
+                answer = self._bodies.answer(
+                    content, call.answer_type, user=user, only_reads=call.only_reads
+                )
             except (ClientGone, ClientLeft) as left:
                 forget_frames(left)
                 return Answer(b"", PROBLEM_TYPE, status=400)  # no client receives it
