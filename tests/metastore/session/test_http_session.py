@@ -25,10 +25,13 @@ import trustme
 from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.errors import (
     AlreadyExists,
+    CorruptData,
     DeadlineExceeded,
+    Fenced,
     InvalidInput,
     LimitExceeded,
     Overloaded,
+    PermissionDenied,
     ProtocolError,
     Stopping,
     StoreMoved,
@@ -287,8 +290,10 @@ def refuse(
     monkeypatch.setattr(LocalSession, call, refusing)
 
 
-@pytest.mark.parametrize("error", [Unavailable, StoreMoved])
-def test_an_ended_transaction_is_found_although_the_store_was_away_in_between(
+@pytest.mark.parametrize(
+    "error", [Unavailable, StoreMoved, Fenced, PermissionDenied, CorruptData, StrandlineError]
+)
+def test_an_ended_transaction_is_found_although_the_node_could_not_look_in_between(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[StrandlineError]
 ) -> None:
     refuse(monkeypatch, "transaction", times=2, error=error)
@@ -310,14 +315,32 @@ def test_the_outcome_of_a_commit_is_unknown_if_the_store_stays_away(
     assert scene.node.transactions.get(txn_id).state is TransactionState.COMMITTED
 
 
-def test_a_refused_commit_may_still_happen_only_if_an_earlier_one_was_lost(
+def test_the_outcome_of_a_commit_is_unknown_if_the_session_is_closed_before_it_can_ask(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     txn_id = scene.written("a")
-    refuse(monkeypatch, "commit", times=2)
-    with pytest.raises(Unavailable, match="the store is away") as caught:
+    scene.proxy.cut_answer("commit")
+    pause = http_session._Attempts.pause
+
+    def close_after(attempts: http_session._Attempts, loss: Lost) -> None:
+        pause(attempts, loss)
+        scene.session.close()
+
+    monkeypatch.setattr(http_session._Attempts, "pause", close_after)
+    with pytest.raises(UnknownOutcome, match=r"this session .* is closed"):
         scene.session.commit(txn_id)
-    assert caught.type is Unavailable
+    assert scene.node.transactions.get(txn_id).state is TransactionState.COMMITTED
+
+
+@pytest.mark.parametrize("error", [Unavailable, Fenced])
+def test_a_refused_commit_may_still_happen_only_if_an_earlier_one_was_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[StrandlineError]
+) -> None:
+    txn_id = scene.written("a")
+    refuse(monkeypatch, "commit", times=2, error=error)
+    with pytest.raises(StrandlineError, match="the store is away") as caught:
+        scene.session.commit(txn_id)
+    assert caught.type is error
     scene.proxy.cut_request("commit")
     assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
     assert scene.proxy.seen["commit"] == 4
@@ -327,20 +350,21 @@ def test_a_refused_commit_may_still_happen_only_if_an_earlier_one_was_lost(
 
 
 @pytest.mark.usefixtures("deadline_at_a_pause")
+@pytest.mark.parametrize("error", [Unavailable, Fenced])
 def test_a_refused_staging_may_have_happened_only_if_an_earlier_one_was_lost(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[StrandlineError]
 ) -> None:
     txn_id = scene.session.begin().txn_id
-    refuse(monkeypatch, "stage", times=1)
-    with pytest.raises(Unavailable, match="the store is away") as caught:
+    refuse(monkeypatch, "stage", times=1, error=error)
+    with pytest.raises(StrandlineError, match="the store is away") as caught:
         scene.session.stage(txn_id, scene.table_id, add=[data("a")])
-    assert caught.type is Unavailable
+    assert caught.type is error
     scene.proxy.cut_answer("stage")
     with monkeypatch.context() as patch:
-        refuse(patch, "stage", times=1, after=1)
+        refuse(patch, "stage", times=1, after=1, error=error)
         scene.session.stage(txn_id, scene.table_id, add=[data("a")])
     scene.proxy.cut_answer("stage")
-    refuse(monkeypatch, "stage", times=100, after=1)
+    refuse(monkeypatch, "stage", times=100, after=1, error=error)
     with pytest.raises(UnknownOutcome, match="the store is away"):
         scene.session.stage(txn_id, scene.table_id, add=[data("b")])
     assert scene.paths(txn_id=txn_id) == ["a", "b"]

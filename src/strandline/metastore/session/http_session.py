@@ -15,11 +15,11 @@ Every call is one of these:
   is lost, the session raises `UnknownOutcome`, whose message says how to find out. A request that
   was never sent (nothing accepted the connection) is sent again like any other.
 
-What must stay true: an error that the node answered is raised as it is, except `Unavailable` and
-`StoreMoved` after an attempt whose answer was lost: they say nothing about that attempt. A commit
-is reported as unknown only if the node did not say until the deadline what became of it. Between
-attempts the session waits, longer each time, with a random factor so that many clients do not
-return at the same moment.
+What must stay true: an error that the node answered is raised as it is, except after an attempt
+whose answer was lost. Then only those of `_ABOUT_THE_CALL` are: others, such as that of a fenced
+node, say nothing about that attempt. A commit is reported as unknown only if the node did not say
+until the deadline what became of it. Between attempts the session waits, longer each time, with a
+random factor so that many clients do not return at the same moment.
 
 Rejected: an id for each request that the node remembers. It would have to survive the node's crash,
 in the transaction of the change itself: a table for what the transaction's own id already settles.
@@ -41,6 +41,10 @@ from strandline.catalog.storage_usage import StorageUsage
 from strandline.clock import Timestamp
 from strandline.config import SettingValue
 from strandline.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidInput,
+    NotFound,
     ProtocolError,
     StoreMoved,
     StrandlineError,
@@ -84,6 +88,8 @@ WARN_AFTER = 3.0
 """Seconds without an answer after which a session logs that it goes on trying."""
 _ANSWER_MARGIN = 5.0
 """Seconds that the session waits for DDL beyond the time that the node may take for it."""
+_ABOUT_THE_CALL = (InvalidInput, NotFound, AlreadyExists, Conflict)
+"""Errors that say what became of a call, or that no attempt at it can succeed."""
 
 
 @session_calls
@@ -304,7 +310,9 @@ class HttpSession(Session):
                 return self._transport.send(name, arguments, seconds)
             except Lost as loss:
                 attempts.pause(loss)
-            except Unavailable as error:  # about this attempt: an earlier one may have succeeded
+            except _ABOUT_THE_CALL:
+                raise
+            except StrandlineError as error:  # an earlier attempt may have succeeded
                 if not attempts.is_unknown:
                     raise
                 attempts.pause(Lost(error.message, sent=True, answer=error))
@@ -360,15 +368,16 @@ class HttpSession(Session):
                 return ended
             except Lost as loss:
                 attempts.pause(loss)
-            except Unavailable as error:
-                # In an unknown outcome the node does not know, but can look it up.
-                if not (attempts.may_have_happened or isinstance(error, UnknownOutcome)):
-                    raise
-                attempts.pause(Lost(error.message, sent=True, answer=error))
+            except _ABOUT_THE_CALL:
+                raise
             except StrandlineError as error:
-                if type(error) is not StrandlineError:
+                if type(error) is StrandlineError:
+                    failure = error  # the node did not expect it: before or after the end?
+                # In an unknown outcome the node does not know, but can look it up.
+                elif attempts.may_have_happened or isinstance(error, UnknownOutcome):
+                    attempts.pause(Lost(error.message, sent=True, answer=error))
+                else:
                     raise
-                failure = error  # an error that the node did not expect: before or after the end?
             transaction: Transaction = self._send_until_answered(
                 "transaction", {"txn_id": txn_id}, attempts
             )
