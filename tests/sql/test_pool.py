@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import gc
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Thread
-from typing import Any
 
 import pytest
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from strandline.sql.pool import ConnectionPool
 from tests.interrupts import is_interrupted
 
 
 def new_pool() -> ConnectionPool:
-    """A pool that logs nothing: the locks of `logging` stay taken after an interrupt."""
-    # Any: as SQLAlchemy's own type of a connection is not that of SQLite
-    connect: Any = partial(sqlite3.connect, ":memory:", check_same_thread=False)
-    return ConnectionPool(connect, reset_on_return=None)
+    """A pool of one connection.
+
+    It logs nothing: the locks of `logging` stay taken after an interrupt.
+    """
+    connect = partial(sqlite3.connect, ":memory:", check_same_thread=False)
+    return ConnectionPool(connect, pool_size=1, max_overflow=0, reset_on_return=None)
 
 
 def take_and_return(pool: ConnectionPool) -> None:
@@ -26,11 +29,15 @@ def take_and_return(pool: ConnectionPool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # since Python 3.13
-def test_a_thread_gets_a_connection_after_another_was_interrupted_at_any_step() -> None:
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_thread_gets_a_connection_after_another_was_interrupted_at_any_step(
+    is_new: bool,
+) -> None:
     step, was_interrupted = 0, True
     while was_interrupted:
         pool = new_pool()
-        take_and_return(pool)
+        if not is_new:
+            take_and_return(pool)
         was_interrupted = is_interrupted(partial(take_and_return, pool), at_step=step)
         other = Thread(target=take_and_return, args=(pool,), daemon=True)
         other.start()
@@ -40,6 +47,47 @@ def test_a_thread_gets_a_connection_after_another_was_interrupted_at_any_step() 
         step += 1
     assert step > 1
     gc.collect()  # those that an interrupt has lost
+
+
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # since Python 3.13
+def test_a_thread_that_waits_gets_a_connection_once_another_is_returned_or_lost() -> None:
+    pool = new_pool()
+    with ThreadPoolExecutor(1) as threads:
+        connection = pool.connect()
+        other = threads.submit(take_and_return, pool)
+        connection.close()
+        other.result(10.0)
+        entries = [pool._do_get()]
+        other = threads.submit(take_and_return, pool)
+        entries.clear()
+        other.result(10.0)
+    pool.dispose()
+
+
+def test_a_pool_keeps_its_size_and_refuses_more_than_its_most() -> None:
+    connect = partial(sqlite3.connect, ":memory:")
+    pool = ConnectionPool(connect, pool_size=1, max_overflow=1, timeout=0.0).recreate()
+    connections = [pool.connect(), pool.connect()]
+    with pytest.raises(NoConnection, match="at most 2"):
+        pool.connect()
+    assert pool.open_connections() == 2
+    for connection in connections:
+        connection.close()
+    assert pool.open_connections() == 1
+    pool.dispose()
+    assert pool.open_connections() == 0
+
+
+def test_a_failed_connection_takes_no_place() -> None:
+    def fail() -> sqlite3.Connection:
+        raise OSError("planted")
+
+    pool = ConnectionPool(fail, pool_size=1, max_overflow=0, timeout=0.0)
+    errors = []
+    for _ in range(3):
+        with pytest.raises(OSError, match="planted") as caught:
+            pool.connect()
+        errors.append(caught.value)  # with the functions in their tracebacks
 
 
 def test_what_the_pool_does_is_not_in_the_log_of_a_node(caplog: pytest.LogCaptureFixture) -> None:

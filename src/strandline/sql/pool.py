@@ -1,26 +1,105 @@
-"""SQLAlchemy's pool of connections, whose locks stay free if a signal handler raises.
+"""A pool of connections that loses none if a signal handler raises.
 
-A handler that raises in a method of `threading.Condition` leaves its lock taken. Then each thread
-that takes or returns a connection would wait for ever (see `strandline.condition`).
+SQLAlchemy counts the connections that are in use. If a handler raises just as one is taken or
+returned, the count stays too high, and one that raises in a method of `threading.Condition` leaves
+the pool locked (see `strandline.condition`). So here each connection has a *slot*, and the pool
+counts the slots that still exist. The slot of a connection that an interrupt has lost goes with it.
 """
 
 from __future__ import annotations
 
-from sqlalchemy.pool import QueuePool
+import time
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy.exc import TimeoutError as NoConnection
+from sqlalchemy.pool import Pool, QueuePool
 from sqlalchemy.pool.base import ConnectionPoolEntry
-from sqlalchemy.util.queue import Queue
 
 from strandline.condition import Condition
 
-
-class _Queue(Queue[ConnectionPoolEntry]):
-    def __init__(self, maxsize: int = 0, use_lifo: bool = False) -> None:
-        super().__init__(maxsize, use_lifo)
-        self.not_empty, self.not_full = Condition(self.mutex), Condition(self.mutex)
+_LOOK_SECONDS = 0.5
+"""How often a caller that waits looks whether a lost connection has gone: nothing tells it."""
 
 
-class ConnectionPool(QueuePool):
-    """See the module."""
+class _Slot:
+    """The right to one connection."""
+
+    __slots__ = ("__weakref__",)
+
+
+class ConnectionPool(Pool):
+    """See the module. The arguments are those of SQLAlchemy's `QueuePool`.
+
+    The connection that was returned last is used first: it has its plans and warm caches.
+    """
 
     __module__ = QueuePool.__module__  # SQLAlchemy names its logger after it
-    _queue_class = _Queue
+
+    def __init__(
+        self,
+        creator: Any,  # as in SQLAlchemy, where its type is private
+        pool_size: int = 5,  # `create_engine` does not see keyword-only ones
+        max_overflow: int = 10,
+        timeout: float = 30.0,
+        **options: Any,  # those of `Pool`
+    ) -> None:
+        super().__init__(creator, **options)
+        self._size, self._most, self._timeout = pool_size, pool_size + max_overflow, timeout
+        self._options = options
+        self._idle: list[ConnectionPoolEntry] = []
+        self._slots: WeakSet[_Slot] = WeakSet()
+        self._changed = Condition()
+
+    def open_connections(self) -> int:
+        return len(self._slots)
+
+    def status(self) -> str:
+        return f"connections: {len(self._slots)}, idle: {len(self._idle)}, at most: {self._most}"
+
+    def recreate(self) -> ConnectionPool:
+        return type(self)(
+            self._creator,
+            pool_size=self._size,
+            max_overflow=self._most - self._size,
+            timeout=self._timeout,
+            **{**self._options, "_dispatch": self.dispatch, "dialect": self._dialect},
+        )
+
+    def dispose(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        end = time.monotonic() + self._timeout
+        with self._changed:
+            while not self._idle and len(self._slots) >= self._most:
+                seconds_left = end - time.monotonic()
+                if seconds_left <= 0:
+                    raise NoConnection(f"at most {self._most} connections, all of them in use")
+                self._changed.wait(min(seconds_left, _LOOK_SECONDS))
+            if self._idle:
+                return self._idle.pop()
+            slot = _Slot()
+            self._slots.add(slot)
+        try:
+            entry = self._create_connection()
+            entry.slot = slot  # type: ignore[attr-defined]  # it has a dictionary for its users
+        except BaseException:
+            self._give_up(slot)  # the error may be kept, and its traceback keeps the slot
+            raise
+        return entry
+
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        with self._changed:
+            if is_kept := len(self._idle) < self._size:
+                self._idle.append(record)
+                self._changed.notify()
+        if not is_kept:
+            record.close()
+            self._give_up(record.slot)  # type: ignore[attr-defined]  # `_do_get` has set it
+
+    def _give_up(self, slot: _Slot) -> None:
+        with self._changed:
+            self._slots.discard(slot)
+            self._changed.notify()

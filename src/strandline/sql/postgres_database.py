@@ -162,7 +162,6 @@ class PostgresDatabase(Database):
             creator=self._connect,
             isolation_level="AUTOCOMMIT",
             use_native_hstore=False,
-            pool_use_lifo=True,  # the last one used has its plans and warm caches
             poolclass=ConnectionPool,
             pool_size=_POOL,
             max_overflow=_OVERFLOW,
@@ -592,8 +591,7 @@ class PostgresDatabase(Database):
         return driver.translate(error, self.name)
 
     def _open_connections(self) -> int:
-        pool = cast(ConnectionPool, self._engine.pool)
-        return pool.checkedin() + pool.checkedout()
+        return cast(ConnectionPool, self._engine.pool).open_connections()
 
     def _close_connections(self) -> None:
         self._listener.close()

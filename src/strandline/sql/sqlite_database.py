@@ -47,6 +47,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, create_engine
@@ -486,8 +487,7 @@ class SqliteDatabase(Database):
         return translated
 
     def _open_connections(self) -> int:
-        pool = self._engine.pool
-        pooled = pool.checkedin() + pool.checkedout() if isinstance(pool, ConnectionPool) else 0
+        pooled = cast(ConnectionPool, self._engine.pool).open_connections()
         others = (self._writer, self._watcher)
         return pooled + len(self._readers) + sum(kept is not None for kept in others)
 
