@@ -249,7 +249,7 @@ def test_serve_says_why_it_stops_when_nobody_reads_its_line(
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_node_that_starts_also_as_the_first_process_of_a_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
@@ -273,6 +273,17 @@ def test_a_signal_ends_a_node_that_starts_also_as_the_first_process_of_a_contain
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, former)
+
+
+def test_a_command_that_is_interrupted_ends_with_the_status_of_the_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("strandline.cli.settings.load", interrupt)
+    result = strandline("config", tmp_path)
+    assert (result.exit_code, result.output) == (128 + signal.SIGINT, "")
 
 
 @pytest.mark.parametrize("name", ["users", "users_file"])

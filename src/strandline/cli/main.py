@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -123,6 +124,8 @@ class _Commands(click.Group):
         except StrandlineError as error:
             click.echo(f"strandline: {in_one_line(error.message)}", err=True)
             sys.exit(surface_of(error).exit)
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)  # click would exit with 1, as if the command had failed
         except (click.ClickException, click.Abort, click.exceptions.Exit, OSError):
             raise
         except Exception as error:
