@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 
-from strandline.catalog.commands import CreateTable, DropTable, RenameTable
+from strandline.catalog.commands import CreateSchema, CreateTable, DropTable, RenameTable
 from strandline.config import Settings
 from strandline.errors import Conflict, HoldExpired
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -385,6 +385,39 @@ def test_partitions_replaced_twice_during_a_backup_are_in_it_as_they_were_before
             (Path(location.removeprefix("file:")) / "f").write_text("later")
             stub.drop_partition("shop", "p", ["a"], True)
         assert partitions(restored, before) == {**ALL, "a": "later"}
+
+
+@pytest.mark.slow
+def test_partitions_dropped_before_their_table_moves_during_a_backup_can_be_dropped_again(
+    parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders of dropped partitions are in the folder of the schema at that time."""
+    session = parted.node.session(user="ann")
+    session.execute(CreateSchema(name="outlet"))
+    before = moment(parted)
+
+    def then_two_are_dropped(*arguments: Any) -> None:
+        copy_database(*arguments)
+        with parted.stub() as stub:
+            for value in "ab":
+                stub.drop_partition("shop", "p", [value], True)
+
+    def bring_one_back_and_move_the_table() -> None:
+        session.undrop_partitions("shop.p", partitions=["k=a"])
+        session.execute(RenameTable(schema="shop", table="p", new_name="p", new_schema="outlet"))
+
+    monkeypatch.setattr(module, "copy_database", then_two_are_dropped)
+    before_the_next(monkeypatch, module, "fetch_moved", bring_one_back_and_move_the_table)
+    assert back_up(parted.node, tmp_path / "b", user="ann").missing == []
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with hive_node(tmp_path / "new") as restored:
+        assert partitions(restored) == partitions(restored, before) == ALL
+        with restored.stub() as stub:
+            for value in "ab":
+                location = stub.get_partition("shop", "p", [value]).sd.location
+                (Path(location.removeprefix("file:")) / "f").write_text("later")
+                stub.drop_partition("shop", "p", [value], True)
+        assert partitions(restored, before) == {**ALL, "a": "later", "b": "later"}
 
 
 @pytest.mark.slow

@@ -189,7 +189,7 @@ def fetch_moved(
                     table_now=files.folders.path(table_now.place),
                     table_then=place,
                     dropped=files.name(
-                        Place(f"{table_now.place.aside(table_id).text}{PARTITIONS_SUFFIX}")
+                        Place(f"{table_at_copy.place.aside(table_id).text}{PARTITIONS_SUFFIX}")
                     ),
                     moves_now=table_now.moves,
                     moves_seen=table_seen.moves,
@@ -238,9 +238,9 @@ def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
 class _MovedPartitions:
     """The partitions of a table that were moved between the copy of the database and now.
 
-    ``moves_seen`` are the moves at the last `fetch`. The folders of partitions that are dropped now
-    go below ``dropped``. ``sources`` maps the place of each partition in the backup to the folder
-    that it was copied from, or to None if the partition has no folder any more.
+    ``moves_seen`` are the moves at the last `fetch`. The restored store moves dropped partitions
+    below ``dropped``. ``sources`` maps the place of each partition in the backup to the folder that
+    it was copied from, or to None if the partition has no folder any more.
     """
 
     files: StoreFiles
