@@ -381,6 +381,11 @@ CHANGES = [
         [("not own role ann", AlterRole(name="ann", owner="bob"))],
     ),
     Needs(
+        "put another who is also in a role of others into a role",
+        GrantRole(role="ann", member="group"),
+        [("not own role ann", AlterRole(name="ann", owner="bob"))],
+    ),
+    Needs(
         "put another out of a role",
         RevokeRole(role="group", member="cleo"),
         [("not own role group", AlterRole(name="group", owner="bob"))],

@@ -153,14 +153,17 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
         ({"warehouse": 7}, 65, "is damaged"),
         ({"format": 3, "nothing": 7}, 78, "this release reads up to 2"),
         ({"mode": 1 << 20}, 65, "is damaged"),
+        ([], 65, "is damaged"),
     ],
 )
 def test_an_invalid_manifest_is_refused(
-    store: Path, tmp_path: Path, change: dict[str, Any], status: int, says: str
+    store: Path, tmp_path: Path, change: dict[str, Any] | list[Any], status: int, says: str
 ) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
     manifest = unpack(tmp_path / "b", tmp_path / "unpacked") / MANIFEST
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
+    written = json.loads(manifest.read_text())
+    stated = {**written, **change} if isinstance(change, dict) else change
+    manifest.write_text(json.dumps(stated))
     result = strandline("restore", manifest.parent, tmp_path / "new", "--copy")
     assert (result.exit_code, says in result.stderr) == (status, True), result.output
 
