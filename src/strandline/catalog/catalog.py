@@ -33,7 +33,7 @@ from strandline.model.descriptors import (
     comment_name,
 )
 from strandline.model.identifiers import normalize
-from strandline.model.privileges import PUBLIC, PUBLIC_NAME, ObjectKind, RoleDescriptor
+from strandline.model.privileges import PUBLIC, PUBLIC_NAME, SYSTEM_NAME, ObjectKind, RoleDescriptor
 from strandline.wire.stored import AnyStored
 
 Relation = TableDescriptor | ViewDescriptor
@@ -331,6 +331,14 @@ class Catalog:
 def is_reserved(name: str) -> bool:
     """Whether a schema of that name belongs to the catalog itself."""
     return normalize(name) in RESERVED_SCHEMAS
+
+
+def is_shown(schema: SchemaDescriptor) -> bool:
+    """Whether clients see the schema. They do not see that of the system views.
+
+    A user's schema of that name, created before system views existed, stays visible.
+    """
+    return schema.owner != SYSTEM_NAME or not is_reserved(schema.name)
 
 
 def _key(key: int | str) -> bytes:

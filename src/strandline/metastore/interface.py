@@ -282,6 +282,14 @@ class Session(ABC):
         """The table ``schema.table`` as of ``at``. Raises `ObjectNotFound`, `VersionNotFound`."""
 
     @abstractmethod
+    def schemas(self, *, at: AsOf = PRESENT) -> list[str]:
+        """The names of the schemas, in order, without that of the catalog itself.
+
+        If privileges are enforced, only those that the user has access to. Raises
+        `VersionNotFound`.
+        """
+
+    @abstractmethod
     def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
         """The names of the tables and views of ``schema``, in order. Raises `ObjectNotFound`."""
 

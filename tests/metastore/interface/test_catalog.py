@@ -109,6 +109,18 @@ def test_the_state_of_the_catalog_is_counted(session: Session, schema: str) -> N
     assert not after.privileges_enforced
 
 
+def test_schemas_are_listed_as_of_a_version_without_that_of_the_system_views(
+    session: Session, schema: str
+) -> None:
+    names = session.schemas()
+    assert names == sorted(names)
+    assert {"default", schema} <= set(names)
+    assert "system" not in names
+    created = session.execute(CreateSchema(name=new_schema_name()))
+    assert session.schemas(at=AsOf(version=created.version - 1)) == names
+    assert len(session.schemas(at=AsOf(version=created.version))) == len(names) + 1
+
+
 def test_roles_are_listed_with_the_roles_of_which_they_are_members(session: Session) -> None:
     group, member = new_schema_name(), new_schema_name()
     session.execute(

@@ -139,6 +139,13 @@ def test_the_storage_usage_of_a_table_is_shown_to_users_who_may_read_it(
         assert bob.storage_usage("s.t") == alice.storage_usage("s.t") != []
 
 
+def test_schemas_are_listed_for_users_who_may_use_them(guarded: Guarded, bob: Session) -> None:
+    assert guarded.node.session(user="alice").schemas() == ["default", "s"]
+    assert bob.schemas() == ["default"]
+    with guarded.granted(USAGE):
+        assert bob.schemas() == ["default", "s"]
+
+
 def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
     alice = guarded.node.session(user="alice")
     orders = alice.table("s.t")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
+from strandline.catalog.catalog import is_shown
 from strandline.catalog.commands import (
     DEFAULT_SCHEMA,
     AlterSchema,
@@ -24,7 +25,6 @@ from strandline.errors import (
 from strandline.metastore.hive.names import (
     hadoop_location,
     is_hive_name,
-    is_shown,
     present_schema,
     principal_type,
     require_catalog,

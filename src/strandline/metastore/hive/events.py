@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE, Catalog
+from strandline.catalog.catalog import is_shown
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.verbs import Action, verb_named
 from strandline.clock import milliseconds
@@ -54,7 +55,7 @@ from strandline.metastore.hive.event_texts import (
     relation_struct,
 )
 from strandline.metastore.hive.functions import function_struct
-from strandline.metastore.hive.names import hadoop_location, is_shown
+from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.statistics_events import statistics_event
 from strandline.metastore.hive.storage_descriptors import Struct, int32

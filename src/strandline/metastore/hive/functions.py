@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
+from strandline.catalog.catalog import is_shown
 from strandline.catalog.commands import AlterFunction, CreateFunction, DropFunction, RenameFunction
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.names import is_hive_name, is_shown, present_schema, principal_type
+from strandline.metastore.hive.names import is_hive_name, present_schema, principal_type
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct, int32
 from strandline.metastore.off_loop import charge, off_loop_for

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from strandline import work
 from strandline.catalog import Catalog, Relation
+from strandline.catalog.catalog import is_shown
 from strandline.clock import Timestamp
 from strandline.errors import ObjectNotFound
-from strandline.metastore.hive.names import hadoop_location, is_shown, shown_schema, split_schema
+from strandline.metastore.hive.names import hadoop_location, shown_schema, split_schema
 from strandline.metastore.hive.parameters import show_last_change
 from strandline.metastore.hive.past_tables import (
     find_hidden,

@@ -25,14 +25,12 @@ from posixpath import normpath
 from typing import Any
 
 from strandline.catalog import DEFAULT_DATABASE
-from strandline.catalog.catalog import is_reserved
 from strandline.clock import parse_timestamp
 from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.thrift.field_table import HIVE_METASTORE, StructSpec, Type
-from strandline.model.descriptors import PrincipalType, SchemaDescriptor
+from strandline.model.descriptors import PrincipalType
 from strandline.model.identifiers import VERSION_MARK, version_number
-from strandline.model.privileges import SYSTEM_NAME
 
 logger = logging.getLogger("strandline.calls")
 
@@ -145,15 +143,6 @@ def present_schema(name: str) -> str:
             f"not changed; to change the present schema, name it {schema}"
         )
     return schema
-
-
-def is_shown(schema: SchemaDescriptor) -> bool:
-    """Whether clients of this protocol see the schema.
-
-    They do not see the schema of the system views, which they could not read. A user's schema of
-    that name, created before system views existed, stays visible.
-    """
-    return schema.owner != SYSTEM_NAME or not is_reserved(schema.name)
 
 
 def is_hive_name(name: str) -> bool:

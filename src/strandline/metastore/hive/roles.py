@@ -30,6 +30,7 @@ from typing import Any
 
 from strandline import work
 from strandline.catalog import Catalog, Command
+from strandline.catalog.catalog import is_shown
 from strandline.catalog.commands import (
     CreateRole,
     DropRole,
@@ -42,7 +43,7 @@ from strandline.catalog.kinds import kind_of
 from strandline.catalog.privileges.access import effective_roles
 from strandline.clock import milliseconds
 from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, UnsupportedOperation
-from strandline.metastore.hive.names import is_shown, present_schema, principal_type
+from strandline.metastore.hive.names import present_schema, principal_type
 from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct, int32
 from strandline.metastore.off_loop import off_loop, off_loop_for

@@ -7,9 +7,10 @@ from typing import Any
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE, Relation
+from strandline.catalog.catalog import is_shown
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope, units_of_record
-from strandline.metastore.hive.names import is_shown, without_catalog
+from strandline.metastore.hive.names import without_catalog
 from strandline.metastore.hive.partition_filter import (
     And,
     Expression,

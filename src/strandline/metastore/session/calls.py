@@ -47,6 +47,7 @@ _READS = frozenset(
         "open",
         "parameters",
         "roles",
+        "schemas",
         "status",
         "storage_usage",
         "table",

@@ -128,6 +128,9 @@ class HttpSession(Session):
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
         return self._repeat(Session.table, name=name, at=at)
 
+    def schemas(self, *, at: AsOf = PRESENT) -> list[str]:
+        return self._repeat(Session.schemas, at=at)
+
     def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
         return self._repeat(Session.tables, schema=schema, at=at)
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from strandline import work
 from strandline.catalog import Applied, Command, VersionInfo
+from strandline.catalog.catalog import is_shown
 from strandline.catalog.configuration import ParameterValue, parameter_values
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
@@ -120,6 +121,13 @@ class LocalSession(Session):
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
         return finish(self._reader().table(name, at=at))
+
+    def schemas(self, *, at: AsOf = PRESENT) -> list[str]:
+        reader = self._reader()
+        point = finish(reader.point(at))
+        access = reader.access.at(point.catalog)
+        schemas = point.catalog.schemas()
+        return [each.name for each in schemas if is_shown(each) and access.reaches(each)]
 
     def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
         reader = self._reader()
