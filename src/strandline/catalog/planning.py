@@ -163,6 +163,15 @@ def altered(old: T, **values: Any) -> T:  # Any: fields of any type
     return replace(old, **new_values)
 
 
+def changed_parts(
+    old: SchemaDescriptor | TableDescriptor, new: SchemaDescriptor | TableDescriptor, *fields: str
+) -> list[str]:
+    """Those of ``fields`` that differ, and the properties that do, as the history shows them."""
+    changed = [name for name in fields if getattr(old, name) != getattr(new, name)]
+    differing = dict(set(old.properties) ^ set(new.properties))
+    return changed + [f"property {name}" for name in sorted(differing)]
+
+
 def must_exist(present: T | None, what: str) -> T:
     """Return ``present``. Raises `ObjectNotFound` if it is None."""
     if present is None:

@@ -21,7 +21,7 @@ from strandline.catalog.commands import (
     RenameSchema,
 )
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
-from strandline.model.descriptors import properties
+from strandline.model.descriptors import PrincipalType, properties
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import (
     SCHEMA,
@@ -217,6 +217,25 @@ SCENARIOS = [
             (schema("s", "owner"), "eve"),
             (schema("s", "comment"), "c"),
             (schema("s", "properties"), (("a", "b"),)),
+            (arguments("alter_schema"), [{"schema": "s", "changed": ["owner"]}]),
+        ],
+    ),
+    Scenario(
+        "the history shows which parts of a schema were changed",
+        setup=[CreateSchema(name="s", owner="eve", properties=properties({"a": "b", "c": "d"}))],
+        run=AlterSchema(
+            name="s",
+            owner="eve",
+            owner_type=PrincipalType.ROLE,
+            comment="c",
+            properties=properties({"a": "e", "c": "d"}),
+        ),
+        expect=Made(["alter_schema"]),
+        checks=[
+            (
+                arguments("alter_schema"),
+                [{"schema": "s", "changed": ["owner_type", "comment", "property a"]}],
+            ),
         ],
     ),
     Scenario(

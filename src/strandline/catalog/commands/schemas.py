@@ -22,6 +22,7 @@ from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import (
     Planning,
     altered,
+    changed_parts,
     must_exist,
     refuse_holder,
     refuse_reserved,
@@ -224,8 +225,9 @@ class AlterSchema:
             comment=self.comment,
             properties=self.properties,
         )
+        changed = changed_parts(old, new, "owner", "owner_type", "comment")
         with planning.entry(
-            "alter_schema", schema=old.name, database=_shown(self.database)
+            "alter_schema", schema=old.name, changed=changed, database=_shown(self.database)
         ) as transaction:
             transaction.put(new)
 

@@ -31,7 +31,7 @@ from strandline.catalog.commands.table_definition import (
 )
 from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.kinds import kind_of
-from strandline.catalog.planning import Planning, must_exist, refuse_reserved
+from strandline.catalog.planning import Planning, changed_parts, must_exist, refuse_reserved
 from strandline.catalog.verbs import Action
 from strandline.durable.update import Argument
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
@@ -357,14 +357,9 @@ class AlterTable:
             properties=definition.properties,
             comment=definition.comment,
         )
-        changed = [
-            name
-            for name in ("owner", "kind", "provider", "storage", "location", "comment")
-            if getattr(old, name) != getattr(new, name)
-        ]
-        if old.properties != new.properties:
-            differing = dict(set(old.properties) ^ set(new.properties))
-            changed += [f"property {name}" for name in sorted(differing)]
+        changed = changed_parts(
+            old, new, "owner", "kind", "provider", "storage", "location", "comment"
+        )
         with planning.entry(
             "alter_table", table=planning.catalog.qualified_name(old), changed=changed
         ) as transaction:
