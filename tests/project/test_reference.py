@@ -279,7 +279,7 @@ LIMITS: dict[str, int | tuple[int, ...]] = {
     "characters of a name": identifiers.MAX_NAME_LENGTH,
     "characters of the name of a column or field": identifiers.MAX_COLUMN_NAME_LENGTH,
     "columns of a table": column_definition.MAX_COLUMNS,
-    "characters of a comment that `comment_on` sets": objects.MAX_COMMENT_LENGTH,
+    "characters of a comment that `comment_on` sets, and of a schema": objects.MAX_COMMENT_LENGTH,
     "fields by which a transactional table is partitioned": partitioning.MAX_FIELDS,
     "bytes of one value of such a field": partitioning.MAX_VALUE_BYTES,
     "files and archives of a function": views.MAX_RESOURCES,

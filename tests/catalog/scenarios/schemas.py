@@ -20,7 +20,13 @@ from strandline.catalog.commands import (
     RenameDatabase,
     RenameSchema,
 )
-from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+)
 from strandline.model.descriptors import PrincipalType, properties
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import (
@@ -237,6 +243,17 @@ SCENARIOS = [
                 [{"schema": "s", "changed": ["owner_type", "comment", "property a"]}],
             ),
         ],
+    ),
+    Scenario(
+        "a new schema has no comment longer than COMMENT ON sets",
+        run=CreateSchema(name="s", comment="c" * 65_537),
+        expect=Refused(InvalidInput, "a comment may have at most 65536 characters, found 65537"),
+    ),
+    Scenario(
+        "an alter of a schema sets no comment longer than COMMENT ON does",
+        setup=[SCHEMA],
+        run=AlterSchema(name="s", comment="c" * 65_537),
+        expect=Refused(InvalidInput, "a comment may have at most 65536 characters, found 65537"),
     ),
     Scenario(
         "an alter of a schema without a difference makes no version",

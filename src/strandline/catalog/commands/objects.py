@@ -37,6 +37,14 @@ MAX_COMMENT_LENGTH = 65_536
 _WITH_COLUMNS = frozenset({ObjectKind.TABLE, ObjectKind.VIEW})
 
 
+def check_comment(text: str | None) -> None:
+    """Raise `InvalidInput` for a comment that is too long."""
+    if text is not None and len(text) > MAX_COMMENT_LENGTH:
+        raise InvalidInput(
+            f"a comment may have at most {MAX_COMMENT_LENGTH} characters, found {len(text)}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommentOn:
     """COMMENT ON kind name IS text, or on a column of a table or view. None removes the comment.
@@ -60,11 +68,7 @@ class CommentOn:
                 f"only a column of a table or view can have a comment; column {self.column!r} was "
                 f"given for {kind.spoken} {self.name}"
             )
-        if self.text is not None and len(self.text) > MAX_COMMENT_LENGTH:
-            raise InvalidInput(
-                f"a comment may have at most {MAX_COMMENT_LENGTH} characters, found "
-                f"{len(self.text)}"
-            )
+        check_comment(self.text)
         described = find(planning.catalog, kind, self.name)
         if described is None:
             raise ObjectNotFound(f"{kind.spoken} {self.name!r} does not exist")

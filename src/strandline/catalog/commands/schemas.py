@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from immutables import Map
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, is_reserved
+from strandline.catalog.commands.objects import check_comment
 from strandline.catalog.declared_kinds import DeclaredKind, declared_kinds
 from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import (
@@ -164,8 +165,9 @@ class CreateSchema:
     database: str = DEFAULT_DATABASE
 
     def plan(self, planning: Planning) -> None:
-        """Raises `InvalidName`, `AlreadyExists`, `ObjectNotFound`."""
+        """Raises `InvalidName`, `InvalidInput`, `AlreadyExists`, `ObjectNotFound`."""
         check_versioned_name(self.name, "schema")
+        check_comment(self.comment)
         if is_reserved(self.name):
             raise InvalidName(
                 f"schema {self.name} cannot be created: the name is reserved for the catalog "
@@ -213,11 +215,13 @@ class AlterSchema:
     database: str = DEFAULT_DATABASE
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `IllegalChange`."""
+        """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`."""
         old = _find(planning, self.name, self.database, if_exists=self.if_exists)
         if old is None:
             return
         refuse_reserved(self.name, "altered")
+        if self.comment != old.comment:  # a client may repeat one that an earlier release allowed
+            check_comment(self.comment)
         new = altered(
             old,
             owner=self.owner,
