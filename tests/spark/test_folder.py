@@ -88,7 +88,9 @@ def test_the_files_of_a_job_and_their_folders_are_on_disk_after_a_sync(
         pq.write_table(pa.table({"k": [1]}), path)
     (place / staging / "_SUCCESS").touch()
     with folder.staged(staging) as staged:
+        before = os.listdir("/proc/self/fd")
         names = [file.name for file in written_files(staged)]
+        assert os.listdir("/proc/self/fd") == before
         for number, name in enumerate(names):
             folder.place(staged, name, number)
     assert sorted(names) == [f"{KEY}=1/part-1", "part-0"]

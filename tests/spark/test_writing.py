@@ -110,9 +110,10 @@ def test_the_record_of_a_data_file_has_its_size_its_row_count_and_statistics(
     )
 
 
-def test_an_append_leaves_only_data_files(tables: Tables) -> None:
+def test_an_append_leaves_only_data_files_and_no_tag_of_its_job(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     counts = tables.append("shop.t", numbers(tables, 1, 2, 3))
+    assert not tables.spark.sparkContext.getJobTags()
     assert suffixes(files(folder(tables, "shop.t"))) == {"_files": counts.files}
 
 
