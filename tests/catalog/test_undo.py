@@ -636,15 +636,23 @@ def test_a_storage_profile_that_a_table_uses_stays_in_its_zone(manager: CatalogM
     assert "storage profile 'ssd' cannot be removed" in refused(manager, version, IllegalChange)
 
 
+def configured_sizes(*names: str) -> SetConfiguration:
+    value = json.dumps({name: {"cores": 1, "memory": "1g"} for name in names})
+    return SetConfiguration(name="cluster_sizes", value=value)
+
+
 def test_a_cluster_is_not_restored_with_a_size_that_is_no_longer_configured(
     manager: CatalogManager,
 ) -> None:
-    def configured(*names: str) -> SetConfiguration:
-        value = json.dumps({name: {"cores": 1, "memory": "1g"} for name in names})
-        return SetConfiguration(name="cluster_sizes", value=value)
-
-    run(manager, configured("one", "two"))
+    run(manager, configured_sizes("one", "two"))
     run(manager, CreateCluster(name="c", size="two"))
     version = run(manager, DropCluster(name="c"))
-    run(manager, configured("one"))
+    run(manager, configured_sizes("one"))
     assert "size 'two' is not configured" in refused(manager, version, InvalidInput)
+
+
+def test_a_size_that_a_cluster_uses_stays_configured(manager: CatalogManager) -> None:
+    run(manager, configured_sizes("one"))
+    version = run(manager, configured_sizes("one", "two"))
+    run(manager, CreateCluster(name="c", size="two"))
+    assert "cluster c uses it" in refused(manager, version, IllegalChange)

@@ -222,6 +222,22 @@ def test_a_folder_keeps_its_permissions_and_its_owner_gets_all(tmp_path: Path) -
         assert backup.folder_mode("shared") == 0o750
 
 
+def test_a_restored_file_has_its_permissions_whatever_the_umask(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.touch()
+    source.chmod(0o666)
+    with (tmp_path / "shared").open("wb") as file:
+        writer = ArchiveWriter(file, new_manifest())
+        writer.add_file(source, "strandline.db")
+        writer.finish()
+    before = os.umask(0o077)
+    try:
+        read(tmp_path / "shared", tmp_path / "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new" / "strandline.db").stat().st_mode) == 0o666
+
+
 def test_a_file_truncated_while_it_is_copied_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
