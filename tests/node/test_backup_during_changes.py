@@ -326,7 +326,7 @@ def test_a_backup_contains_dropped_partitions_and_holds(
 
 
 @pytest.mark.slow
-def test_partitions_moved_during_a_backup_are_in_it_at_their_former_places(
+def test_partitions_moved_during_a_backup_are_in_it_only_at_their_former_places(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropped, dropped and recreated, renamed, and undropped, after the database was copied."""
@@ -347,6 +347,8 @@ def test_partitions_moved_during_a_backup_are_in_it_at_their_former_places(
     monkeypatch.setattr(module, "copy_database", then_others_move)
     assert back_up(parted.node, tmp_path / "b", user="ann").missing == []
     assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    root = tmp_path / "new" / "warehouse" / "shop.db" / "p"
+    assert sorted(path.name for path in root.iterdir()) == ["k=a", "k=b", "k=c"]
     with hive_node(tmp_path / "new") as restored:
         assert partitions(restored) == {value: value for value in "abc"}
         assert partitions(restored, before) == ALL

@@ -280,8 +280,15 @@ class _MovedPartitions:
                 continue
             self.sources[place] = source
             archive.remove_folder(place)
-            if source is not None:
-                archive.add_tree(source, place)
+            if source is None:
+                continue
+            archive.add_tree(source, place)
+            if source.is_relative_to(self.table_now):
+                # It may have been copied from where it is now. There, it would block a rename in
+                # the restored store, and a partition that is added would show its files.
+                copied_as = f"{self.table_then}/{source.relative_to(self.table_now).as_posix()}"
+                if copied_as not in first_moves:
+                    archive.remove_folder(copied_as)
 
     def _folder_now(self, move: PartitionMove) -> Path | None:
         """Return the present folder of the partition that ``move`` is about, or None."""
