@@ -132,7 +132,7 @@ class SqlMetastorage(Metastorage):
         database.ensure_schema(tables.PART)
 
     def get(self, key: str) -> KeyValue | None:
-        self._enter("gets")
+        self._refuse_when_closed()
         rows = self._database.rows(_GET, (check_key(key),))
         return _key_value(key, rows[0]) if rows else None
 
@@ -145,7 +145,7 @@ class SqlMetastorage(Metastorage):
         return _GET, (check_key(key),)
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
-        self._enter("ranges")
+        self._refuse_when_closed()
         check_limit(limit)
         bounds: tuple[Parameter, ...] = (check_bound(start), check_bound(end))
         if limit is None:
@@ -160,7 +160,8 @@ class SqlMetastorage(Metastorage):
         on_success: Sequence[Operation],
         on_failure: Sequence[Operation] = (),
     ) -> Outcome:
-        self._enter("invokes")
+        self._refuse_when_closed()
+        self._count("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         about_leases = any(isinstance(condition, LeaseHeld) for condition in conditions)
         queries = [] if about_leases else _condition_queries(conditions)
@@ -182,19 +183,19 @@ class SqlMetastorage(Metastorage):
         return Outcome(succeeded, head.revision, head.time)
 
     def check(self) -> Head:
-        self._enter("checks")
+        self._refuse_when_closed()
         first = _condition_queries(())
         revision, now = look_in_order(self._database, self._clock, self.revision_on, first=first)
         return Head(revision, now)
 
     def look(self) -> Head:
-        self._enter("checks")
+        self._refuse_when_closed()
         first = _condition_queries(())
         revision, now = look_beside_rows(self._database, self._clock, self.revision_on, first=first)
         return Head(revision, now)
 
     def revision(self) -> int:
-        self._enter("revisions")
+        self._refuse_when_closed()
         mark = self._database.mark() if self.revision_is_cheap else -1
         remembered_mark, revision = self._remembered
         if self.revision_is_cheap and mark == remembered_mark:
@@ -209,7 +210,7 @@ class SqlMetastorage(Metastorage):
         return _head_and_answers(connection, _condition_queries(()))[0].revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
-        self._enter("waits")
+        self._refuse_when_closed()
         end, after = prefix_end(prefix), min(max(0, after_revision), _LARGEST_NUMBER)
 
         def look(mark: int) -> bool:
@@ -220,15 +221,12 @@ class SqlMetastorage(Metastorage):
                 after = max(after, revision)
             return changed
 
-        changed = wait_until(
+        return wait_until(
             self._database, look, timeout=timeout, refuse_when_closed=self._refuse_when_closed
         )
-        if not changed:
-            self._count("waits_timed_out")
-        return changed
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
-        self._enter("lease_calls")
+        self._refuse_when_closed()
         check_ttl(ttl_ms)
         check_key(holder)
         present = self._lease(name)
@@ -239,7 +237,7 @@ class SqlMetastorage(Metastorage):
             return tables.grant_lease(connection, name, holder, now, ttl_ms)
 
     def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
-        self._enter("lease_calls")
+        self._refuse_when_closed()
         check_ttl(ttl_ms)
         check_key(lease.name)
         with self._database.write() as connection:
@@ -256,7 +254,7 @@ class SqlMetastorage(Metastorage):
         return renewed
 
     def release_lease(self, lease: Lease) -> None:
-        self._enter("lease_calls")
+        self._refuse_when_closed()
         check_key(lease.name)
         with self._database.write() as connection:
             present = tables.lease_row(connection, lease.name)
@@ -264,7 +262,7 @@ class SqlMetastorage(Metastorage):
                 tables.end_lease(connection, lease)
 
     def lease(self, name: str) -> Lease | None:
-        self._enter("lease_calls")
+        self._refuse_when_closed()
         return self._lease(name)
 
     def close(self) -> None:

@@ -201,16 +201,9 @@ class MetastorageStatistics:
     first time, and after each loss of its connection.
     """
 
-    gets: int
-    ranges: int
     invokes: int
     refused: int
-    checks: int
-    revisions: int
     revision_reads: int
-    waits: int
-    waits_timed_out: int
-    lease_calls: int
     watches: int
 
 
@@ -325,11 +318,6 @@ class Metastorage(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop answering; calls that wait end with `Stopping`. Idempotent."""
-
-    def _enter(self, call: str) -> None:
-        """Begin a call and count it. Raises `Stopping` after `close`."""
-        self._refuse_when_closed()
-        self._count(call)
 
     def _refuse_when_closed(self) -> None:
         if self._closed:

@@ -142,14 +142,14 @@ class EtcdMetastorage(Metastorage):
             raise
 
     def get(self, key: str) -> KeyValue | None:
-        self._enter("gets")
+        self._enter()
         check_key(key)
         data = self._keys.data(key)
         entries = self._read(data, data + b"\0", limit=None)
         return entries[0] if entries else None
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
-        self._enter("ranges")
+        self._enter()
         check_limit(limit)
         if check_bound(start) >= check_bound(end):
             return []
@@ -161,7 +161,8 @@ class EtcdMetastorage(Metastorage):
         on_success: Sequence[Operation],
         on_failure: Sequence[Operation] = (),
     ) -> Outcome:
-        self._enter("invokes")
+        self._enter()
+        self._count("invokes")
         self._refuse_if_read_only()
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         invoke = Invoke(self._keys, conditions, on_success, on_failure)
@@ -184,17 +185,17 @@ class EtcdMetastorage(Metastorage):
         return result
 
     def check(self) -> Head:
-        self._enter("checks")
+        self._enter()
         self._refuse_if_read_only()
         return self._raise_time()
 
     def revision(self) -> int:
-        self._enter("revisions")
+        self._enter()
         self._count("revision_reads")
         return decode_head(self._gateway.range(self._keys.head).value).revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
-        self._enter("waits")
+        self._refuse_when_closed()  # not `_enter`: a wait has a time-out of its own
         finish = time.monotonic() + timeout
         start, end, after = prefix, prefix_end(prefix), max(0, after_revision)
         while True:
@@ -214,31 +215,30 @@ class EtcdMetastorage(Metastorage):
                 # Revisions that were examined once need not be examined again.
                 after = looked
             if seconds_left <= 0:
-                self._count("waits_timed_out")
                 return False
             # After this the loop looks once more, so a lost connection never returns False.
             if self._feed.wait(start, end, after, generation=generation, timeout=seconds_left):
                 return True
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
-        self._enter("lease_calls")
+        self._enter()
         self._refuse_if_read_only()
         check_ttl(ttl_ms)
         return self._leases.acquire(check_key(name), check_key(holder), ttl_ms=ttl_ms)
 
     def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
-        self._enter("lease_calls")
+        self._enter()
         check_ttl(ttl_ms)
         check_key(lease.name)
         return self._leases.renew(lease, ttl_ms=ttl_ms)
 
     def release_lease(self, lease: Lease) -> None:
-        self._enter("lease_calls")
+        self._enter()
         check_key(lease.name)
         self._leases.release(lease)
 
     def lease(self, name: str) -> Lease | None:
-        self._enter("lease_calls")
+        self._enter()
         return self._leases.lease(check_key(name))
 
     def statistics(self) -> MetastorageStatistics:
@@ -405,10 +405,9 @@ class EtcdMetastorage(Metastorage):
             self._raise_time()
             self._settled_outcomes = opened
 
-    def _enter(self, call: str) -> None:
-        super()._enter(call)
-        if call != "waits":  # a wait has a time-out of its own
-            self._settle()
+    def _enter(self) -> None:
+        self._refuse_when_closed()
+        self._settle()
 
     def _refuse_if_read_only(self) -> None:
         if self._read_only:
