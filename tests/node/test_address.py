@@ -46,6 +46,14 @@ def test_an_unset_variable_does_not_name_a_store(unset: Any) -> None:
         store_address(unset, Settings())
 
 
+@pytest.mark.parametrize("start", ["postgresql:", "PostgreSQL:/", "etcd:"])
+def test_an_address_with_too_few_slashes_does_not_name_a_folder(start: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"begins with '{start.rstrip('/')}'; write") as caught:
+        store_address(f"{start}ann:secret@h/db", Settings())
+    assert "secret" not in caught.value.message
+    assert store_address(f"./{start}h", Settings()).folder is not None
+
+
 def test_another_database_beside_etcd_is_refused_by_its_name_without_its_password() -> None:
     settings = Settings(objects="mysql://ann:secret@h/db")
     with pytest.raises(InvalidInput, match=r"/DATABASE, not mysql://h/db$"):

@@ -23,6 +23,7 @@ from strandline.errors import InvalidInput, UnsupportedOperation
 DATABASE_FILE = "strandline.db"
 """The name of the database in the folder of a store."""
 _SEPARATOR = "://"
+_SCHEME_ALONE = re.compile("(postgresql|etcd):(?!//)", re.IGNORECASE)
 _OPTIONS = re.compile("[?#].*", re.DOTALL)
 
 
@@ -61,6 +62,13 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
     if not isinstance(store, str | os.PathLike) or store == "":
         raise InvalidInput(f"a store is named by a folder or an address, not by {store!r:.80}")
     text = str(store)
+    scheme_alone = None if isinstance(store, Path) else _SCHEME_ALONE.match(text)
+    if scheme_alone is not None:  # not a folder with a password in its name
+        start = f"{scheme_alone[1].lower()}{_SEPARATOR}"
+        raise InvalidInput(
+            f"the address of the store begins with {scheme_alone[0]!r}; write {start}…, or ./ "
+            "before the name of a folder"
+        )
     if isinstance(store, Path) or _SEPARATOR not in text:
         for name, value in (("objects", settings.objects), ("warehouse", settings.warehouse)):
             if value:
