@@ -314,6 +314,29 @@ def test_a_new_connection_replaces_one_whose_client_only_reads_pages() -> None:
     assert (connections.counts.displaced, connections.counts.refused) == (1, 0)
 
 
+def test_a_machine_with_most_connections_gives_way_to_a_client_of_another() -> None:
+    clock = Clock()
+
+    def connected(url: str, host: str) -> httpx.Client:
+        transport = httpx.HTTPTransport(local_address=host, limits=FOR_LONG)
+        return httpx.Client(base_url=url, transport=transport, trust_env=False)
+
+    with (
+        watched(clock, max_connections=2) as (url, connections),
+        connected(url, "127.0.0.1") as longest,
+        connected(url, "127.0.0.1") as other_idle,
+        connected(url, "127.0.0.2") as first,
+        connected(url, "127.0.0.3") as second,
+    ):
+        for client in (longest, other_idle, first):
+            clock.now += 1.0
+            assert client.get("/3").content == b"xxx"
+        clock.now += 1.0
+        assert second.get("/3").status_code == 503
+        assert other_idle.get("/3").content == first.get("/3").content == b"xxx"
+    assert (connections.counts.displaced, connections.counts.refused) == (1, 1)
+
+
 def test_a_new_connection_replaces_only_one_that_never_sent_a_whole_request() -> None:
     clock = Clock()
     with (

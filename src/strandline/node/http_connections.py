@@ -8,9 +8,10 @@ the requests of connected clients, and no timeout for a request head or for an u
 * it aborts a connection if the client has not read any of a pending answer for `READ_SECONDS`.
 
 If a client connects while `MAX_CONNECTIONS` are open, the node aborts a connection from which no
-call was admitted: not one that only reads pages, or has no valid credentials. It aborts the one
-that has waited longest for its client, provided that it has waited for `DISPLACE_AFTER`. Otherwise
-the new client gets status 503 at once.
+call was admitted: not one that only reads pages, or has no valid credentials. If there is none, and
+another machine has so many connections that others get none (`crowding_host`), it aborts one of
+that machine. It aborts the one that has waited longest for its client, provided that it has waited
+for `DISPLACE_AFTER`. Otherwise the new client gets status 503 at once.
 
 The parser buffers what it has not passed on: the beginning of a header, of any length, or the
 trailers after a body. So a connection may receive at most `MAX_HEAD_BYTES` without completing a
@@ -37,7 +38,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from strandline.errors import Overloaded
 from strandline.metastore.session.http_messages import ADMITTED, WHOLE
 from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
-from strandline.metastore.thrift.serving import end_connection
+from strandline.metastore.thrift.serving import crowding_host, end_connection
 
 MAX_CONNECTIONS = 1_000
 HEAD_SECONDS = 10.0
@@ -101,7 +102,7 @@ class HttpConnections:
 
     def admit(self, connection: _HttpConnection) -> bool:
         """Admit a new connection, if need be in place of another; return False if it must close."""
-        if len(self._open) >= self._max_connections and not self._make_room():
+        if len(self._open) >= self._max_connections and not self._make_room(connection):
             self.counts.refused += 1
             logger.warning(
                 "refused an HTTP connection: %d are open, which is the maximum",
@@ -136,9 +137,12 @@ class HttpConnections:
                 self.counts.late += 1
                 connection.transport.close()
 
-    def _make_room(self) -> bool:
-        waiting = (connection for connection in self._open if not connection.is_spared)
-        longest = min(waiting, key=lambda connection: connection.waits_since, default=None)
+    def _make_room(self, newcomer: _HttpConnection) -> bool:
+        hosts = (connection.host for connection in self._open)
+        crowding = crowding_host(hosts, limit=self._max_connections, but=newcomer.host)
+        waiting = [connection for connection in self._open if not connection.is_spared]
+        idle = [each for each in self._open if each.host == crowding and each.awaits_head]
+        longest = min(waiting or idle, key=lambda connection: connection.waits_since, default=None)
         if longest is None or self.now() - longest.waits_since < DISPLACE_AFTER:
             return False
         self.counts.displaced += 1
@@ -268,6 +272,11 @@ class _HttpConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self._is_ending:
             end_connection(self.transport)
+
+    @property
+    def host(self) -> str:
+        """The address of the client's machine."""
+        return self.client[0] if self.client else ""
 
     @property
     def awaits_head(self) -> bool:

@@ -28,7 +28,7 @@ from strandline.metastore.thrift import (
     ThriftException,
     ThriftServer,
 )
-from strandline.metastore.thrift.messages import CALL, decode_head, encode_message
+from strandline.metastore.thrift.messages import CALL, REPLY, decode_head, encode_message
 from strandline.metastore.thrift.serving import Outgoing
 from strandline.work.contents import Content
 from tests.metastore.thrift.conftest import dispatcher_of
@@ -594,6 +594,30 @@ def test_a_new_connection_displaces_only_one_that_never_sent_a_request(serve: Se
             assert idle.call("get_all_databases") == ["d1"]
     statistics = running.server.statistics()
     assert (statistics.displaced, statistics.refused) == (2, 0)
+
+
+def test_a_machine_with_most_connections_gives_way_to_a_client_of_another(serve: Serve) -> None:
+    settings = ServerSettings(max_connections=2, displace_after=0.0, turned_away_seconds=60.0)
+    running = serve(toy, settings=settings)
+    asked = request("get_all_databases")
+
+    def answers(stream: socket.socket) -> int:
+        stream.sendall(asked)
+        return decode_head(read_messages(stream, 1)[0]).kind
+
+    def connect_from(host: str) -> socket.socket:
+        return socket.create_connection((running.host, running.port), 60, source_address=(host, 0))
+
+    with connect(running) as longest, connect(running) as other_idle:
+        assert (answers(longest), answers(other_idle)) == (REPLY, REPLY)
+        with connect_from("127.0.0.2") as first, connect_from("127.0.0.3") as second:
+            assert answers(first) == REPLY
+            assert read_to_end(longest) == b""
+            second.sendall(asked)
+            assert b"has 2 open connections" in read_messages(second, 1)[0]
+            assert (answers(other_idle), answers(first)) == (REPLY, REPLY)
+    statistics = running.server.statistics()
+    assert (statistics.displaced, statistics.refused) == (1, 1)
 
 
 def test_a_client_that_is_turned_away_learns_why_from_each_of_its_first_requests(

@@ -69,6 +69,11 @@ class ConnectionInfo:
         self._message = b""
 
     @property
+    def host(self) -> str:
+        """The address of the client's machine."""
+        return self.peer.rpartition(":")[0]
+
+    @property
     def request(self) -> bytes:
         """The request in progress without its sequence id: the key that ``lookup`` gets.
 
@@ -270,7 +275,7 @@ class BaseService:
 
 def _client_of(connection: ConnectionInfo) -> tuple[str, str]:
     """The user and the address, without the port, which differs for each connection."""
-    return connection.user, connection.peer.rpartition(":")[0]
+    return connection.user, connection.host
 
 
 def _set_ugi(connection: ConnectionInfo, args: dict[str, Any]) -> list[str]:

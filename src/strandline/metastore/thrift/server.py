@@ -20,7 +20,7 @@ from strandline.metastore.call_log import CallLog
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.listening import Listener, listen
-from strandline.metastore.thrift.serving import Counters, ServerSettings, Serving
+from strandline.metastore.thrift.serving import Counters, ServerSettings, Serving, crowding_host
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class ThriftServer(Serving):
             connection.abort()
             return False
         served = len(self._connections) - len(self._turned_away)
-        is_accepted = served < self.settings.max_connections or self._make_room()
+        is_accepted = served < self.settings.max_connections or self._make_room(connection)
         self._connections.add(connection)
         if is_accepted:
             self.counters.accepted += 1
@@ -154,17 +154,21 @@ class ThriftServer(Serving):
             self._turn_away(connection)
         return is_accepted
 
-    def _make_room(self) -> bool:
+    def _make_room(self, newcomer: Connection) -> bool:
         """Close the connection that has been silent longest, if it has been silent long enough.
 
-        A client that has ever sent a request is not harmed by those that come after it.
+        A client that has ever sent a request is not harmed by those that come after it, unless its
+        machine has so many connections that other machines get none.
         """
-        silent = (
-            connection
-            for connection in self._connections
-            if connection.is_silent and connection not in self._turned_away
+        served = [other for other in self._connections if other not in self._turned_away]
+        crowding = crowding_host(
+            (other.info.host for other in served),
+            limit=self.settings.max_connections,
+            but=newcomer.info.host,
         )
-        longest = min(silent, key=lambda connection: connection.last_activity, default=None)
+        idle = [other for other in served if other.info.host == crowding and not other.in_work]
+        silent = [other for other in served if other.is_silent]
+        longest = min(silent or idle, key=lambda other: other.last_activity, default=None)
         latest = time.monotonic() - self.settings.displace_after
         if longest is None or longest.last_activity > latest:
             return False
@@ -174,7 +178,7 @@ class ThriftServer(Serving):
 
     def _turn_away(self, connection: Connection) -> None:
         self.counters.refused += 1
-        hosts = Counter(other.info.peer.rpartition(":")[0] for other in self._connections)
+        hosts = Counter(other.info.host for other in self._connections)
         (host, count), *_ = hosts.most_common(1)
         _log.warning(
             "refused the connection from %s: %d are open, which is the maximum; most of them, %d, "

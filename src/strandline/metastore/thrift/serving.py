@@ -11,8 +11,8 @@ and a small request waits for one slice, however many long messages there are.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ from strandline.work.contents import Body, pieces_of, release
 
 CONFIRM_SECONDS = 1.0
 """How long a TLS client may take to confirm the end of its connection when the node stops."""
+HOST_SHARE = 0.75
+"""The share of the connections of a port beyond which a machine gives way to clients of others."""
 SLICE_SECONDS = 0.0005
 WHOLE_BYTES = 64 * 1024
 """The largest answer, in bytes, that is joined with its head and written at once."""
@@ -36,6 +38,15 @@ def end_connection(transport: asyncio.Transport) -> None:
     transport.close()
     if transport.get_extra_info("sslcontext") is not None:
         asyncio.get_running_loop().call_later(CONFIRM_SECONDS, _abort_sent, transport)
+
+
+def crowding_host(hosts: Iterable[str], *, limit: int, but: str) -> str | None:
+    """The machine with more than `HOST_SHARE` of ``limit`` connections, unless it is ``but``.
+
+    ``hosts`` has the address of the client's machine for each open connection.
+    """
+    counts = Counter(hosts).most_common(1)
+    return next((host for host, n in counts if n > limit * HOST_SHARE and host != but), None)
 
 
 def _abort_sent(transport: asyncio.Transport) -> None:
