@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.catalog import CatalogManager
+from strandline.catalog import CatalogManager, Command
 from strandline.catalog.commands import (
     AlterDefaultPrivileges,
     CommentOn,
@@ -150,6 +150,20 @@ def test_a_schema_is_restored_with_everything_that_was_dropped_with_it(
     undrop(manager, "S", kind="schema")
     undrop(manager, "other.t")
     assert visible(manager.present()) == before
+
+
+@pytest.mark.parametrize(
+    "more", [create_view("other.v"), DropTable(schema="other", table="t")], ids=["make", "drop"]
+)
+def test_a_schema_is_restored_without_what_a_version_dropped_that_did_more(
+    manager: CatalogManager, more: Command
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"))
+    run(manager, CreateSchema(name="other"), create_table("other.t"))
+    run(manager, DropTable(schema="s", table="t"), more)
+    run(manager, DropSchema(name="s", cascade=True))
+    undrop(manager, "s", kind="schema")
+    assert manager.present().relation_names("s") == ["u"]
 
 
 def test_a_schema_is_restored_without_what_another_user_had_dropped_before(

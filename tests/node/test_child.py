@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from strandline.metastore.thrift.messages import CALL, EXCEPTION, encode_message
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.work import IN_THREAD
+from tests.servers.served_node import ServedNode, waits_long_for_children
+from tests.servers.stores import new_store
 from tests.servers.thrift_client import ThriftClient
 
 MANY = IN_THREAD + 500
@@ -261,6 +264,18 @@ def test_a_long_batch_of_commands_is_carried_out_while_others_change_the_catalog
     finally:
         ended.set()
         changing.join()
+
+
+@pytest.mark.slow
+def test_commands_are_carried_out_again_after_a_long_batch(tmp_path: Path) -> None:
+    with (
+        closing(ServedNode(new_store("folder", tmp_path), plants=[waits_long_for_children])) as own,
+        own.session() as session,
+    ):
+        batch = [CreateSchema(name=f"many{number}", comment="c" * 50) for number in range(1000)]
+        session.execute(batch)
+        assert own.statistics()["children"]["tasks"] == 1
+        session.execute(CreateSchema(name="one"))
 
 
 def test_a_child_process_does_not_answer_from_a_store_that_replaced_that_of_its_node(

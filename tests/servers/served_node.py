@@ -27,7 +27,7 @@ import httpx
 import pytest
 
 from strandline import work
-from strandline.catalog import group_commit
+from strandline.catalog import group_commit, update_priority
 from strandline.catalog.group_commit import GroupCommit
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.session import HttpSession
@@ -246,6 +246,11 @@ def forks_no_children(patch: pytest.MonkeyPatch) -> None:
 def stops_patiently(patch: pytest.MonkeyPatch) -> None:
     """A plant: a commit that is in progress at the stop of the node is awaited for long."""
     patch.setattr(group_commit, "_STOP_PATIENCE", 2 * LONG)
+
+
+def waits_long_for_children(patch: pytest.MonkeyPatch) -> None:
+    """A plant: commands wait for long until the large update of a child process has ended."""
+    patch.setattr(update_priority, "PRIORITY_SECONDS", 2 * LONG)
 
 
 # -- in the test --------------------------------------------------------------------------------
