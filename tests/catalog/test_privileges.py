@@ -264,6 +264,15 @@ def test_a_refusal_names_the_user_the_privilege_the_object_and_who_can_grant_it(
         Access(world.catalog, "bob").require(Privilege.CREATE_ZONE, None)
 
 
+def test_only_the_owner_has_privileges_that_cannot_be_granted_on_the_object(world: World) -> None:
+    schema = world.catalog.schema("s")
+    assert schema is not None
+    Access(world.catalog, "ann").require_any(Privilege.INSERT | Privilege.UPDATE, schema)
+    allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "bob")
+    with pytest.raises(PermissionDenied, match="does not own schema s"):
+        Access(world.catalog, "bob").require_any(Privilege.INSERT | Privilege.UPDATE, schema)
+
+
 def test_user_and_role_names_are_compared_case_insensitively(world: World) -> None:
     Access(world.catalog, "ANN").require(Privilege.SELECT, table(world))
     allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "Public")

@@ -195,16 +195,23 @@ def test_a_restored_column_keeps_its_id_and_is_nullable(manager: CatalogManager)
     assert (back.id, back.nullable) == (2, True)
 
 
-@pytest.mark.parametrize("transactional", [True, False])
+@pytest.mark.parametrize(
+    ("transactional", "metadata", "nullable"),
+    [
+        (True, '{"EXISTS_DEFAULT":"5"}', True),
+        (False, '{"EXISTS_DEFAULT":"5"}', False),
+        (False, '{"CURRENT_DEFAULT":"5"}', True),
+    ],
+)
 def test_a_restored_column_is_nullable_unless_spark_gives_it_a_value_in_other_rows(
-    manager: CatalogManager, *, transactional: bool
+    manager: CatalogManager, *, transactional: bool, metadata: str, nullable: bool
 ) -> None:
-    columns = column("a int"), column("b int not null", metadata='{"EXISTS_DEFAULT":"5"}')
+    columns = column("a int"), column("b int not null", metadata=metadata)
     more: dict[str, Any] = {"columns": columns, "transactional": transactional}
     run(manager, create_table("s.t", provider="parquet", **more))
     dropped = run(manager, DropColumns(schema="s", table="t", names=("b",)))
     back = table_of(undo(manager, dropped).catalog, "s.t").column("b")
-    assert back.nullable is transactional
+    assert back.nullable is nullable
 
 
 def test_column_changes_are_undone_one_by_one(manager: CatalogManager) -> None:
