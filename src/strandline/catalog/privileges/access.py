@@ -346,7 +346,7 @@ class Access:
 def owned_kinds() -> Iterator[Kind]:
     """The kinds of objects that have an owner."""
     for kind in all_kinds():
-        if "owner" in kind.collection.of.__dataclass_fields__ and kind.collection.has_id:
+        if "owner" in kind.collection.of.__dataclass_fields__:
             yield kind
 
 

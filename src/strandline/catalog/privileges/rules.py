@@ -158,7 +158,7 @@ def role(case: Case) -> None:
     for group in sorted(groups):
         joined = case.before.role_by_id(group)
         is_kept = old and new and _membership(old, group) == _membership(new, group)
-        if not is_kept and joined is not None and case.after.role_by_id(group) and new is not None:
+        if not is_kept and joined is not None and new is not None:
             if joined.superuser:
                 access.require_superuser(f"change the members of the superuser role {joined.name}")
             access.require_ownership(joined)
