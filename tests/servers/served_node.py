@@ -29,6 +29,7 @@ import pytest
 from strandline import work
 from strandline.catalog import group_commit, update_priority
 from strandline.catalog.group_commit import GroupCommit
+from strandline.catalog.update_priority import UpdatePriority
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, monitoring, server
@@ -188,6 +189,10 @@ class Levers:
         """Let the node notice that its catalog was set back."""
         self._node.catalogs.set_back.set_result("planted")
 
+    def grants(self) -> int:
+        """How often an update of a child process got priority, with `waits_long_for_children`."""
+        return len(GRANTS)
+
     def arm_gate(self, gate: str) -> None:
         GATES[gate].arm()
 
@@ -248,9 +253,19 @@ def stops_patiently(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(group_commit, "_STOP_PATIENCE", 2 * LONG)
 
 
+GRANTS: list[UpdatePriority] = []
+
+
 def waits_long_for_children(patch: pytest.MonkeyPatch) -> None:
     """A plant: commands wait for long until the large update of a child process has ended."""
+    grant = UpdatePriority.grant
+
+    def noted(priority: UpdatePriority) -> None:
+        GRANTS.append(priority)
+        grant(priority)
+
     patch.setattr(update_priority, "PRIORITY_SECONDS", 2 * LONG)
+    patch.setattr(UpdatePriority, "grant", noted)
 
 
 # -- in the test --------------------------------------------------------------------------------
