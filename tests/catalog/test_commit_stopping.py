@@ -10,7 +10,7 @@ import pytest
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.group_commit import GroupCommit
-from strandline.errors import Fenced, Stopping, Unavailable, UnknownOutcome
+from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable, UnknownOutcome
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas, wait_for
 from tests.conftest import Member
@@ -161,6 +161,26 @@ def test_callers_get_an_error_if_the_commit_thread_ends_and_the_next_one_starts_
     dying[0].join()  # it warns of its error in this test, not in a later one
     assert Call(manager, create("b")).outcome() == 4
     assert schemas(manager) == ["b", "first"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_next_caller_starts_the_commit_thread_that_had_no_memory_to_answer(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying: list[threading.Thread] = []
+
+    def die(*_: object) -> NoReturn:
+        dying.append(threading.current_thread())
+        raise MemoryError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupCommit, "_await_callers", die)
+        patch.setattr(GroupCommit, "_fail", die)
+        lost = Call(manager, create("a"), timeout=0.1)
+        assert isinstance(lost.outcome(), DeadlineExceeded)
+        dying[0].join()  # it warns of its error in this test, not in a later one
+    assert Call(manager, create("b")).outcome() == 3
+    assert schemas(manager) == ["b"]
 
 
 def test_a_caller_for_which_no_thread_can_be_started_leaves_and_the_next_one_tries_again(

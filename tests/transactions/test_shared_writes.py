@@ -208,6 +208,30 @@ def test_waiting_calls_get_an_error_if_the_thread_ends_and_the_next_one_starts_i
     assert store.transactions.get(begun()[0].txn_id).state is TransactionState.OPEN
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_next_call_starts_the_thread_that_had_no_memory_to_end_the_waiting_calls(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying: list[threading.Thread] = []
+    has_no_memory = threading.Event()
+
+    def die(*_: object) -> NoReturn:
+        dying.append(threading.current_thread())
+        if len(dying) == 2:
+            has_no_memory.set()
+        raise MemoryError("planted")
+
+    with together(store) as submitted:
+        waiting = submitted(store.transactions.beginning(1, user="ann"))
+        monkeypatch.setattr(SharedWrites, "_await_calls", die)
+        monkeypatch.setattr(SharedWrites, "_fail", die)
+    assert has_no_memory.wait(PATIENCE)
+    dying[0].join()  # it warns of its error in this test, not in a later one
+    monkeypatch.undo()
+    assert store.transactions.begin(user="bob").state is TransactionState.OPEN
+    assert waiting()[0].state is TransactionState.OPEN
+
+
 def test_a_call_that_arrives_while_a_caller_executes_its_own_is_the_next_round(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,7 +153,7 @@ class GroupCommit:
             if self._stop.is_set():
                 raise Stopping.of_node()
             self._waiting.append(request)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._run, name="catalog-committer", daemon=True)
                 thread.start()  # fails where the system has no more threads
                 self._thread = thread
@@ -225,7 +225,10 @@ class GroupCommit:
             raise
 
     def _fail(self, error: BaseException) -> None:
-        """Answer the callers if the thread ends by ``error``. The next caller starts it again."""
+        """Answer the callers if the thread ends by ``error``. The next caller starts it again.
+
+        If the memory does not suffice for this either, the callers wait for their deadlines.
+        """
         ended = Unavailable(
             f"the thread that commits changes ended with an unexpected error ({error!r}); nothing "
             "was changed, try again"

@@ -288,7 +288,7 @@ class SharedWrites:
 
     def _wake(self) -> None:
         """Start the thread, or wake it if enough calls wait. The caller holds the lock."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(target=self._run, name="shared-writes", daemon=True)
             thread.start()  # fails where the system has no more threads
             self._thread = thread
@@ -322,7 +322,10 @@ class SharedWrites:
             raise
 
     def _fail(self, error: BaseException) -> None:
-        """End the waiting calls if the thread ends by ``error``. The next call starts it again."""
+        """End the waiting calls if the thread ends by ``error``. The next call starts it again.
+
+        If the memory does not suffice for this either, a call that waits then takes them along.
+        """
         with self._lock:
             self._thread = None
             calls, self._waiting = self._waiting, deque()
@@ -346,11 +349,11 @@ class SharedWrites:
                 all_arrived = self._await_calls(
                     min(expected, MAX_TOGETHER), min(seconds, LONGEST_WAIT_SECONDS)
                 )
+                began = time.monotonic()
                 calls = self._take_calls()
                 self._at_work = calls or None
             if not calls:  # all have left or were late
                 continue
-            began = time.monotonic()
             try:
                 self._round(calls)
             except Exception:
