@@ -18,7 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from strandline.catalog import Catalog, Command, VersionInfo
 from strandline.catalog.catalog import RESERVED_SCHEMAS
@@ -67,6 +67,11 @@ class AsOf:
             raise InvalidInput(
                 f"version {self.version} does not exist: versions start at 0; to read the "
                 "present, name no version"
+            )
+        if self.time is not None and not isinstance(self.time, int):
+            raise InvalidInput(
+                f"a time is a timestamp of strandline.clock, not {self.time!r:.80}; write"
+                " AsOf(time=parse_timestamp('2026-11-20T10:00:00Z'))"
             )
 
 
@@ -514,3 +519,9 @@ class Session(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the session's resources. Open transactions stay open until they time out."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -37,6 +37,11 @@ def test_every_method_of_a_session_can_be_called_over_http() -> None:
     assert set(CALLS) == Session.__abstractmethods__ - {"close"}
 
 
+def test_a_session_is_closed_at_the_end_of_its_block(served: Served, kind: str) -> None:
+    with served.open(kind) as session:
+        assert "default" in session.schemas()
+
+
 def test_a_batch_of_ddl_makes_one_version_and_reports_which_commands_applied(
     session: Session,
 ) -> None:

@@ -83,6 +83,10 @@ FAILURES: dict[str, tuple[type[StrandlineError], Callable[[Session, Ids], object
         InvalidInput,
         lambda s, i: s.table(f"{i.schema}.t", at=AsOf(time=Timestamp(0))),
     ),
+    "table_time_as_text": (
+        InvalidInput,
+        lambda s, i: s.table(f"{i.schema}.t", at=AsOf(time="2026-11-20")),  # type: ignore[arg-type]  # wrong
+    ),
     "tables_of_no_schema": (ObjectNotFound, lambda s, i: s.tables("no_such_schema")),
     "compact_the_future": (VersionNotFound, lambda s, i: s.compact(NOBODYS)),
     "open_the_future": (

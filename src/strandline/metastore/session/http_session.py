@@ -277,12 +277,6 @@ class HttpSession(Session):
         self._closed.set()
         self._transport.close()
 
-    def __enter__(self) -> HttpSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # -- lost answers --------------------------------------------------------------------------
 
     # In these, ``call`` is the method of `Session` that the node is asked to call.
