@@ -381,6 +381,31 @@ def test_changing_counted_parameters_needs_a_privilege_to_write(guarded: HiveNod
             assert bob.get_table("sales", "orders").parameters["numRows"] == "17"
 
 
+def test_a_refused_alter_tells_nothing_of_a_table_to_a_writer_who_may_not_read_it(
+    guarded: HiveNode,
+) -> None:
+    keys = [FieldSchema("day", "string", None)]
+    changed = table("orders", schema="sales", partitionKeys=keys, parameters={"comment": "d"})
+    other_keys = table("orders", schema="sales", partitionKeys=[FieldSchema("h", "int", None)])
+    guess = {"expected_parameter_key": "comment", "expected_parameter_value": "x"}
+    asks: list[Callable[[Any], Any]] = [
+        lambda c: c.alter_table("sales", "orders", other_keys),
+        lambda c: c.alter_table_with_environment_context(
+            "sales", "orders", changed, EnvironmentContext(guess)
+        ),
+    ]
+    with as_user(guarded, "bob") as bob:
+        with granted(guarded, USAGE, on_table(Privilege.INSERT)):
+            blind = {refusal(lambda ask=ask: ask(bob))[1] for ask in asks}
+        with granted(guarded, USAGE, on_table(Privilege.INSERT | Privilege.SELECT)):
+            seeing = [refusal(lambda ask=ask: ask(bob))[1] for ask in asks]
+    assert blind == {
+        "user bob lacks SELECT on table sales.orders; alice or a superuser can grant it"
+    }
+    assert "partition keys can not be changed" in seeing[0]
+    assert "value for key 'comment' is 'c'" in seeing[1]
+
+
 def test_a_cascading_alter_needs_the_privilege_to_redefine_partitions(guarded: HiveNode) -> None:
     cascade = EnvironmentContext({"CASCADE": "true"})
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
