@@ -584,6 +584,8 @@ LOST = {
     "DELETE FROM store_removal": "it removed rows that are there again",
     "DELETE FROM table_location": "the place of its files is not recorded",
     "DELETE FROM strandline_clock": "the last time of the store is missing",
+    "DELETE FROM strandline_fence": "the fence of the store is missing",
+    "DELETE FROM metastorage_head": "would be assigned again: the last one was 0",
     "DELETE FROM store_sequence": "its id would be assigned again",
     "DELETE FROM notification_log WHERE event_id = 3": "it has 11 events, from 1 to 12, but all",
     "DELETE FROM notification_log": "it has 0 events, from 0 to 0, but all up to 12 were logged",

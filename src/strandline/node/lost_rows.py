@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from strandline.metastore.store.notifications import Notification
 from strandline.sql import in_lists, run
+from strandline.sql.fence import FENCE_ROW
 from strandline.sql.schema_versions import WRITES_ROW
 
 _NO_WRITE_ID = (
@@ -60,6 +61,11 @@ _EVENTS = (
     " coalesce((SELECT event_id FROM notification_sequence), 0) FROM notification_log"
 )
 _LAST_TIME = f"SELECT time FROM strandline_clock WHERE id = {WRITES_ROW}"
+_HAS_METASTORAGE = "SELECT 1 FROM strandline_schema WHERE part = 'metastorage'"
+_LAST_REVISION = (
+    "SELECT coalesce(max(revision), 0),"
+    " coalesce((SELECT revision FROM metastorage_head WHERE id = 1), 0) FROM metastorage"
+)
 _LAST_ROW = (
     "SELECT coalesce(max(row_id), 0), coalesce((SELECT row_id FROM store_sequence), 0)"
     " FROM store_row"
@@ -116,6 +122,15 @@ def lost_of_store(connection: Connection) -> Iterator[tuple[str, str]]:
         )
     if not run(connection, _LAST_TIME):
         yield "strandline_clock", "the last time of the store is missing"
+    if not run(connection, FENCE_ROW):
+        yield "strandline_fence", "the fence of the store is missing: earlier holders could write"
+    if run(connection, _HAS_METASTORAGE):  # else etcd has the catalog
+        ((last, assigned),) = run(connection, _LAST_REVISION)
+        if last > assigned:
+            yield (
+                "metastorage_head",
+                f"revision {last} would be assigned again: the last one was {assigned}",
+            )
     ((last, assigned),) = run(connection, _LAST_ROW)
     if last > assigned:
         yield f"row {last}", f"its id would be assigned again: the last one was {assigned}"
