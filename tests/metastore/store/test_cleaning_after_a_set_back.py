@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog.commands import RenameTable
+from strandline.metastore.inspection import Kind
 from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
+from strandline.metastore.store.rows import FILE_NUMBER_BITS
 from strandline.sql import change
 from tests.metastore.store.lake import LATER, SETTINGS, Lake
 
@@ -90,3 +92,17 @@ def test_what_a_job_left_in_its_own_folder_goes_although_it_committed_no_rows(la
     lake.session.commit(txn_id)
     assert lake.clean() == [("leftovers", 0, 1)]
     assert lake.on_disk() == set()
+
+
+def test_a_file_goes_whose_transaction_committed_without_having_staged_it(lake: Lake) -> None:
+    table_id = lake.create()
+    kept = lake.write(table_id)
+    txn_id = lake.session.begin().txn_id
+    left = f"{DATA_FOLDER}/{txn_id << FILE_NUMBER_BITS}-{'0' * 32}.parquet"
+    lake.put("t", left)
+    lake.session.stage(txn_id, table_id)
+    lake.session.commit(txn_id)
+    kinds = {finding.place: finding.kind for finding in lake.session.verify().findings}
+    assert kinds[str(lake.folder() / left)] is Kind.LEFTOVER
+    assert lake.clean() == [("leftovers", 0, 1)]
+    assert lake.on_disk() == {kept}

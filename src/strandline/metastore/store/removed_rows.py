@@ -16,6 +16,7 @@ from strandline.clock import Timestamp
 from strandline.errors import CorruptData
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store.file_scans import STAGING_FOLDER
+from strandline.metastore.store.notifications import COMMIT, STAGED
 from strandline.metastore.store.row_queries import (
     ROW_COLUMNS,
     delete_rows,
@@ -70,6 +71,14 @@ _LOST = (
     " AND NOT EXISTS (SELECT 1 FROM store_removal AS removal"
     " WHERE removal.table_id = own.table_id AND removal.write_id = own.write_id)"
     " AND own.txn_id IN "
+)
+# A transaction may commit without having staged anything. The log shows this if it keeps all events
+# of the transaction, as it does if it keeps an older commit: the oldest events are cleaned first.
+_STAGED_NOTHING = (
+    "SELECT own.txn_id FROM txn AS own WHERE EXISTS (SELECT 1 FROM notification_log AS older"
+    f" WHERE older.verb = '{COMMIT}' AND older.time < own.begin_time)"
+    " AND NOT EXISTS (SELECT 1 FROM notification_log AS event WHERE event.txn_id = own.txn_id"
+    f" AND event.table_id = ? AND event.verb IN {STAGED}) AND own.txn_id IN "
 )
 
 
@@ -151,13 +160,18 @@ def without_rows(connection: Connection, table_id: int, owners: Mapping[str, int
     ``owners`` are the transactions of files. What a job left in its own folder says nothing: it may
     have committed without any rows.
     """
-    txn_ids = {
-        txn_id for name, txn_id in owners.items() if not name.startswith(f"{STAGING_FOLDER}/")
-    }
+    lost = {txn_id for name, txn_id in owners.items() if not name.startswith(f"{STAGING_FOLDER}/")}
+    lost = _selected(connection, _LOST, table_id, lost)
+    return lost - _selected(connection, _STAGED_NOTHING, table_id, lost)
+
+
+def _selected(
+    connection: Connection, query: str, table_id: int, txn_ids: Collection[int]
+) -> set[int]:
     return {
         txn_id
         for in_list, some_ids in in_lists(txn_ids)
-        for (txn_id,) in run(connection, f"{_LOST}{in_list}", (table_id, *some_ids))
+        for (txn_id,) in run(connection, f"{query}{in_list}", (table_id, *some_ids))
     }
 
 
