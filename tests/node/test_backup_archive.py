@@ -200,6 +200,7 @@ def test_the_last_copy_of_a_file_is_restored_and_removed_folders_are_not(tmp_pat
                 (source / name).write_text(text)
                 writer.add_file(source / name, f"t/{name}" if "/" in name else name)
         writer.add_folder(source, "t/in")
+        writer.add_tree(source / "in", "t/deep/in")
         writer.remove_folder("t")
         writer.add_tree(source / "in", "u")
         writer.finish()
