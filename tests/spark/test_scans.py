@@ -259,6 +259,8 @@ def test_a_condition_finds_numbers_in_a_later_row_group_with_nan(tables: Tables)
             tables.spark.conf.unset(setting)
     assert tables.read("shop.t", where="d = 5D").count() == 1
     assert tables.read("shop.t", where="d < -1D").inputFiles() == []
+    with tables.transaction() as transaction:
+        assert transaction.read("shop.t", where="d < -1D").inputFiles() == []
     assert tables.delete("shop.t", "d BETWEEN 4D AND 6D").rows == 1
 
 
