@@ -67,6 +67,11 @@ async def test_a_reply_counts_although_the_next_child_cannot_be_started(
         assert await asking == b"x"
 
 
+async def test_a_read_takes_the_content_of_a_short_message() -> None:
+    async with running_pool() as (pool, _):
+        assert await ask(pool, "echo", Content.of(b"short"), only_reads=True) == b"short"
+
+
 async def test_a_read_only_child_is_not_given_a_writing_task() -> None:
     async with running_pool() as (pool, children):
         for only_reads in (True, False, True, False):
