@@ -261,6 +261,21 @@ def test_a_database_that_cannot_be_opened_since_the_disk_is_full_says_so(path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_a_database_that_cannot_be_opened_for_lack_of_descriptors_says_where_to_look(
+    path: Path,
+) -> None:
+    open_sqlite(path).close()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_descriptor = os.dup(0)
+    os.close(next_descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor + 1, before[1]))
+    try:
+        with pytest.raises(Unavailable, match=r"cannot be opened .*`ulimit -n`.*`df -i`"):
+            open_sqlite(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_a_database_whose_folder_can_no_longer_be_searched_is_unavailable(path: Path) -> None:
     folder = path.parent / "folder"
     folder.mkdir()

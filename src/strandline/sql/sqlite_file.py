@@ -359,7 +359,11 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
     if code == sqlite3.SQLITE_CANTOPEN:
         files = (path.parent, path, write_ahead_log(path), path.with_name(f"{path.name}-shm"))
         if all(os.access(file, os.R_OK | os.W_OK) for file in files if os.path.lexists(file)):
-            return Unavailable(f"{path} cannot be opened ({reason})")
+            return Unavailable(
+                f"{path} cannot be opened ({reason}): this process has as many open files as it may"
+                " (see `ulimit -n`), or the disk has no space or inodes for a new file (see `df -i`"
+                "); raise the limit or free space, and try again"
+            )
         return Unavailable(_unwritable(path))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL):
         return Unavailable(f"reading or writing {path} failed ({reason}); check the disk")
