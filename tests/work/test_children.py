@@ -283,6 +283,37 @@ sys.stdin.readline()
 """
 
 
+LIMITED = """
+import resource
+from contextlib import nullcontext
+from strandline.work.children import ForkServer, Service, receive_packet, send_packet
+from strandline.work.contents import Content
+
+def serve(fields, data):
+    if fields["name"] == "greedy":
+        raise MemoryError
+    return {"limits": resource.getrlimit(resource.RLIMIT_DATA)}, data
+
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
+server = ForkServer.start(lambda announce, environment: nullcontext(Service(serve, bool)))
+child = server.child(only_reads=True)
+for name in ("limits", "greedy"):
+    send_packet(child, {"name": name, "only_reads": True}, Content.of(b""))
+    fields, _ = receive_packet(child)
+    print(fields.get("limits") or fields["error"][1])
+"""
+
+
+def test_a_child_keeps_a_memory_limit_of_the_system_that_is_lower() -> None:
+    """A process without privileges could not raise it, and would not start."""
+    python = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LIMITED]
+    limits, error = subprocess.run(
+        python, capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
+    assert limits == f"[{1 << 29}, {1 << 29}]"
+    assert error.startswith("greedy needs more than the 0.5 GiB of memory")
+
+
 FAILING_FORKS = """
 import errno, os
 from contextlib import nullcontext

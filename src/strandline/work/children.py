@@ -60,7 +60,7 @@ SESSION_NICENESS = 5
 """The niceness of the session of all these children, so that other sessions have priority."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 MEMORY_BYTES = 4 << 30
-"""The maximum memory of a child."""
+"""The maximum memory of a child, if the system does not allow less."""
 NOTED = b"noted"
 """The node's answer to an announcement."""
 _PACKET = 64 * 1024
@@ -120,8 +120,8 @@ def serve_tasks(
                 reply_fields, answer = {"error": [error.code, error.message]}, b""
             except MemoryError:
                 message = (
-                    f"{fields.get('name')} needs more than the {MEMORY_BYTES >> 30} GiB of memory "
-                    "that one call may use; request less at once"
+                    f"{fields.get('name')} needs more than the {_memory_limit() / (1 << 30):.3g} "
+                    "GiB of memory that one call may use; request less at once"
                 )
                 reply_fields, answer = {"error": [LimitExceeded.code, message]}, b""
             except Exception:
@@ -176,6 +176,12 @@ def _give_memory_back() -> None:
     pyarrow.default_memory_pool().release_unused()
     with suppress(AttributeError):  # only glibc has and needs this function
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _memory_limit() -> int:
+    """`MEMORY_BYTES`, or a lower limit of the system, which only root could raise."""
+    _, limit = resource.getrlimit(resource.RLIMIT_DATA)
+    return MEMORY_BYTES if limit == resource.RLIM_INFINITY else min(limit, MEMORY_BYTES)
 
 
 def _memory_bytes() -> int:
@@ -324,5 +330,6 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
                     else:  # a writer may hold a lock that others wait for: normal priority
                         os.setsid()
                     gc.disable()  # the child ends before garbage matters
-                    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+                    limit = _memory_limit()
+                    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
                     serve_tasks(connection, open_service, environment)

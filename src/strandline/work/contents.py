@@ -67,7 +67,8 @@ class Content:
         """Iterate over all bytes in order, in pieces of ``size``."""
         at = 0
         while at < self._size:
-            piece = os.pread(self._descriptor, size, at)
+            # Not ``size``, of which Python takes that much memory before it reads.
+            piece = os.pread(self._descriptor, min(size, self._size - at), at)
             at += len(piece)
             yield piece
 
