@@ -31,7 +31,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -102,6 +102,8 @@ class Database(ABC):
     """
 
     dialect: ClassVar[str]
+    columns_query: ClassVar[str]
+    """The query for the name of the table and of the column, for each column of each table."""
     mark_is_proof: ClassVar[bool]
     """Whether an unmoved mark proves that nothing was committed since it was taken."""
     may_lose_provisional: ClassVar[bool]
@@ -111,6 +113,8 @@ class Database(ABC):
     """
     reads_ahead: ClassVar[bool]
     """Whether a transaction runs its ``first`` queries ahead (see `write`), or ignores them."""
+    append_lock: ClassVar[tuple[Query, ...]] = ()
+    """The query with which an append waits for a `look`, unless the write lock does that."""
     after_fork: ClassVar[str] = "open it again in this process"
     """What to do in a forked process, as a part of a message."""
 
@@ -190,11 +194,6 @@ class Database(ABC):
         not for other writes.
         """
         return self.write(first=first, notifies=False, is_provisional=True)
-
-    @property
-    def append_lock(self) -> tuple[Query, ...]:
-        """The query with which an append waits for a `look`, unless the write lock does that."""
-        return ()
 
     def if_connection_is_lost(self, act: Callable[[], object]) -> None:
         """Call ``act`` at each lost connection, before anything is read on another one.
@@ -297,7 +296,7 @@ class Database(ABC):
                     self._create(connection, part)
                 else:
                     schema_versions.upgrade(connection, present, part, name=self.name)
-                    columns = self._columns(connection)
+                    columns = schema_versions.columns_of(connection, self.columns_query)
                     schema_versions.refuse_incomplete(columns, part, name=self.name)
         self._complete_parts[part.name] = part.version
 
@@ -368,7 +367,7 @@ class Database(ABC):
         ``versions`` are the stored versions. If that of a part is missing, none of its tables may
         exist.
         """
-        columns = self._columns(connection)
+        columns = schema_versions.columns_of(connection, self.columns_query)
         for part in parts:
             if part.name in versions:
                 schema_versions.refuse_incomplete(columns, part, name=self.name)
@@ -381,10 +380,6 @@ class Database(ABC):
                     f"version of that part is missing in {schema_versions.SCHEMA.name}; restore "
                     "the store from a backup"
                 )
-
-    @abstractmethod
-    def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
-        """The columns of each table."""
 
     @abstractmethod
     def _write(

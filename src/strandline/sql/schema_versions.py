@@ -8,7 +8,7 @@ every other version before it reads any row of its tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -137,10 +137,10 @@ BASE = Part(
 """The tables of this module."""
 
 
-def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
-    """The columns of each table, from rows of (table, column)."""
+def columns_of(connection: Connection, query: str) -> dict[str, set[str]]:
+    """The columns of each table; ``query`` is `Database.columns_query`."""
     columns: dict[str, set[str]] = {}
-    for table, column in pairs:
+    for table, column in connection.exec_driver_sql(query):
         columns.setdefault(table, set()).add(column)
     return columns
 

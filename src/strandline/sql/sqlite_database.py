@@ -43,7 +43,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -142,6 +142,10 @@ class SqliteDatabase(Database):
     """See `Database`; ``path`` is the file."""
 
     dialect = "sqlite"
+    columns_query = (
+        "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c"
+        " WHERE m.type = 'table'"
+    )
     after_fork = (
         "SQLite cannot share it with this process: close it before the fork, or start this process "
         "in another way (in multiprocessing, 'spawn')"
@@ -337,14 +341,6 @@ class SqliteDatabase(Database):
             if self._watcher is not None:
                 self._watcher.close()
                 self._watcher = self._look = None
-
-    def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
-        return schema_versions.columns_of(
-            connection.exec_driver_sql(
-                "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c"
-                " WHERE m.type = 'table'"
-            )
-        )
 
     def _schema_change(self) -> AbstractContextManager[Connection]:
         return self.write()
