@@ -18,7 +18,6 @@ import pytest
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
-from strandline.durable import MetastorageLog
 from strandline.errors import AlreadyExists, NotFresh, Unavailable, UnknownOutcome, VersionNotFound
 from strandline.metastorage import Head
 from strandline.sql import StoreFull
@@ -426,7 +425,7 @@ def test_concurrent_readers_share_one_look_at_the_log(
     new_node: Nodes, monkeypatch: pytest.MonkeyPatch, delay: int, skew: int
 ) -> None:
     reader = new_node(delay=delay, skew=skew)
-    monkeypatch.setattr(MetastorageLog, "frontier_is_cheap", False)  # as on a server
+    monkeypatch.setattr(reader.manager.state.log, "frontier_is_cheap", False)  # as on a server
     reader.manager.present()
     reader.passes(3 * DELAY)
     looks: list[None] = []

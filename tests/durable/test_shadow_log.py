@@ -90,8 +90,8 @@ def shadow(first: UpdateLog, second: UpdateLog) -> ShadowLog:
 def test_what_a_shadow_log_allows_is_what_both_logs_allow(
     first: MetastorageLog, second: StashLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stash_log, "MAX_UPDATES", 3)
-    monkeypatch.setattr(StashLog, "frontier_is_cheap", False)
+    monkeypatch.setattr(second, "max_updates", 3)
+    monkeypatch.setattr(second, "frontier_is_cheap", False)
     for log in (shadow(first, second), shadow(second, first)):
         assert log.max_updates == 3
         assert not log.frontier_is_cheap

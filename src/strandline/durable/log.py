@@ -178,24 +178,16 @@ class LogAppend:
 class UpdateLog(ABC):
     """See the module. Safe for use by several threads; several processes may share a log."""
 
-    @property
-    def environment(self) -> str | None:
-        """The environment id that a new catalog in this log must have, or None for any id."""
-        return None
-
-    @property
-    @abstractmethod
-    def max_updates(self) -> int:
-        """The maximum number of updates in one append, where each has an audit event."""
+    environment: str | None = None
+    """The environment id that a new catalog in this log must have, or None for any id."""
+    max_updates: int
+    """The maximum number of updates in one append, where each has an audit event."""
+    frontier_is_cheap: bool
+    """Whether `frontier` takes microseconds, not a round trip, while nothing was appended."""
 
     @abstractmethod
     def frontier(self) -> Frontier:
         """The frontier. Linearizable; cheap while nothing was appended."""
-
-    @property
-    @abstractmethod
-    def frontier_is_cheap(self) -> bool:
-        """Whether `frontier` takes microseconds, not a round trip, while nothing was appended."""
 
     @abstractmethod
     def check(self) -> Checked:

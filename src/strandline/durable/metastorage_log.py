@@ -160,11 +160,9 @@ class MetastorageLog(UpdateLog):
         self._chunk_bytes = chunk_bytes
         self._seen: tuple[int, Frontier] | None = None  # a revision, and a frontier read after it
         self._fence: tuple[FenceToken, bytes] | None = None  # the token and its bytes, as last read
-
-    @property
-    def max_updates(self) -> int:
         # One operation each for the version and the fence, two for each update and its audit event.
-        return max(1, (self._store.max_operations - 2) // 2)
+        self.max_updates = max(1, (store.max_operations - 2) // 2)
+        self.frontier_is_cheap = store.revision_is_cheap
 
     def frontier(self) -> Frontier:
         return self._frontier_at(self._store.revision())
@@ -179,10 +177,6 @@ class MetastorageLog(UpdateLog):
         # Also if the revision is a lower one: the store may have been set back.
         self._seen = (revision, frontier)
         return frontier
-
-    @property
-    def frontier_is_cheap(self) -> bool:
-        return self._store.revision_is_cheap
 
     def _read_frontier(self) -> Frontier:
         # All of them only grow. Since is read first, so a compaction between the reads gives an old

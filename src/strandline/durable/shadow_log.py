@@ -69,18 +69,9 @@ class ShadowLog(UpdateLog):
         self._first, self._second = first, second
         self._copy = LogCopy(first, second, names=names)
         self._names = names
-
-    @property
-    def environment(self) -> str | None:
-        return self._first.environment or self._second.environment
-
-    @property
-    def max_updates(self) -> int:
-        return min(self._first.max_updates, self._second.max_updates)
-
-    @property
-    def frontier_is_cheap(self) -> bool:
-        return self._first.frontier_is_cheap and self._second.frontier_is_cheap
+        self.environment = first.environment or second.environment
+        self.max_updates = min(first.max_updates, second.max_updates)
+        self.frontier_is_cheap = first.frontier_is_cheap and second.frontier_is_cheap
 
     def frontier(self) -> Frontier:
         return self._copy.level()[0]

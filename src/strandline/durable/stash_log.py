@@ -107,6 +107,8 @@ def upper_within(connection: Connection) -> int:
 class StashLog(UpdateLog):
     """See the module. The caller owns the database and closes it."""
 
+    max_updates = MAX_UPDATES
+
     def __init__(self, database: Database, clock: HybridClock) -> None:
         self._database = database
         self._clock = clock
@@ -114,15 +116,8 @@ class StashLog(UpdateLog):
         self._kinds = tables.Kinds(())  # as last committed or read
         self._remembered: tuple[int, Frontier] | None = None
         """A mark, and the frontier that was read after it. Used only if `mark_is_proof`."""
+        self.frontier_is_cheap = database.mark_is_proof
         database.ensure_schema(tables.PART)
-
-    @property
-    def max_updates(self) -> int:
-        return MAX_UPDATES
-
-    @property
-    def frontier_is_cheap(self) -> bool:
-        return self._database.mark_is_proof
 
     def frontier(self) -> Frontier:
         self._refuse_when_closed()

@@ -96,6 +96,8 @@ class PersistLog(UpdateLog):
     The last version is also written at ``version_key``, for SQL that reads it.
     """
 
+    max_updates = MAX_UPDATES
+
     def __init__(
         self,
         consensus: Consensus,
@@ -108,21 +110,10 @@ class PersistLog(UpdateLog):
     ) -> None:
         self.shard = Shard(consensus, blob, shard)
         self.maintenance = Maintenance(self.shard, every=tidied_every)
-        self._environment = environment
+        self.environment = environment
+        self.frontier_is_cheap = consensus.revision_is_cheap
         self._version_key = version_key
         self._writer = secrets.token_bytes(8)
-
-    @property
-    def environment(self) -> str | None:
-        return self._environment
-
-    @property
-    def max_updates(self) -> int:
-        return MAX_UPDATES
-
-    @property
-    def frontier_is_cheap(self) -> bool:
-        return self.shard.consensus.revision_is_cheap
 
     def frontier(self) -> Frontier:
         return _frontier_in(self.shard.recent())

@@ -64,11 +64,7 @@ class ProjectedCatalogs:
         self._catalogs = catalogs
         self._projector = projector
         self._upper_within = upper_within
-
-    @property
-    def first_queries(self) -> Sequence[Query]:
-        """The query that `catalog_at` runs on its connection."""
-        return () if self._upper_within is None else (self._upper_within.query,)
+        self.first_queries = () if upper_within is None else (upper_within.query,)
 
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:
         """The catalog active at ``at``. Raises `Behind` if this node has not applied it."""
@@ -97,14 +93,11 @@ class ProjectedCatalogs:
 class TransactionEvents:
     """A `TransactionListener`."""
 
+    first_queries = (NUMBERS.query,)
+
     def __init__(self, notifications: NotificationLog, *, projector: ProjectsDdl) -> None:
         self._notifications = notifications
         self._projector = projector
-
-    @property
-    def first_queries(self) -> Sequence[Query]:
-        """See `TransactionListener`."""
-        return (NUMBERS.query,)
 
     def committing(
         self,
