@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from strandline.metastore.session.staged_files import check_path, check_staging
 from strandline.metastore.store import rows
 from strandline.metastore.store.file_columns import FEW
 from strandline.metastore.store.rows import FILE_NUMBER_BITS as BITS
-from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, Row
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, Row, RowKind
+from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 from strandline.model.types import BIGINT
@@ -241,6 +242,30 @@ def test_only_delete_files_that_may_name_the_same_data_files_are_decoded(
         session.stage(txn, target, add=[deletes("x", (ids[2], 5))], touch=[f"named{ids[2]}"])
     session.abort(txn)
     assert (decoded == [(ids[2],)]) is (few == 1)
+
+
+def test_no_other_writer_waits_while_all_delete_files_of_a_table_are_read(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, txn = table_id(session, "u"), session.begin().txn_id
+    session.stage(txn, target, add=[data("v", file_id=350), deletes("v1", (350, 9))])
+    session.commit(txn)
+    visible = Staging.visible
+
+    def visible_of(staging: Staging, kind: RowKind, names: Collection[str] | None = None) -> Any:
+        assert names is not None
+        return visible(staging, kind, names)
+
+    monkeypatch.setattr(Staging, "visible", visible_of)
+    txn = session.begin().txn_id
+    with pytest.raises(InvalidInput, match="11 rows of data file 350"):
+        session.stage(txn, target, add=[deletes("v2", (350, 2))], touch=["v"])
+    session.stage(txn, target, add=[deletes("v2", (350, 1))], touch=["v"])
+    with pytest.raises(InvalidInput, match="11 rows of data file 350"):
+        session.stage(txn, target, add=[deletes("v3", (350, 1))], touch=["v"])
+    session.stage(txn, target, remove=["v1"])
+    session.stage(txn, target, add=[deletes("v3", (350, 9))], touch=["v"])
+    session.commit(txn)
 
 
 def test_a_file_id_of_an_aborted_transaction_can_be_used_again(session: LocalSession) -> None:

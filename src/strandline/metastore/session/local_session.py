@@ -64,10 +64,11 @@ from strandline.metastore.session.staged_files import (
     check_staging,
     refuse_links,
     stage_files,
+    that_may_name,
 )
 from strandline.metastore.store.cleaning import Cleanable
 from strandline.metastore.store.data_history import DataCommit
-from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind, new_file
+from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind, new_file
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.metastore.table_parameters import refuse_reserved
@@ -396,6 +397,9 @@ class LocalSession(Session):
         # A look at each file may take long, on a network file system: other writers do not wait.
         known_folder = None if table is None else self._known_folder(table)
         refuse_links(add, folder=known_folder)
+        # So may reading all delete files of a table, of which a transaction sees the same set.
+        has_deletes = any(isinstance(file, DeleteFile) for file in add)
+        deletes = that_may_name(self._delete_files(txn_id, table_id), add) if has_deletes else []
         # Memory applies the event with that of the end: until then no reader sees the rows.
         store = self._metastore.store.sql_store
 
@@ -404,10 +408,17 @@ class LocalSession(Session):
                 folder = self._folder_of(staging)
                 if folder != known_folder:
                     refuse_links(add, folder=folder)
-                stage_files(staging, add, rows, remove=remove, touch=touch, zone=zone)
+                stage_files(
+                    staging, add, rows, remove=remove, touch=touch, zone=zone, deletes=deletes
+                )
             return staging.write_id
 
         return self._as_owner(stage)
+
+    def _delete_files(self, txn_id: int, table_id: int) -> list[Row]:
+        """The delete files of a table that a transaction sees now."""
+        write_ids = self._metastore.transactions.write_ids(table_id, txn_id=txn_id)
+        return self._metastore.store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
 
     def _known_folder(self, table: TableDescriptor) -> str | None:
         """`_folder_of` before the files are staged: the table may move until then."""

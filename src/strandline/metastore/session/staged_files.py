@@ -25,8 +25,8 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 
 from strandline.errors import AlreadyExists, InvalidInput, WriteConflict
 from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
@@ -63,10 +63,13 @@ def stage_files(
     remove: Collection[str],
     touch: Collection[str],
     zone: ZonePartitions | None,
+    deletes: Iterable[Row],
 ) -> None:
     """Stage files; see `Session.stage`. Repeating the same call changes nothing.
 
     ``rows`` are those of ``add``, without buckets: other writers need not wait for their encoding.
+    ``deletes`` are the delete files that the transaction saw before and `that_may_name` the same
+    data files as those in ``add``.
     ``zone`` says where files of the table belong; None if the table has been dropped since.
     """
     if not (add or remove or touch):
@@ -75,7 +78,7 @@ def stage_files(
         removed = _seen(staging, remove, "removed")
         touched = _seen(staging, touch, "changed")
         _check_data_files(staging, [file for file in add if isinstance(file, DataFile)])
-        named_rows = _check_deletes(staging, add, removed=removed, touched=touched)
+        named_rows = _check_deletes(staging, add, deletes, removed=removed, touched=touched)
         buckets = _buckets(add, named_rows, zone) if zone is not None else repeat(TABLE_LEVEL)
         staging.stage(
             add=[
@@ -310,6 +313,7 @@ def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
 def _check_deletes(
     staging: Staging,
     add: Sequence[DataFile | DeleteFile],
+    deletes: Iterable[Row],
     *,
     removed: Sequence[Row],
     touched: Sequence[Row],
@@ -340,10 +344,10 @@ def _check_deletes(
             f"data file {min(foreign)} is not in the table as the transaction sees it, so no rows"
             " of it can be deleted; read again, and begin again"
         )
-    removed_ids = {row.row_id for row in removed}
-    may_name = _may_name(deleted_rows)
-    for row in staging.visible(RowKind.DELETE_FILE).values():
-        if row.row_id in removed_ids or not may_name(row.body):
+    removed_ids = {row.row_id for row in (*removed, *staging.own_removals())}
+    others = (row for row in deletes if row.write_id != staging.write_id)
+    for row in chain(others, that_may_name(staging.own_rows(RowKind.DELETE_FILE), add)):
+        if row.row_id in removed_ids:
             continue
         file = row.as_(DeleteFile)
         for file_id, count in zip(file.file_ids, file.counts, strict=True):
@@ -357,16 +361,18 @@ def _check_deletes(
     return [data_files[file_id] for file_id in deleted_rows if file_id in data_files]
 
 
-def _may_name(file_ids: Collection[int]) -> Callable[[bytes], bool]:
-    """A test whether a delete file may name one of the ``file_ids``, by its encoded row.
+def that_may_name(rows: Iterable[Row], add: Sequence[DataFile | DeleteFile]) -> list[Row]:
+    """Those of the delete files in ``rows`` that may name a data file which one in ``add`` names.
 
     It looks for the bytes of the ids. A table may have thousands of delete files, and to decode
-    them takes twenty times as long, during which other writers wait.
+    them takes twenty times as long.
     """
+    deletes = (file for file in add if isinstance(file, DeleteFile))
+    file_ids = set(chain.from_iterable(file.file_ids for file in deletes))
     if len(file_ids) > _FEW_IDS:
-        return lambda body: True
+        return list(rows)
     encoded_ids = [uint_bytes(file_id) for file_id in file_ids]
-    return lambda body: any(file_id in body for file_id in encoded_ids)
+    return [row for row in rows if any(file_id in row.body for file_id in encoded_ids)]
 
 
 def _by_file_id(rows: Iterable[Row]) -> dict[int, Row]:

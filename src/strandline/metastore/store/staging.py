@@ -101,10 +101,17 @@ class Staging:
         rest = [path for path in paths if path not in data_files]
         return data_files | (self.visible(RowKind.DELETE_FILE, rest) if rest else {})
 
-    def own_rows(self) -> list[Row]:
-        return queries.rows_of_write(self._connection, self.table_id, self.write_id)
+    def own_rows(self, kind: RowKind | None = None) -> list[Row]:
+        if not self._may_have_rows:
+            return []
+        connection, table_id, write_id = self._connection, self.table_id, self.write_id
+        if kind is None:
+            return queries.rows_of_write(connection, table_id, write_id)
+        return queries.rows_of_kind(connection, table_id, kind, write_id=write_id)
 
     def own_removals(self) -> list[Row]:
+        if not self._may_have_rows:
+            return []
         row_ids = queries.removed_by_write(self._connection, self.table_id, self.write_id)
         return list(queries.rows_by_id(self._connection, row_ids).values())
 
