@@ -10,14 +10,18 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.metastore.session.calls import CALLS
+from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.metastore.session.served import monitored, serving
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    definition = TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),))
     with Node.open(tmp_path_factory.mktemp("store")) as node, serving(monitored(node)) as served:
+        node.session(user="ann").execute(CreateTable(schema="default", definition=definition))
         yield served
 
 
@@ -66,11 +70,11 @@ def test_every_call_is_described(description: Any) -> None:
                 "timeout": 60,
             },
         ),
-        ("table", {"name": "s.t", "at": {}}),
-        ("tables", {"schema": "s"}),
+        ("table", {"name": "default.t", "at": {}}),
+        ("tables", {"schema": "default"}),
         ("history", {"start": 1, "end": None}),
         ("differences", {"old": {"version": 1}}),
-        ("open", {"names": ["s.t"]}),
+        ("open", {"names": ["default.t"]}),
         ("begin", {"read_only": True}),
         ("status", {}),
         ("config", {}),
