@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -253,6 +254,41 @@ def test_a_connection_is_not_idle_once_its_next_request_has_begun() -> None:
         while not connection._pending_bytes:
             pass
         assert connection.timeout_keep_alive_task is None
+
+
+def test_a_request_that_came_while_the_node_stood_still_is_answered() -> None:
+    """When it continues, the timers of the connection run before the loop reads the request."""
+    clock, continued = Clock(), threading.Event()
+    with watched(clock) as (url, connections), connect(url) as stream:
+        stream.sendall(get("1"))
+        while b"x" not in stream.recv(65536):
+            pass
+        (connection,) = connections._open
+        while connection.timeout_keep_alive_task is None:
+            pass
+
+        def go_on() -> None:
+            stream.sendall(get("2"))
+            clock.now += 15.0
+            connection.timeout_keep_alive_handler()
+            connections.watch_after_reading()
+            continued.set()
+
+        connection.loop.call_soon_threadsafe(go_on)
+        assert continued.wait(WAIT)
+        assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_idle_connection_is_closed() -> None:
+    with watched(Clock()) as (url, connections), connect(url) as stream:
+        stream.sendall(get("1"))
+        while b"x" not in stream.recv(65536):
+            pass
+        (connection,) = connections._open
+        while connection.timeout_keep_alive_task is None:
+            pass
+        connection.loop.call_soon_threadsafe(connection.timeout_keep_alive_handler)
+        assert read_to_end(stream) == b""
 
 
 def test_the_time_for_a_head_begins_at_the_last_answer() -> None:

@@ -49,6 +49,11 @@ DISPLACE_AFTER = 1.0
 """Seconds that a connection must have waited for its client before a new one displaces it."""
 _PAUSE = 1.0
 """Seconds between two checks of all connections."""
+_READING = 0.05
+"""Seconds in which the loop reads what clients have sent, before it closes a late connection.
+
+After the process has stood still, as a paused virtual machine does, timers run before that.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +160,11 @@ class HttpConnections:
         self.look()
         self._watching = None
         if self._open:
-            self._watching = asyncio.get_running_loop().call_later(self._pause, self._watch)
+            loop = asyncio.get_running_loop()
+            self._watching = loop.call_later(self._pause, self.watch_after_reading)
+
+    def watch_after_reading(self) -> None:
+        self._watching = asyncio.get_running_loop().call_later(_READING, self._watch)
 
 
 class _Refused(Exception):
@@ -197,6 +206,10 @@ class _HttpConnection(HttpToolsProtocol):
         self._connections.forget(self)
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # uvicorn's timer refers to the connection
+
+    def timeout_keep_alive_handler(self) -> None:
+        close = super().timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(_READING, close)
 
     def data_received(self, data: bytes) -> None:
         if self._ignores_input or self.transport.is_closing():
