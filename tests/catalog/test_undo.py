@@ -33,6 +33,7 @@ from strandline.catalog.commands import (
     GrantPrivileges,
     GrantRole,
     MakeIndexAvailable,
+    RenameRole,
     RenameSchema,
     RenameTable,
     RevokeRole,
@@ -663,3 +664,12 @@ def test_a_size_that_a_cluster_uses_stays_configured(manager: CatalogManager) ->
     version = run(manager, configured_sizes("one", "two"))
     run(manager, CreateCluster(name="c", size="two"))
     assert "cluster c uses it" in refused(manager, version, IllegalChange)
+
+
+def test_a_role_that_a_renamed_one_has_made_since_goes_back_to_the_former_name(
+    manager: CatalogManager,
+) -> None:
+    run(manager, CreateRole(name="ann"))
+    version = run(manager, RenameRole(name="ann", new_name="bob"))
+    run(manager, CreateRole(name="cleo", owner="bob"))
+    assert undo(manager, version).catalog.role("cleo").owner == "ann"

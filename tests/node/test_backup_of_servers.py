@@ -131,6 +131,8 @@ def test_a_restore_over_existing_data_is_refused(backed_up: EmptyStore, tmp_path
         restored_to(tmp_path / "b", tmp_path / "new", address=backed_up.address)
     with pytest.raises(AlreadyExists, match=r"old/warehouse is not empty; .*, with --warehouse"):
         restored_to(tmp_path / "b", Path(backed_up.settings.warehouse))
+    with pytest.raises(InvalidInput, match=r"is inside .*/old/warehouse, which is a folder of"):
+        restored_to(tmp_path / "b", Path(backed_up.settings.warehouse) / "inner")
     with pytest.raises(Conflict, match=r"still in .*/old/warehouse.*--copy"):
         restored_to(tmp_path / "b", tmp_path / "new", copy=False)
     with pytest.raises(InvalidInput, match="is the backup of a store on servers"):
