@@ -231,11 +231,11 @@ class Undo:
             if target.kind == "table" and net.old is not None and net.new is None:
                 yield net.old_value
 
-    def schema(self, catalog: Catalog, schema_id: int) -> SchemaDescriptor | None:
-        """The schema with that id, as this undo restores it or else as it is in ``catalog``."""
+    def schema(self, schema_id: int) -> SchemaDescriptor | None:
+        """The schema with that id as this undo restores it, or None if it does not restore it."""
         net = self.net.get(Target("schema", id_key(schema_id)))
         back: SchemaDescriptor | None = net.old_value if net else None
-        return back or catalog.schema_by_id(schema_id)
+        return back
 
     # -- reasons for a refusal -----------------------------------------------------------------
 

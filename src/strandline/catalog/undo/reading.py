@@ -405,6 +405,4 @@ def _schema_id(states: tuple[Catalog, ...], value: Any) -> int:  # Any: a descri
 
 def _schema(states: tuple[Catalog, ...], undo: Undo, schema_id: int) -> SchemaDescriptor | None:
     schemas = (state.schema_by_id(schema_id) for state in states)
-    return next(
-        (schema for schema in schemas if schema is not None), undo.schema(states[0], schema_id)
-    )
+    return next((schema for schema in schemas if schema is not None), undo.schema(schema_id))
