@@ -298,7 +298,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
 server = ForkServer.start(lambda announce, environment: nullcontext(Service(serve, bool)))
 child = server.child(only_reads=True)
 for name in ("limits", "greedy"):
-    send_packet(child, {"name": name, "only_reads": True}, Content.of(b""))
+    send_packet(child, {"name": name, "only_reads": True}, Content.of(b"task"))
     fields, _ = receive_packet(child)
     print(fields.get("limits") or fields["error"][1])
 """
