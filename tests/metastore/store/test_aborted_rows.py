@@ -127,7 +127,7 @@ def test_the_number_of_rows_that_one_sql_transaction_removes_is_limited(
     monkeypatch.setattr(aborted_rows, "MAX_ROWS", 10)
     abort(dml, *(f"gone-{n}" for n in range(25)))
     left = []
-    while cleaner._step():
+    while cleaner._step() is not None:
         left.append(len(dml.contents()["store_row"]))
         pairs = dml.contents()["txn_write_id"]
         assert bool(pairs) == bool(left[-1])

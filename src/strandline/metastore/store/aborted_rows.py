@@ -19,7 +19,6 @@ Otherwise they are leftovers (`cleaning`), like the files of a writer that died 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -31,15 +30,6 @@ MAX_PAIRS = 200
 """The maximum numbers of rows, and of pairs of one table, that one SQL transaction removes."""
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedRowsStatistics:
-    """Counts since the start: removed write ids, removed rows and removals, SQL transactions."""
-
-    write_ids: int
-    rows: int
-    steps: int
-
-
 class AbortedRows:
     """See the module. Safe to use from several threads and processes.
 
@@ -49,38 +39,30 @@ class AbortedRows:
     def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:
         self._database = database
         self._guard = guard
-        self._write_ids = self._rows = self._steps = 0
 
     def clean(self, *, stopped: Callable[[], bool] = lambda: False) -> int:
         """Remove all that can be removed, until ``stopped``; return the number of write ids."""
-        before = self._write_ids
-        while not stopped() and self._step():
-            pass
-        return self._write_ids - before
+        count = 0
+        while not stopped() and (removed := self._step()) is not None:
+            count += removed
+        return count
 
-    def statistics(self) -> AbortedRowsStatistics:
-        return AbortedRowsStatistics(self._write_ids, self._rows, self._steps)
-
-    def _step(self) -> bool:
-        """Run one SQL transaction; return False if there was nothing to remove."""
+    def _step(self) -> int | None:
+        """Run one SQL transaction; return the number of write ids, or None if there were none."""
         with self._database.read() as connection:
             aborted = _aborted(connection)
         if not aborted:
-            return False
+            return None
         table_id, write_ids = aborted
         with self._database.write() as connection:
             self._guard(connection)
-            rows = _remove_rows(connection, table_id, write_ids, max_rows=MAX_ROWS)
-            is_last = rows < MAX_ROWS
+            is_last = _remove_rows(connection, table_id, write_ids) < MAX_ROWS
             if is_last:
                 pairs = f"table_id = ? AND write_id IN {marks(write_ids)} AND commit_time IS NULL"
                 change(
                     connection, f"DELETE FROM txn_write_id WHERE {pairs}", (table_id, *write_ids)
                 )
-        self._steps += 1
-        self._rows += rows
-        self._write_ids += len(write_ids) if is_last else 0
-        return True
+        return len(write_ids) if is_last else 0
 
 
 # Starts from uncommitted write ids: aborted transactions stay for long, and become many.
@@ -101,15 +83,13 @@ def _aborted(connection: Connection) -> tuple[int, Sequence[int]] | None:
     return table_id, [write_id for _, write_id in rows]
 
 
-def _remove_rows(
-    connection: Connection, table_id: int, write_ids: Sequence[int], *, max_rows: int
-) -> int:
-    """Delete at most ``max_rows`` rows and removals of these write ids; return how many."""
+def _remove_rows(connection: Connection, table_id: int, write_ids: Sequence[int]) -> int:
+    """Delete at most `MAX_ROWS` rows and removals of these write ids; return how many."""
     removed = 0
     of_writes = f"table_id = ? AND write_id IN {marks(write_ids)}"
     ids = (table_id, *write_ids)
     for name in ("store_row", "store_removal"):
         some_ids = f"SELECT row_id FROM {name} WHERE {of_writes} LIMIT ?"
         statement = f"DELETE FROM {name} WHERE {of_writes} AND row_id IN ({some_ids})"
-        removed += change(connection, statement, (*ids, *ids, max_rows - removed))
+        removed += change(connection, statement, (*ids, *ids, MAX_ROWS - removed))
     return removed
