@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from strandline.clock import Timestamp
@@ -51,14 +50,6 @@ class VersionedData(NamedTuple):
     seqno: int
     data: bytes
     time: Timestamp
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The version was added at ``time``, in ``revision`` (see `Consensus.revision`)."""
-
-    time: Timestamp
-    revision: int
 
 
 class Consensus:
@@ -110,13 +101,13 @@ class Consensus:
         *,
         expected_time: Timestamp | None = None,
         beside: Sequence[Operation] = (),
-    ) -> Committed | None:
+    ) -> Head | None:
         """Add the version ``seqno`` if the last one is ``expected`` (None: there is no version).
 
-        Returns None, and changes nothing, if it is another one. It is also another one if it was
-        not written at ``expected_time``: a log that was set back may have as many versions again.
-        ``beside`` is done in the same step. Raises `InvalidInput` if ``seqno`` is not above
-        ``expected``, or is above `MAX_SEQNO`.
+        Returns the head with that version. Returns None, and changes nothing, if the last one is
+        another. It is also another one if it was not written at ``expected_time``: a log that was
+        set back may have as many versions again. ``beside`` is done in the same step. Raises
+        `InvalidInput` if ``seqno`` is not above ``expected``, or is above `MAX_SEQNO`.
         """
         if not (-1 if expected is None else expected) < seqno <= MAX_SEQNO:
             raise InvalidInput(
@@ -131,7 +122,7 @@ class Consensus:
             last.append(TimeIs(self.version_key(key, expected), expected_time))
         put = PutTimed(place, *data) if isinstance(data, Timed) else Put(place, data)
         outcome = self._store.invoke(last, [Put(pointer, digits(seqno)), put, *beside])
-        return Committed(outcome.time, outcome.revision) if outcome.succeeded else None
+        return Head(outcome.revision, outcome.time) if outcome.succeeded else None
 
     def scan(self, key: str, start: int) -> list[VersionedData]:
         """The versions from ``start`` on, in order."""
