@@ -193,6 +193,8 @@ def test_a_name_is_resolved_in_the_catalog_of_its_point(node: Node) -> None:
     now = node.catalogs.complete_now()
     with pytest.raises(ObjectNotFound, match=re.escape(format_timestamp(now))):
         finish(reader(node).table("sales.orders", at=AsOf(time=now)))
+    with pytest.raises(ObjectNotFound, match=r"table default\.orders does not exist"):
+        finish(reader(node).table("orders"))
     resolved = finish(reader(node).table("sales.orders", at=AsOf(version=version)))
     assert (resolved.descriptor.id, resolved.catalog_version) == (table.id, version)
     with pytest.raises(VersionNotFound):

@@ -63,12 +63,12 @@ class Point:
     @property
     def spoken(self) -> str:
         """The point, for messages: its version, and its time if it was named by one."""
-        version = f"version {self.catalog.version} of the catalog"
+        point = f"version {self.catalog.version} of the catalog"
+        if self.at.time is not None:
+            point = f"{point}, the one of {format_timestamp(self.at.time)}"
         if not self.catalog.version:
-            return f"{version}, which is empty: the store was created later"
-        if self.at.time is None:
-            return version
-        return f"{version}, the one of {format_timestamp(self.at.time)}"
+            point = f"{point}, which is empty: the store was created later"
+        return point
 
 
 async def present_catalog(metastore: Metastore) -> Catalog:
@@ -217,9 +217,9 @@ class Reader:
             relation = point.catalog.relation_in(schema.id, qualified.name)
         if schema is None or relation is None:
             hint = "; give its version or time apart from its name" if "@" in name else ""
-            raise ObjectNotFound(f"table {name} does not exist in {point.spoken}{hint}")
+            raise ObjectNotFound(f"table {qualified} does not exist in {point.spoken}{hint}")
         if not isinstance(relation, TableDescriptor):
-            raise ObjectNotFound(f"{name} is a view in {point.spoken}; read it with SQL")
+            raise ObjectNotFound(f"{qualified} is a view in {point.spoken}; read it with SQL")
         self.access.at(point.catalog).require(need, relation)
         return schema, relation
 

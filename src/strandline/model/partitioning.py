@@ -214,7 +214,7 @@ def partition_fields(
         if source is None:
             raise ObjectNotFound(
                 f"{table} cannot be partitioned by {text!r:.80}: column {column!r} does not exist;"
-                f" columns are {sorted(columns)}"
+                f" it has {', '.join(sorted(columns))}"
             )
         column_id, data_type = source
         if not transform.takes(data_type):

@@ -422,7 +422,7 @@ SCENARIOS = [
         "a column that files are partitioned by",
         setup=[SCHEMA, PARTITIONED],
         run=drop("ts", table="f"),
-        expect=Refused(IllegalChange, "f is partitioned by day of 'ts', which cannot be dropped"),
+        expect=Refused(IllegalChange, "f is partitioned by 'ts', which cannot be dropped"),
     ),
     Scenario(
         "a column that files are not partitioned by",

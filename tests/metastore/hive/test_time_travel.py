@@ -203,11 +203,11 @@ def test_the_log_says_what_a_past_version_or_time_lacks(
         assert refusal(lambda name=schema: stub.get_table(name, "t1"))[0] == "NoSuchObjectException"
     for schema in ("d1", "nosuch"):
         assert refusal(lambda name=schema: stub.get_table(name, "t9"))[0] == "NoSuchObjectException"
-    empty = "schema d1 does not exist in version 0 of the catalog, which is empty: the store was"
-    assert [message.removesuffix(" created later") for message in caplog.messages] == [
+    missing, empty = "schema d1 does not exist in version 0 of the catalog", "which is empty: the"
+    assert [message.removesuffix(" store was created later") for message in caplog.messages] == [
         f"table d1.t1 does not exist in version {before} of the catalog",
-        empty,
-        empty,
+        f"{missing}, the one of 1999-01-01T00:00:00.000Z, {empty}",
+        f"{missing}, {empty}",
         "schema nosuch does not exist in version 1 of the catalog",
     ]
 

@@ -246,7 +246,9 @@ def column_ids(columns: Iterable[ColumnDescriptor], names: Collection[str]) -> t
     by_name = {normalize(column.name): column.id for column in columns}
     for name in names:
         if normalize(name) not in by_name:
-            raise ObjectNotFound(f"column {name!r} does not exist; columns are {sorted(by_name)}")
+            raise ObjectNotFound(
+                f"column {name!r} does not exist; there are {', '.join(sorted(by_name))}"
+            )
     return tuple(by_name[normalize(name)] for name in names)
 
 
@@ -280,9 +282,7 @@ def refuse_partitioning_column(
     """Refuse to do ``what`` to a source column of a partition field of the table."""
     for field in table.partitioning:
         if field.source_id == column.id:
-            raise IllegalChange(
-                f"{table.name} is partitioned by {field.transform} of {column.name!r}, which {what}"
-            )
+            raise IllegalChange(f"{table.name} is partitioned by {column.name!r}, which {what}")
 
 
 def refuse_indexed_column(

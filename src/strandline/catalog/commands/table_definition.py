@@ -174,7 +174,8 @@ def _check_key(definition: TableDefinition) -> None:
     for name, column in zip(key, columns, strict=True):
         if column is None:
             raise ObjectNotFound(
-                f"column {name!r} of the primary key does not exist; columns are {sorted(by_name)}"
+                f"column {name!r} of the primary key does not exist; there are"
+                f" {', '.join(sorted(by_name))}"
             )
         if column.nullable:
             raise InvalidInput(f"primary key column {column.name!r} must be NOT NULL")
