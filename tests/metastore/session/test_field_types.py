@@ -123,6 +123,10 @@ def one_column(type_: Any) -> AddColumns:
             CreateSchema(name="s2", properties=untyped((("a", "1", "2"),))),
             "CreateSchema.properties[0] must be a tuple of 2, not ('a', '1', '2')",
         ),
+        (
+            CreateSchema(name="s2", properties=untyped({"a": "1"})),
+            "CreateSchema.properties must be a tuple of pairs, like (('a', '1'),), not {'a': '1'}",
+        ),
         (None, "None is not a command; give commands of strandline.catalog.commands"),
         (
             "DROP TABLE t",

@@ -160,7 +160,10 @@ def _union(members: Sequence[Any]) -> _Fit:
 def _tuple(members: Sequence[Any]) -> _Fit:
     is_any_length = members[-1] is Ellipsis
     fits = [_fit(member) for member in members if member is not Ellipsis]
-    expected = "a tuple" if is_any_length else f"a tuple of {len(fits)}"
+    expected = f"a tuple of {len(fits)}"
+    if is_any_length:
+        is_map = typing.get_args(members[0]) == (str, str)
+        expected = "a tuple of pairs, like (('a', '1'),)" if is_map else "a tuple"
 
     def fit(value: Any) -> Any:
         if not isinstance(value, tuple | list) or not (is_any_length or len(value) == len(fits)):
