@@ -267,7 +267,7 @@ def roles_of(catalog: Catalog) -> list[Role]:
 
 
 class Session(ABC):
-    """See the module. Safe to use from several threads."""
+    """See the module. Safe to use from several threads. Its ``with`` block closes it at the end."""
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled, as Spark does with what a function of its executors refers to."""

@@ -101,7 +101,7 @@ class HttpSession(Session):
     bytes keep coming may take longer. Once the node has received DDL, only the ``timeout`` of
     that call counts. Errors are those of `Session`.
     Calls also raise `Unavailable` if the node does not answer in time, and `ProtocolError` if
-    something other than a node answers. Also a context manager that closes the session.
+    something other than a node answers.
     """
 
     def __init__(
