@@ -460,7 +460,7 @@ SCENARIOS = [
     Scenario(
         "a table is owned in a schema",
         run=SetOwner(kind=ObjectKind.TABLE, name="t", owner="bob"),
-        expect=Refused(InvalidInput, "a table belongs to a schema"),
+        expect=Refused(InvalidInput, "a table belongs to a schema: give schema= apart from name="),
     ),
     Scenario(
         "more stale rows than can be counted",

@@ -124,10 +124,13 @@ class SetOwner:
                 f"have another owner are {', '.join(sorted(kind.name for kind in owned.values()))}"
             )
         if kind.in_schema != (self.schema is not None):
-            belongs = "belongs to a schema" if kind.in_schema else "does not belong to a schema"
+            rule = (
+                "belongs to a schema: give schema= apart from name="
+                if kind.in_schema
+                else "does not belong to a schema: leave schema= out"
+            )
             raise InvalidInput(
-                f"a {kind.spoken} {belongs}; found the name {self.name!r} and the schema "
-                f"{self.schema!r}"
+                f"a {kind.spoken} {rule}; found name={self.name!r} and schema={self.schema!r}"
             )
         if self.owner_type is not None and self.kind is not ObjectKind.SCHEMA:
             raise InvalidInput(f"the owner of a {kind.spoken} has no type; leave it out")
