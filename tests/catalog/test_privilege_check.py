@@ -31,6 +31,7 @@ from strandline.catalog.commands import (
     CreateIndex,
     CreateRole,
     CreateSchema,
+    CreateZone,
     DropColumns,
     DropConstraint,
     DropDatabase,
@@ -329,6 +330,35 @@ def test_what_a_role_owns_is_not_told_to_a_user_that_may_not_drop_it(
         enforced.execute(DropRole(name="group"), author="bob", identity="bob")
     with pytest.raises(IllegalChange, match="owns schema payroll"):
         enforced.execute(DropRole(name="group"), author="root", identity="root")
+
+
+@pytest.mark.parametrize(
+    ("made", "uses", "says"),
+    [
+        (
+            CreateRole(name="payers"),
+            CreateSchema(name="payroll", owner="payers"),
+            "role payers owns schema payroll",
+        ),
+        (CreateZone(name="cold"), create_table("s.n", zone="cold"), "table s.n is in it"),
+        (
+            CreateDatabase(name="other"),
+            CreateSchema(name="hidden", database="other"),
+            "schema hidden is in it",
+        ),
+    ],
+    ids=["a role", "a zone", "a database"],
+)
+def test_what_uses_an_object_is_not_told_to_a_user_that_may_not_undo_its_creation(
+    enforced: CatalogManager, made: Command, uses: Command, says: str
+) -> None:
+    version = enforced.execute(made, author="root", identity="root").version
+    enforced.execute(uses, author="root", identity="root")
+    undo = read_undo(enforced, version)
+    with pytest.raises(PermissionDenied, match=r"^user bob does not own"):
+        enforced.execute(undo, author="bob", identity="bob")
+    with pytest.raises(IllegalChange, match=says):
+        enforced.execute(undo, author="root", identity="root")
 
 
 @pytest.mark.parametrize(

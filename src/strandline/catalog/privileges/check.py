@@ -112,9 +112,9 @@ class PrivilegeCheck:
             table = catalog.relation(parent.schema, parent.name)
             if table is not None:
                 self._access.require(Privilege.SELECT, table)
-        used = _used_object(catalog, command)
-        if used is not None:
-            self._require_drop(used)
+        for used in _used_objects(catalog, command):
+            if used is not None:
+                self._require_drop(used)
 
     def require_sight(self, command: Command) -> None:
         """Refuse to say that a command failed or changes nothing if that tells about its tables.
@@ -199,16 +199,18 @@ def _relations_named_in(catalog: Catalog, command: Command) -> Iterator[Relation
             yield catalog.contents.value(*target)
 
 
-def _used_object(catalog: Catalog, command: Command) -> Any:  # Any: a descriptor, or None
-    """The object of a command whose errors tell what uses it, such as the tables of a zone."""
+def _used_objects(catalog: Catalog, command: Command) -> Iterator[Any]:  # descriptors, or None
+    """The objects of a command whose errors tell what uses them, such as the tables of a zone."""
     match command:
         case DropRole(name=name):
-            return catalog.role(name)
+            yield catalog.role(name)
         case AlterZone(name=name) | DropZone(name=name):
-            return catalog.zone_named(name)
+            yield catalog.zone_named(name)
         case DropDatabase(name=name):
-            return catalog.database(name)
-    return None
+            yield catalog.database(name)
+    for target, net in getattr(command, "net", {}).items():
+        if target.kind in ("zone", "database") or (target.kind == "role" and net.old is None):
+            yield catalog.contents.value(*target)
 
 
 def _keep_a_superuser(base: Catalog, transaction: CatalogTransaction) -> None:
