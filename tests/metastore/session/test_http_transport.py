@@ -148,6 +148,7 @@ def test_a_forked_process_does_not_send_on_the_connections_of_its_parent(
         (503, "Retry-After: 7\r\n", write_error(Overloaded("full"))[1], False, 7),
         (503, "Retry-After: 100000\r\n", write_error(Overloaded("full"))[1], False, 10),
         (503, "", write_error(Stopping("ends"))[1], True, 0),
+        (500, "", b"<html>", True, 0),
         (502, "", b"<html>", True, 0),
         (504, "", b"<html>", True, 0),
     ],

@@ -53,8 +53,8 @@ _IDLE_SECONDS = 2.0
 _MAX_IDLE = 32
 _LONGEST_WAIT = 10
 """The maximum number of seconds to wait before a retry, even if a node asks for more."""
-_GATEWAY_STATUSES = frozenset({502, 503, 504})
-"""The statuses of a gateway between client and node that cannot reach the node."""
+_GATEWAY_STATUSES = frozenset({500, 502, 503, 504})
+"""The statuses of a gateway between client and node that cannot reach the node, or that fails."""
 _OK = 200
 _READ_BYTES = 64 * 1024
 _PROTOCOL_NAME, _STORE_NAME = PROTOCOL_HEADER.lower(), STORE_HEADER.lower()
