@@ -468,16 +468,21 @@ def test_a_timeout_below_zero_is_zero(node: tuple[Node, str]) -> None:
         session.execute(CreateSchema(name="never"), timeout=-math.inf)
 
 
-@pytest.mark.parametrize("call", ["begin", "hold"])
-def test_calls_that_create_an_id_are_not_sent_twice(scene: Scene, call: str) -> None:
+def test_a_new_hold_whose_answer_is_lost_is_sent_once_and_its_outcome_is_unknown(
+    scene: Scene,
+) -> None:
     at = scene.local.open([]).time
-    scene.proxy.cut_answer(call)
+    scene.proxy.cut_answer("hold")
     with pytest.raises(UnknownOutcome, match="by itself"):
-        if call == "begin":
-            scene.session.begin()
-        else:
-            scene.session.hold("reader", "ann", at=at)
-    assert scene.proxy.seen[call] == 1
+        scene.session.hold("reader", "ann", at=at)
+    assert scene.proxy.seen["hold"] == 1
+
+
+def test_a_transaction_is_begun_again_if_the_answer_is_lost(scene: Scene) -> None:
+    scene.proxy.cut_answer("begin")
+    scene.session.commit(scene.written("once"))
+    assert scene.proxy.seen["begin"] == 2
+    assert [file.path for file in files_of(scene.local, scene.name).data_files] == ["once"]
 
 
 def test_a_request_that_was_never_sent_is_tried_again(

@@ -7,13 +7,14 @@ happen twice.
 Every call is one of these:
 
 * **repeatable**: it reads, or doing it twice has the effect of doing it once (a heartbeat, staging,
-  the end of a hold). It is sent again until it is answered or the session's time-out has passed.
+  the end of a hold). It is sent again until it is answered or the session's time-out has passed. So
+  is the begin of a transaction: one whose answer was lost is never used, and times out.
 * **settled**: commit and abort. If the answer is lost, the session *asks* the node for the state of
   the transaction, by its id. The state decides: the call is done, is sent again, or is refused. A
   request that is still on its way does no harm, since each takes effect only once.
-* **sent once**: DDL, a new transaction, a new hold. These have no id yet to ask for. If the answer
-  is lost, the session raises `UnknownOutcome`, whose message says how to find out. A request that
-  was never sent (nothing accepted the connection) is sent again like any other.
+* **sent once**: DDL, a new hold. These have no id yet to ask for. If the answer is lost, the
+  session raises `UnknownOutcome`, whose message says how to find out. A request that was never sent
+  (nothing accepted the connection) is sent again like any other.
 
 What must stay true: an error that the node answered is raised as it is, except after an attempt
 whose answer was lost. Then only those of `_ABOUT_THE_CALL` are: others, such as that of a fenced
@@ -231,11 +232,7 @@ class HttpSession(Session):
     # -- transactions --------------------------------------------------------------------------
 
     def begin(self, *, read_only: bool = False) -> Transaction:
-        return self._send_once(
-            Session.begin,
-            {"read_only": read_only},
-            look="begin another transaction: an unused transaction times out by itself",
-        )
+        return self._repeat(Session.begin, read_only=read_only)
 
     def transaction(self, txn_id: int) -> Transaction:
         return self._repeat(Session.transaction, txn_id=txn_id)
