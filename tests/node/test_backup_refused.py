@@ -92,6 +92,7 @@ def test_wrong_sources_and_targets_of_backup_and_restore_are_refused(
     store: Path, tmp_path: Path
 ) -> None:
     assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    unpacked = unpack(tmp_path / "b", tmp_path / "unpacked")
     (tmp_path / "file").write_text("x")
     cases = [
         (("backup", store, store), 73, "already exists"),
@@ -106,6 +107,7 @@ def test_wrong_sources_and_targets_of_backup_and_restore_are_refused(
         (("restore", tmp_path / "b", "postgresql://h/d"), 64, "the backup of a store in a folder"),
         (("restore", store, tmp_path / "c"), 66, "is not a complete backup"),
         (("restore", tmp_path / "none", tmp_path / "c"), 66, "is not a backup"),
+        (("restore", unpacked, unpacked / "c", "--copy"), 64, "unpacked/c is inside"),
         (("restore", tmp_path / "b", tmp_path / "c"), 75, "--copy"),
     ]
     for arguments, status, says in cases:

@@ -37,7 +37,7 @@ from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.backup.archive import Backup, open_backup
 from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
-from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_inside, refuse_target
+from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_target
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
 from strandline.node.place import RecordedPlace, united
 from strandline.node.relocation import refuse_unmoved_folder, relocate, take_place
@@ -78,7 +78,6 @@ def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> None:
     manifest = backup.manifest
     refuse_target(folder)
     refuse_nested(folder)
-    refuse_inside(folder, backup.path)
     try:
         if not copy:
             refuse_unmoved_folder(Path(manifest.store), folder, manifest.environment)
@@ -131,7 +130,6 @@ def _restore_servers(backup: Backup, address: StoreAddress, warehouse: str, *, c
         refuse_used(database)
     refuse_target(folder, named_by="--warehouse")
     refuse_nested(folder)
-    refuse_inside(folder, backup.path)
     old = Path(manifest.warehouse)
     # At the old place, `refuse_target` found the folder empty or missing: the old store is gone.
     is_elsewhere = os.path.realpath(folder) != manifest.warehouse
