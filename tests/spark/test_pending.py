@@ -200,3 +200,18 @@ def test_a_hold_is_released_if_its_snapshot_cannot_be_opened() -> None:
     with pytest.raises(Unavailable):
         Tables(NOTHING, session).snapshot("shop.t", hold_ms=1_000)
     assert released == [7]
+
+
+@pytest.mark.parametrize("point", [{"version": 3}, {"time": "2026-11-20T10:00:00Z"}])
+def test_a_point_in_the_past_that_cannot_be_held_is_not_replaced_by_the_present(
+    point: dict[str, Any],
+) -> None:
+    def held(*_: str, at: int | None, ttl_ms: int) -> SimpleNamespace:
+        if at is not None:
+            raise VersionNotFound("the store keeps no history")
+        return SimpleNamespace(hold_id=7, at=6)
+
+    opened = SimpleNamespace(time=5)
+    session: Any = SimpleNamespace(**vars(SESSION), open=lambda *_, **__: opened, hold=held)
+    with pytest.raises(VersionNotFound):
+        Tables(NOTHING, session).snapshot("shop.t", **point, hold_ms=1_000)

@@ -56,6 +56,7 @@ def test_data_files_carry_all_field_ids_however_the_rows_were_made(tables: Table
     )
     tables.append("shop.t", same)
     read = tables.read("shop.t")
+    assert read.schema["a"].metadata == {}  # the id means nothing in what users make of it
     literal = tables.spark.sql("SELECT CAST(NULL AS INT) AS a")
     claiming = same.withMetadata("a", {"parquet.field.id": 1}).to(file_schema_of(tables, "shop.t"))
     shapes = [literal, same.coalesce(1), same.filter("a > 0").union(literal.to(same.schema))]
