@@ -80,8 +80,12 @@ def test_a_backup_and_a_restored_database_get_their_names_when_they_are_on_disk(
     calls: list[tuple[str, Path | None]] = []
     fsync, sync, rename = os.fsync, os.sync, os.rename
 
+    sizes: dict[Path, int] = {}
+
     def syncing(descriptor: int) -> None:
-        calls.append(("fsync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        calls.append(("fsync", path))
+        sizes[path] = os.fstat(descriptor).st_size
         fsync(descriptor)
 
     def syncing_all() -> None:
@@ -104,6 +108,7 @@ def test_a_backup_and_a_restored_database_get_their_names_when_they_are_on_disk(
         ("rename", backup),
         ("fsync", tmp_path),
     ]
+    assert sizes[unfinished] == backup.stat().st_size
     restore(backup, StoreAddress(tmp_path / "new"), copy=True)
     named = calls.index(("rename", database))
     assert calls[named - 1] == ("sync", None)
