@@ -41,7 +41,7 @@ class Gate:
     """Stops the appends of one manager before or after they happen."""
 
     def __init__(self, manager: CatalogManager) -> None:
-        self.log = manager._state.log
+        self.log = manager.state.log
         self.real: Any = self.log.append  # Any: as the real one
         self.reached = threading.Semaphore(0)
         self.open = threading.Semaphore(0)
@@ -141,7 +141,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def keep_books(manager: CatalogManager, number: int, verb: str) -> None:
     manager.sync()
-    transaction = manager._state.transaction(manager.latest_catalog(), author="system")
+    transaction = manager.state.transaction(manager.latest_catalog(), author="system")
     with transaction.entry(verb, {}):
         transaction.put(Setting(f"note {number}", "x"))
-    manager._state.commit_transaction(transaction)
+    manager.state.commit_transaction(transaction)

@@ -200,7 +200,7 @@ def follow_until_the_first_failure(patch: Patch) -> None:
 
     def follow(self: CatalogFollower) -> None:
         try:
-            if self._state.log.listen(self._seen, timeout=ROUND_SECONDS):
+            if self.state.log.listen(self._seen, timeout=ROUND_SECONDS):
                 self.sync()
         except Unavailable:
             raise Stopping.of_node() from None

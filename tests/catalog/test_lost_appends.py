@@ -63,10 +63,10 @@ def test_an_append_lost_to_a_silent_change_of_the_same_object_is_validated_again
         if first:
             first.clear()
             other.sync()
-            transaction = other._state.transaction(other.latest_catalog(), author="system")
+            transaction = other.state.transaction(other.latest_catalog(), author="system")
             with transaction.entry("allocate", {}):
                 transaction.allocate_id(amount=7)
-            other._state.commit_transaction(transaction)
+            other.state.commit_transaction(transaction)
         return real(*arguments, **named)
 
     gate.real = lose

@@ -396,7 +396,7 @@ def test_a_stopped_manager_refuses_work_and_still_answers_from_memory(
     with pytest.raises(Stopping):
         manager.catalog_ready(99)
     with pytest.raises(Stopping):  # so a thread that reaches its commit only now changes nothing
-        manager._state.confirm_leadership()
+        manager.state.confirm_leadership()
     assert manager.latest_catalog().version == 2
 
 
@@ -540,7 +540,7 @@ def test_the_applier_survives_an_unexpected_error(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower, writer = new_manager(), new_manager()
-    log = follower._state.log
+    log = follower.state.log
     listen = log.listen
     broken = threading.Event()
 

@@ -320,7 +320,7 @@ def test_a_caller_keeps_its_answer_if_the_rest_of_its_round_fails(
 def test_a_round_has_no_more_updates_than_one_append_may_have(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager._state.log, "max_updates", 2)
+    monkeypatch.setattr(manager.state.log, "max_updates", 2)
     gate = Gate(manager)
     calls = together(manager, gate, [create(name) for name in "abcde"])
     assert [call.outcome() for call in calls] == [4, 5, 6, 7, 8]

@@ -69,7 +69,7 @@ def a_wall_clock_that_is_set_back_does_not_keep_an_old_catalog_alive(new_node: N
 
 def a_version_that_is_appended_while_a_node_looks_is_not_missed(new_node: Nodes) -> None:
     writer, reader = new_node(), new_node()
-    log = reader.manager._state.log
+    log = reader.manager.state.log
     real = log.look
     for n in range(5):
 
@@ -88,7 +88,7 @@ def a_version_that_is_appended_while_a_node_looks_is_not_missed(new_node: Nodes)
 
 def what_was_learned_lasts_from_before_the_look(new_node: Nodes) -> None:
     writer, reader = new_node(), new_node()
-    log = reader.manager._state.log
+    log = reader.manager.state.log
     real = log.look
 
     def slow_look() -> object:
@@ -171,7 +171,7 @@ def test_if_a_look_ahead_fails_the_next_reader_gets_the_error(
     def away() -> object:
         raise Unavailable("the store is away")
 
-    monkeypatch.setattr(started.manager._state.log, "look", away)
+    monkeypatch.setattr(started.manager.state.log, "look", away)
     started.passes((DELAY - SKEW) // 2)
     for _ in range(3):
         assert started.manager.known_present() is not None, "the last look is still valid"

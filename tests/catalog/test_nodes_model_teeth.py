@@ -128,7 +128,7 @@ def state_ahead_of_the_history(patch: pytest.MonkeyPatch) -> None:
         if read_up_to.version > position.version:
             position = read_up_to
         try:
-            updates = self._state.updates_after(position)
+            updates = self.state.updates_after(position)
         except TrimmedAway:
             real(self)
             return

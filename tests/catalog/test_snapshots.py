@@ -88,10 +88,10 @@ def times_after_a_trim(new_manager: Managers, wall: ManualWall) -> list[Timestam
     with pytest.raises(UnknownOutcome, match="becomes active"):
         manager.execute(CreateSchema(name="s"), author="ann")
     version = manager.latest_catalog().version
-    given = manager._state.log.updates(version, version + 1)[0].time
+    given = manager.state.log.updates(version, version + 1)[0].time
     wall.now += 10 * DELAY_MS
     assert manager.compact(version)
-    snapshot = manager._state.log.snapshot()
+    snapshot = manager.state.log.snapshot()
     of_kinds = dict(zip((kind for kind, _ in snapshot.kinds), snapshot.times, strict=True))
     restarted = new_manager().catalog(version)
     return [

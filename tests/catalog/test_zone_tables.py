@@ -52,10 +52,10 @@ def test_a_default_zone_that_0_1_0_knew_only_by_name_stays_the_default_when_rena
     new_manager: Callable[..., CatalogManager],
 ) -> None:
     manager = new_manager()
-    transaction = manager._state.transaction(manager.latest_catalog(), author="system")
+    transaction = manager.state.transaction(manager.latest_catalog(), author="system")
     with transaction.entry("configure", {}):
         transaction.delete("config", DEFAULT_ZONE_CONFIG)  # 0.1.0 wrote none
-    manager._state.commit_transaction(transaction)
+    manager.state.commit_transaction(transaction)
     before = manager.present().default_zone()
     assert before is not None
     commands: list[Command] = [

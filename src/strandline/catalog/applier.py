@@ -141,7 +141,8 @@ class CatalogApplier:
         join_anew: JoinAnew = joined_anew,
         announce: Announce | None = None,
     ) -> None:
-        self._state = state
+        self.state = state
+        """The durable state that this node writes with; a new one after it joins a newer epoch."""
         self._elapsed = elapsed
         self._announce = announce
         self._clock = clock
@@ -197,13 +198,13 @@ class CatalogApplier:
         self._stop.set()
         self._complete_awaited()
         self._applier.stop(wake=wake)
-        self._state.expire()
+        self.state.expire()
 
     def _follow(self) -> None:
         try:
             self._leave_room()
             began = self._elapsed()
-            if self._state.log.listen(self._seen, timeout=self._quiet) or (
+            if self.state.log.listen(self._seen, timeout=self._quiet) or (
                 self._set_back_check.was_away
             ):
                 self.sync()
@@ -235,7 +236,7 @@ class CatalogApplier:
 
         Raises what the store raises, and `SetBack`.
         """
-        log = self._state.log
+        log = self.state.log
         frontier = log.look().frontier if self.delay else log.frontier()
         if frontier.upper <= self._history.latest.version or self._set_back_check.was_away:
             self.sync(up_to=frontier)
@@ -246,7 +247,7 @@ class CatalogApplier:
         Raises what the store raises.
         """
         applied = self._history.latest.version
-        return max(0, self._state.log.frontier().upper - 1 - applied)
+        return max(0, self.state.log.frontier().upper - 1 - applied)
 
     def check_applier(self, *, longest: float) -> None:
         """Raise `Unavailable` with the reason if new versions are not being applied here.
@@ -277,16 +278,16 @@ class CatalogApplier:
         with self._applying:
             began = self._elapsed()
             try:
-                frontier = up_to or self._state.log.frontier()
+                frontier = up_to or self.state.log.frontier()
                 latest = self._history.latest.version
                 version, update_id = self._latest_update
                 self._set_back_check.refuse_lost_version(
-                    self._state, latest, frontier, version=version, update_id=update_id
+                    self.state, latest, frontier, version=version, update_id=update_id
                 )
                 frontier = self._apply_all(frontier)
             except Fenced:
                 self._begin_anew()
-                frontier = self._apply_all(self._state.log.frontier())
+                frontier = self._apply_all(self.state.log.frontier())
             except Unavailable:
                 self._set_back_check.look_failed()
                 raise
@@ -319,7 +320,7 @@ class CatalogApplier:
         if changes <= work.AT_ONCE:
             yield
             return
-        updates = [transaction.update(member=self._state.member) for transaction in transactions]
+        updates = [transaction.update(member=self.state.member) for transaction in transactions]
         if self._announce is not None and len(transactions) == 1:
             self._announce(encode(updates[0]))
         self._expected = [
@@ -346,7 +347,7 @@ class CatalogApplier:
             return False
         applied = None
         if expected[0].base is self._history.latest.contents:
-            applied = self._state.if_appended(expected[0])
+            applied = self.state.if_appended(expected[0])
         if self._expected is expected:
             # Without the next update, none of them: another version came first.
             self._expected = () if applied is None else expected[1:]
@@ -378,13 +379,13 @@ class CatalogApplier:
 
     def _begin_anew(self) -> None:
         """Drop the in-memory state, and join the epoch that has fenced this node."""
-        lost_token = self._state.token
-        state = self._join_anew(self._state)
+        lost_token = self.state.token
+        state = self._join_anew(self.state)
         logger.warning(
             "another node fenced this node at %s; it has now joined %s", lost_token, state.token
         )
         history = self._recovered(state)
-        self._state = state
+        self.state = state
         self._keep_only(history)
         self._joined_anew += 1
         self._listeners.call(history.latest)
@@ -397,12 +398,7 @@ class CatalogApplier:
     @property
     def token(self) -> FenceToken:
         """The fence token that this node writes with now."""
-        return self._state.token
-
-    @property
-    def state(self) -> DurableCatalogState:
-        """The durable state that this node writes with; a new one after it joins a newer epoch."""
-        return self._state
+        return self.state.token
 
     def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
         """Apply updates that this node has just appended after its latest version.
@@ -433,11 +429,11 @@ class CatalogApplier:
 
     def _apply_some(self) -> None:
         try:
-            updates = self._state.updates_after(self._history.latest)
+            updates = self.state.updates_after(self._history.latest)
         except TrimmedAway as error:
             # The catalog is complete, but the listeners never see the versions in between.
             logger.info("%s", error)
-            self._keep_only(History(self._activated(self._state.start())))
+            self._keep_only(History(self._activated(self.state.start())))
             self._log_time.move_past(self._time_in_log(self._history.latest))
             self._listeners.call(self._history.latest)
             return

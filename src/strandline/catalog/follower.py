@@ -128,7 +128,7 @@ class CatalogFollower(CatalogApplier):
                 self._half_used = horizon
                 self._look_ahead.set()
             return self._history.at_time(now) if fresh else None
-        latest, seen, log = self._history.latest, self._seen, self._state.log
+        latest, seen, log = self._history.latest, self._seen, self.state.log
         if not log.frontier_is_cheap:
             return None
         if log.frontier() == seen and latest.version + 1 == seen.upper:
@@ -215,7 +215,7 @@ class CatalogFollower(CatalogApplier):
     def _look(self) -> Timestamp:
         """Look at the log and apply it. Return the time up to which all catalogs are known."""
         began = self._elapsed()
-        checked = self._state.log.look()
+        checked = self.state.log.look()
         self.sync(up_to=checked.frontier)
         known_until = add_milliseconds(checked.time, self.delay)
         valid_ms = self.delay - self.skew
@@ -253,7 +253,7 @@ class CatalogFollower(CatalogApplier):
 
     def complete_now(self) -> Timestamp:
         """Return the store's present time, after all catalogs active by then were applied."""
-        checked = self._state.log.check()
+        checked = self.state.log.check()
         self.sync(up_to=checked.frontier)
         return checked.time
 
@@ -330,7 +330,7 @@ class CatalogFollower(CatalogApplier):
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         """The updates of versions ``start`` to ``end`` − 1, read from the log."""
-        return self._state.log.updates(start, end)
+        return self.state.log.updates(start, end)
 
     def each_update(self, first: int, last: int) -> Iterator[Update]:
         """The updates of versions ``first`` to ``last``, of which a part is in memory at a time.
@@ -338,8 +338,8 @@ class CatalogFollower(CatalogApplier):
         Charges them to the budget.
         """
         work.spend(max(0, last + 1 - first))
-        yield from self._state.log.each_update(first, last + 1)
+        yield from self.state.log.each_update(first, last + 1)
 
     def history(self, start: int = 1, end: int | None = None) -> list[VersionInfo]:
         """The actions of each version, including trimmed versions, without silent versions."""
-        return read_history(self._state.log, start, end, delay_ms=self.delay)
+        return read_history(self.state.log, start, end, delay_ms=self.delay)

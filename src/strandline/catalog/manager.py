@@ -242,14 +242,14 @@ class CatalogManager(CatalogFollower):
         self._check_running()
         catalog = self.catalog(version)
         self.check_active_everywhere(catalog)
-        trimmed = self._state.compact(version)
+        trimmed = self.state.compact(version)
         self.sync()
         return trimmed
 
     def prune(self, kind: str, version: int) -> bool:
         """Remove the objects of an append-only kind up to ``version``; see `UpdateLog.prune`."""
         self._check_running()
-        return self._state.prune(kind, version)
+        return self.state.prune(kind, version)
 
     def check_active_everywhere(self, catalog: Catalog) -> None:
         """Raise `VersionNotFound` if the version may not be active on every node yet.
