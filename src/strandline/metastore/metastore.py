@@ -132,7 +132,7 @@ class Metastore:
     def mark(self) -> tuple[int, int] | None:
         """A value that changes whenever present answers may change; see `LogApplier.mark`."""
         mark, version = self.store.log_applier.mark(), 0
-        is_covered = self.store.log_applier.mark_is_proof and not self.transactions.has_own_times
+        is_covered = self.notifications.mark_is_proof and not self.transactions.has_own_times
         if self.catalogs.delay or not is_covered:
             catalog = self.catalogs.known_present()
             if catalog is None:

@@ -88,16 +88,12 @@ class Shard:
         self.blob = blob
         self.name = name
         self._lock = threading.Lock()
-        self._latest = ShardState(name)
+        self.known = ShardState(name)
+        """The latest state that this object knows; not linearizable."""
         self._seen: tuple[int, ShardState] | None = None
         self._parts: OrderedDict[str, pa.Table] = OrderedDict()
 
     # -- the state ---------------------------------------------------------------------------------
-
-    @property
-    def known(self) -> ShardState:
-        """The latest state that this object knows; not linearizable."""
-        return self._latest
 
     def recent(self) -> ShardState:
         """The latest state; linearizable, and cheap while nothing was committed."""
@@ -113,7 +109,7 @@ class Shard:
 
     def refresh(self) -> ShardState:
         """Follow the log to its end and return the latest state. Raises `CorruptData`."""
-        state = self._latest
+        state = self.known
         if not state.seqno:
             return self._advance(self._reload())
         # With the last known version: it is another one, or gone, if the log was set back.
@@ -168,9 +164,9 @@ class Shard:
         with self._lock:
             if is_anew:
                 self._seen = None
-            if is_anew or state.seqno > self._latest.seqno:
-                self._latest = state
-            return self._latest
+            if is_anew or state.seqno > self.known.seqno:
+                self.known = state
+            return self.known
 
     def commit(self, command: Command, *, beside: Sequence[Operation] = ()) -> ShardState:
         """Commit ``command``. Returns the state that it led to.
@@ -178,7 +174,7 @@ class Shard:
         ``beside`` is done in the same step. Raises what the command raises on the latest state,
         `Unavailable` and `UnknownOutcome`.
         """
-        state, is_latest = self._latest, False
+        state, is_latest = self.known, False
         while True:
             try:
                 diff = command(state)

@@ -278,11 +278,6 @@ class LogApplier:
             return False
         return self._notifications.mark_is_proof or self._is_young(level)
 
-    @property
-    def mark_is_proof(self) -> bool:
-        """Whether an unchanged `mark` proves that nothing was committed; see the module."""
-        return self._notifications.mark_is_proof
-
     def mark(self) -> int | None:
         """A number that changes whenever answers about the present may change.
 
