@@ -79,6 +79,18 @@ def test_a_pool_keeps_its_size_and_refuses_more_than_its_most() -> None:
     assert pool.open_connections() == 0
 
 
+def test_connections_are_disposed_of_while_no_thread_takes_one() -> None:
+    pool = new_pool()
+    take_and_return(pool)
+    other = Thread(target=pool.dispose, daemon=True)
+    with pool._changed:
+        other.start()
+        other.join(0.05)
+        assert other.is_alive()
+    other.join(10.0)
+    assert pool.open_connections() == 0
+
+
 def test_a_failed_connection_takes_no_place() -> None:
     def fail() -> sqlite3.Connection:
         raise OSError("planted")

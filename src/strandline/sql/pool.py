@@ -67,8 +67,10 @@ class ConnectionPool(Pool):
         )
 
     def dispose(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        with self._changed:  # others may take connections meanwhile
+            idle, self._idle = self._idle, []
+        for entry in idle:
+            entry.close()
 
     def _do_get(self) -> ConnectionPoolEntry:
         end = time.monotonic() + self._timeout
