@@ -210,6 +210,19 @@ def test_the_last_copy_of_a_file_is_restored_and_removed_folders_are_not(tmp_pat
         assert backup.manifest.folders == ["u"]
 
 
+def test_an_archive_is_written_to_its_end_when_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "strandline.db").touch()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda of: synced.append(os.fstat(of).st_size))
+    with (tmp_path / "archive").open("wb", buffering=1 << 20) as file:
+        writer = ArchiveWriter(file, new_manifest())
+        writer.add_file(tmp_path / "strandline.db", "strandline.db")
+        writer.finish()
+    assert synced == [(tmp_path / "archive").stat().st_size]
+
+
 def test_a_folder_keeps_its_permissions_and_its_owner_gets_all(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o550)
