@@ -221,17 +221,24 @@ def test_a_store_that_cannot_be_served_gives_one_line_and_its_own_exit_status(
     assert errors.count("\n") == 1
 
 
-def test_a_system_that_has_no_more_threads_gives_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (RuntimeError("can't start new thread"), "lets this process start no more threads"),
+        (MemoryError(), "gives this process no more memory"),
+    ],
+)
+def test_a_system_that_has_no_more_threads_or_memory_gives_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
 ) -> None:
     def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+        raise error
 
     Node.open(tmp_path / "s").close()
     monkeypatch.setattr(threading.Thread, "start", fail)
     refused = strandline("trim", tmp_path / "s", 2)
     assert refused.exit_code == 69
-    assert refused.stderr.startswith("strandline: the system lets this process start no more")
+    assert refused.stderr.startswith(f"strandline: the system {says}; raise its limits")
     assert refused.stderr.count("\n") == 1
 
 

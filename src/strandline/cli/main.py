@@ -129,12 +129,16 @@ class _Commands(click.Group):
         except (click.ClickException, click.Abort, click.exceptions.Exit, OSError):
             raise
         except Exception as error:
-            if str(error) != "can't start new thread":
+            if isinstance(error, MemoryError):
+                lack = "gives this process no more memory"
+            elif str(error) == "can't start new thread":
+                lack = "lets this process start no more threads"
+            else:
                 traceback.print_exc()
                 sys.exit(SURFACES[StrandlineError].exit)
             click.echo(
-                "strandline: the system lets this process start no more threads; raise its limits "
-                "of memory and of processes (TasksMax in systemd, the pids limit of a container)",
+                f"strandline: the system {lack}; raise its limits of memory and of processes "
+                "(MemoryMax and TasksMax in systemd, the limits of a container, `ulimit -a`)",
                 err=True,
             )
             sys.exit(SURFACES[Unavailable].exit)
