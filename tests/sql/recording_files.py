@@ -25,6 +25,9 @@ from tests.sql import work
 Event = tuple[str, str]
 """What was done ("write", "sync", "truncate", "answer"), and to what ("database", "log", …)."""
 
+PAGE = 4096
+"""Bytes of a page of the kernel."""
+
 Say = Callable[[object], None]
 Hear = Callable[[], Any]
 
@@ -79,6 +82,9 @@ class Recording:
     def __init__(self, path: Path) -> None:
         self.events: list[Event] = []
         self.log_cannot_be_synced = False
+        self._unsynced_pages: set[int] = set()
+        self.lost_pages: set[int] = set()
+        """Those of the log that a failed sync did not write, and that were not written again."""
         self._path = str(path)
         self._kept: list[object] = []  # objects that SQLite has pointers to
         library = ctypes.PyDLL(_sqlite3.__file__)
@@ -118,6 +124,8 @@ class Recording:
 
             def note(*arguments: int, name: str = name, call: Any = call) -> int:
                 self.events.append((name, kind))
+                if kind == "log":
+                    self._follow_pages(name, arguments)
                 if (name, kind) == ("sync", "log") and self.log_cannot_be_synced:
                     return sqlite3.SQLITE_IOERR_FSYNC
                 code: int = call(*arguments)
@@ -126,6 +134,20 @@ class Recording:
             setattr(noting, name, self._pointer(form(note)))
         self._kept.append(noting)
         return noting
+
+    def _follow_pages(self, name: str, arguments: tuple[int, ...]) -> None:
+        """Follow what a kernel does that drops the pages which it could not write."""
+        if name == "write":
+            _, _, size, offset = arguments
+            pages = range(offset // PAGE, (offset + size - 1) // PAGE + 1)
+            self._unsynced_pages.update(pages)
+            self.lost_pages.difference_update(pages)
+        elif name == "sync":
+            if self.log_cannot_be_synced:
+                self.lost_pages |= self._unsynced_pages
+            self._unsynced_pages.clear()
+        else:
+            self.lost_pages = {page for page in self.lost_pages if page * PAGE < arguments[1]}
 
     def _pointer(self, function: Any) -> int | None:
         self._kept.append(function)
@@ -210,4 +232,23 @@ def fail_to_sync_a_commit(say: Say, hear: Hear, path: str) -> None:
     attempt(ids)
     recording.log_cannot_be_synced = False
     attempt(ids)
+    hear()
+
+
+def fail_to_sync_after_an_unsynced_write(say: Say, hear: Hear, path: str) -> None:
+    """Fail to sync a commit after an unsynced one; commit 3; report what a power cut would lose."""
+    recording, database = Recording(Path(path)), open_sqlite(path)
+    database.ensure_schema(Part("counter", 1, work.METADATA))
+    work.put(database, 1, 1)
+    say(sqlite_file.write_ahead_log(Path(path)).stat().st_size)
+    with database.write_unsynced() as connection:
+        connection.execute(work.COUNTER.insert(), [{"id": n, "value": n} for n in range(10, 1_000)])
+    recording.log_cannot_be_synced = True
+    try:
+        work.put(database, 2, 2)
+    except StrandlineError as error:
+        say(error.code)
+    recording.log_cannot_be_synced = False
+    work.put(database, 3, 3)
+    say(sorted(recording.lost_pages))
     hear()

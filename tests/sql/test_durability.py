@@ -9,7 +9,7 @@ import pytest
 
 from strandline.sql import open_sqlite
 from tests.sql.processes import Process
-from tests.sql.recording_files import Event, faults
+from tests.sql.recording_files import PAGE, Event, faults
 
 
 def recorded(path: Path, synchronous: str | None = None) -> list[Event]:
@@ -56,3 +56,21 @@ def test_a_commit_that_could_not_be_synced_and_that_a_read_did_not_see_does_not_
         other.kill()
     with closing(open_sqlite(path)) as database:
         assert database.rows("SELECT id FROM counter") == [(1,)]
+
+
+def test_a_commit_after_a_failed_sync_outlasts_a_power_cut(path: Path) -> None:
+    """The failed sync may have lost an unsynced commit before it, where a recovery would stop."""
+    with Process("tests.sql.recording_files:fail_to_sync_after_an_unsynced_write", str(path)) as it:
+        synced_bytes = it.hear()
+        assert it.hear() == "unknown_outcome"
+        lost_pages = it.hear()
+        it.kill()
+    log = path.with_name(f"{path.name}-wal")
+    content = bytearray(log.read_bytes())
+    for page in lost_pages:
+        lost = range(max(page * PAGE, synced_bytes), min((page + 1) * PAGE, len(content)))
+        content[lost.start : lost.stop] = bytes(len(lost))
+    log.write_bytes(content)
+    path.with_name(f"{path.name}-shm").unlink()
+    with closing(open_sqlite(path)) as database:
+        assert database.rows("SELECT id FROM counter WHERE id < 10") == [(1,), (3,)]

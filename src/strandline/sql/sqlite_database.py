@@ -22,6 +22,10 @@ Several processes and many threads share one file. The model:
 * A commit that cannot be synced is undone, but stays at the end of the log, where a recovery after
   a crash would find it. A synced write puts other frames in its place. So the next read first
   makes one; while that fails, nothing is read.
+* After a sync that failed, the kernel may have dropped what it could not write, and the next sync
+  succeeds without it. Unsynced commits before the failed one may be a gap of the log, which would
+  hide all later commits from a recovery. So the next synced commit also empties the log: a
+  checkpoint syncs its content with the file.
 * A write is committed only while the file and its log are still where they were opened. If the
   folder was moved away or deleted, writes would silently go to the old files.
 * A connection is closed after Ctrl-C, and after any error that a signal handler may have raised. It
@@ -187,6 +191,7 @@ class SqliteDatabase(Database):
         self._watching = threading.Lock()
         self._commits = self._wakes = 0
         self._failed_commit = False  # whether one may still be at the end of the log
+        self._has_gap = False  # whether the log may have one
         self._version = -1  # the last mark, and since when it is unmoved
         self._moved_at = time.monotonic()
 
@@ -376,6 +381,8 @@ class SqliteDatabase(Database):
                         self._commit(connection)
                 if has_changes:
                     self._failed_commit &= not synced
+                    if synced and self._has_gap:
+                        self._has_gap = not sqlite_file.empty_log(driver)
             except BaseException as error:
                 self._undo(connection, error)
                 self._count("failed_writes")
@@ -425,6 +432,7 @@ class SqliteDatabase(Database):
             if not sqlite_file.is_io_error(error):
                 raise
             self._failed_commit |= sqlite_file.may_be_in_the_log(error)
+            self._has_gap |= self._failed_commit
             reason = error.orig if isinstance(error, DBAPIError) else error
             raise UnknownOutcome.of_commit(
                 f"the disk failed while {self.path} was committing ({reason})"

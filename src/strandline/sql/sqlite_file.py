@@ -167,6 +167,18 @@ def sync_commits(connection: sqlite3.Connection, *, synced: bool) -> None:
     connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
 
 
+def empty_log(connection: sqlite3.Connection) -> bool:
+    """Move the log to the database, synced. Return False if readers or the disk prevent it.
+
+    Not inside a transaction.
+    """
+    try:
+        ((is_prevented, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except sqlite3.Error:
+        return False
+    return not is_prevented
+
+
 def _unreadable_schema() -> sqlite3.DatabaseError:
     error = sqlite3.DatabaseError("its schema has text that is not UTF-8")
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
