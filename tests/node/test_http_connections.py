@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -70,9 +70,10 @@ def watched(clock: Clock, **limits: float) -> Iterator[tuple[str, HttpConnection
         yield url, connections
 
 
-def connect(url: str) -> socket.socket:
-    host, _, port = url.removeprefix("http://").partition(":")
-    return socket.create_connection((host, int(port)), timeout=WAIT)
+def connect(url: str, *, host: str = "127.0.0.1") -> socket.socket:
+    """Connect to the node at ``url`` from the address ``host``."""
+    address, _, port = url.removeprefix("http://").partition(":")
+    return socket.create_connection((address, int(port)), WAIT, source_address=(host, 0))
 
 
 def get(path: str) -> bytes:
@@ -371,6 +372,25 @@ def test_a_machine_with_most_connections_gives_way_to_a_client_of_another() -> N
         assert second.get("/3").status_code == 503
         assert other_idle.get("/3").content == first.get("/3").content == b"xxx"
     assert (connections.counts.displaced, connections.counts.refused) == (1, 1)
+
+
+def test_a_machine_with_most_connections_gives_way_to_two_clients_who_have_yet_to_send() -> None:
+    clock = Clock()
+    with (
+        watched(clock, max_connections=5) as (url, connections),
+        ExitStack() as streams,
+    ):
+        for _ in range(5):
+            stream = streams.enter_context(connect(url))
+            stream.sendall(get("1"))
+            while b"x" not in stream.recv(65536):
+                pass
+        clock.now += 1.0
+        first, second = (streams.enter_context(connect(url, host="127.0.0.2")) for _ in range(2))
+        for stream in (second, first):
+            stream.sendall(get("1"))
+            assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert (connections.counts.displaced, connections.counts.refused) == (2, 0)
 
 
 def test_a_new_connection_replaces_only_one_that_never_sent_a_whole_request() -> None:

@@ -145,10 +145,12 @@ class HttpConnections:
     def _make_room(self, newcomer: _HttpConnection) -> bool:
         hosts = (connection.host for connection in self._open)
         crowding = crowding_host(hosts, limit=self._max_connections, but=newcomer.host)
-        waiting = [connection for connection in self._open if not connection.is_spared]
-        idle = [each for each in self._open if each.host == crowding and each.awaits_head]
-        longest = min(waiting or idle, key=lambda connection: connection.waits_since, default=None)
-        if longest is None or self.now() - longest.waits_since < DISPLACE_AFTER:
+        latest = self.now() - DISPLACE_AFTER
+        waiting = [connection for connection in self._open if connection.waits_since <= latest]
+        not_spared = [each for each in waiting if not each.is_spared]
+        of_crowd = [each for each in waiting if each.host == crowding and each.awaits_head]
+        longest = min(not_spared or of_crowd, key=lambda each: each.waits_since, default=None)
+        if longest is None:
             return False
         self.counts.displaced += 1
         self._open.discard(longest)

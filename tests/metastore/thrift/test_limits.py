@@ -620,6 +620,29 @@ def test_a_machine_with_most_connections_gives_way_to_a_client_of_another(serve:
     assert (statistics.displaced, statistics.refused) == (1, 1)
 
 
+def test_a_machine_with_most_connections_gives_way_to_two_clients_who_have_yet_to_send(
+    serve: Serve,
+) -> None:
+    running = serve(toy, settings=ServerSettings(max_connections=5, displace_after=3600.0))
+    address = running.host, running.port
+    with ExitStack() as streams:
+        for _ in range(5):
+            stream = streams.enter_context(connect(running))
+            stream.sendall(request("get_all_databases"))
+            read_messages(stream, 1)
+        for connection in running.on_loop(lambda: list(running.server._connections)):
+            connection.last_activity -= 3601.0
+        first, second = (
+            streams.enter_context(socket.create_connection(address, 60, ("127.0.0.2", 0)))
+            for _ in range(2)
+        )
+        for stream in (second, first):
+            stream.sendall(request("get_all_databases"))
+            assert decode_head(read_messages(stream, 1)[0]).kind == REPLY
+    statistics = running.server.statistics()
+    assert (statistics.displaced, statistics.refused) == (2, 0)
+
+
 def test_a_client_that_is_turned_away_learns_why_from_each_of_its_first_requests(
     serve: Serve,
 ) -> None:

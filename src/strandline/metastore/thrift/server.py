@@ -166,11 +166,12 @@ class ThriftServer(Serving):
             limit=self.settings.max_connections,
             but=newcomer.info.host,
         )
-        idle = [other for other in served if other.info.host == crowding and not other.in_work]
-        silent = [other for other in served if other.is_silent]
-        longest = min(silent or idle, key=lambda other: other.last_activity, default=None)
         latest = time.monotonic() - self.settings.displace_after
-        if longest is None or longest.last_activity > latest:
+        idle = [each for each in served if each.last_activity <= latest and not each.in_work]
+        silent = [each for each in idle if each.is_silent]
+        of_crowd = [each for each in idle if each.info.host == crowding]
+        longest = min(silent or of_crowd, key=lambda each: each.last_activity, default=None)
+        if longest is None:
             return False
         self.counters.displaced += 1
         self._drop(longest)
