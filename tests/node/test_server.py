@@ -19,6 +19,7 @@ from pathlib import Path
 from resource import RLIM_INFINITY
 from sqlite3 import connect
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -321,6 +322,11 @@ def test_a_node_with_few_descriptors_refuses_connections_and_goes_on(tmp_path: P
                 refused.call("getStatus")
             with node.session() as session:
                 assert session.execute(CreateSchema(name="a")).version
+        with ExitStack() as opened:
+            http = urlsplit(node.url)
+            for _ in range(20):
+                opened.enter_context(socket.create_connection((http.hostname, http.port)))
+            assert node.statistics()["code"] == "overloaded"
         with node.thrift() as client:
             assert "a" in client.call("get_all_databases")
 
