@@ -74,11 +74,12 @@ _LOST = (
 )
 # A transaction may commit without having staged anything. The log shows this if it keeps all events
 # of the transaction, as it does if it keeps an older commit: the oldest events are cleaned first.
+# No subquery refers to ``own``: the log, which has no index for this, is read once.
 _STAGED_NOTHING = (
-    "SELECT own.txn_id FROM txn AS own WHERE EXISTS (SELECT 1 FROM notification_log AS older"
-    f" WHERE older.verb = '{COMMIT}' AND older.time < own.begin_time)"
-    " AND NOT EXISTS (SELECT 1 FROM notification_log AS event WHERE event.txn_id = own.txn_id"
-    f" AND event.table_id = ? AND event.verb IN {STAGED}) AND own.txn_id IN "
+    "SELECT own.txn_id FROM txn AS own WHERE own.begin_time >"
+    f" (SELECT min(time) FROM notification_log WHERE verb = '{COMMIT}')"
+    " AND own.txn_id NOT IN (SELECT event.txn_id FROM notification_log AS event"
+    f" WHERE event.table_id = ? AND event.verb IN {STAGED}) AND own.txn_id IN "
 )
 
 
