@@ -291,14 +291,12 @@ async def alter_table(call: Call) -> None:
                 require_places(call.reader.access, call.folders, [new_location])
         with _partitions_staying(call, command, old, location):
             applied = call.execute(command)
-    except (IllegalChange, InvalidInput, WriteConflict) as error:
+    except (InvalidInput, WriteConflict) as error:
         # What is wrong with the alter tells columns and parameters, and a writer may not read them.
         call.reader.access.require(Privilege.SELECT, old)
         if isinstance(error, WriteConflict):
             raise meta_exception(error.message) from None
-        if isinstance(error, InvalidInput):
-            raise invalid_operation(error.message) from error
-        raise
+        raise invalid_operation(error.message) from error
     new = applied.catalog.table_by_id(old.id)
     if new is None or not isinstance(old, TableDescriptor) or new.transactional:
         return
