@@ -255,11 +255,12 @@ def test_no_refusal_tells_the_name_of_an_index_out_of_reach(enforced: CatalogMan
         SetTableProperties(schema="s", table="t", unset=("none",)),
         CreateIndex(schema="s", table="t", index="i", columns=("none",)),
         CommentOn(kind=ObjectKind.VIEW, name="s.v", column="none", text="c"),
+        create_view("s.v", or_replace=True),
         DropConstraint(schema="s", table="t", constraint="none"),
     ],
     ids=lambda probe: type(probe).__name__,
 )
-def test_no_refusal_tells_the_columns_of_a_table_to_a_user_who_may_not_read_it(
+def test_no_answer_tells_the_definition_of_a_table_or_view_to_a_user_who_may_not_read_it(
     enforced: CatalogManager, probe: Command
 ) -> None:
     enforced.execute(USAGE_S, author="root", identity="root")

@@ -46,14 +46,18 @@ owned a dropped object).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog, Relation
+from strandline.catalog.commands.constraints import AddConstraints
+from strandline.catalog.commands.grants import GrantPrivileges, RevokePrivileges
+from strandline.catalog.commands.indexes import MakeIndexAvailable, RemoveIndex, StartBuildingIndex
 from strandline.catalog.commands.objects import CommentOn
 from strandline.catalog.commands.roles import DropRole
 from strandline.catalog.commands.schemas import DropDatabase
+from strandline.catalog.commands.views import CreateView
 from strandline.catalog.commands.zones import AlterZone, DropZone
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.declared_kinds import declared_kind
@@ -61,9 +65,11 @@ from strandline.catalog.kinds import kind_of, kind_of_object
 from strandline.catalog.planning import Command
 from strandline.catalog.privileges.access import Access, enforced
 from strandline.catalog.privileges.rules import Case
+from strandline.catalog.undo.command import Undo
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
+from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import QualifiedName
 from strandline.model.privileges import ObjectKind, Privilege
 
@@ -99,16 +105,11 @@ class PrivilegeCheck:
         if self._is_free:
             return
         self._check_entries()
-        catalog = self._access.catalog
-        schemas = [catalog.schema(name) for name in _schemas_named_in(command)]
-        index_id = getattr(command, "index_id", None)
-        index = catalog.index(index_id) if isinstance(index_id, int) else None
-        if index is not None:
-            schemas.append(catalog.schema_by_id(index.schema_id))
-        for schema in schemas:
+        catalog, parents = self._access.catalog, _parents_of(command)
+        for schema in _schemas_of(catalog, command, parents):
             if schema is not None:
                 self._access.require(Privilege.USAGE, schema)
-        for parent in _parents_of(command):
+        for parent in parents:
             table = catalog.relation(parent.schema, parent.name)
             if table is not None:
                 self._access.require(Privilege.SELECT, table)
@@ -123,7 +124,7 @@ class PrivilegeCheck:
         """
         if self._is_free:
             return
-        for relation in _relations_named_in(self._access.catalog, command):
+        for relation in _relations_of(self._access.catalog, command):
             if relation is not None and not self._access.allows(Privilege.SELECT, relation):
                 self._require_drop(relation)
 
@@ -167,36 +168,45 @@ class PrivilegeCheck:
         self._access = access.by(after)
 
 
-def _schemas_named_in(command: Command) -> Iterator[str]:
+def _schemas_of(
+    catalog: Catalog, command: Command, parents: Sequence[QualifiedName]
+) -> Iterator[SchemaDescriptor | None]:
+    """The schemas of a command, also those of the ``parents`` of its foreign keys."""
     schemas = [getattr(command, name, None) for name in ("schema", "new_schema")]
-    yield from (name for name in schemas if isinstance(name, str))
-    kind, name = getattr(command, "kind", None), getattr(command, "name", None)
-    declared = kind_of_object(kind) if isinstance(kind, ObjectKind) else None
-    if schemas[0] is None and name and declared is not None and declared.in_schema:
-        yield QualifiedName.parse(name).schema
-    yield from (parent.schema for parent in _parents_of(command))
+    yield from (catalog.schema(name) for name in schemas if isinstance(name, str))
+    yield from (catalog.schema(parent.schema) for parent in parents)
+    match command:
+        case StartBuildingIndex() | MakeIndexAvailable() | RemoveIndex():
+            if (index := catalog.index(command.index_id)) is not None:
+                yield catalog.schema_by_id(index.schema_id)
+        case GrantPrivileges() | RevokePrivileges() | CommentOn() if command.name:
+            kind = kind_of_object(command.kind)
+            if kind is not None and kind.in_schema:
+                yield catalog.schema(QualifiedName.parse(command.name).schema)
 
 
-def _parents_of(command: Command) -> Iterator[QualifiedName]:
+def _parents_of(command: Command) -> list[QualifiedName]:
     """The tables to which foreign keys of the command refer."""
-    for constraint in getattr(command, "constraints", ()):
-        if constraint.parent:
-            yield QualifiedName.parse(constraint.parent)
+    constraints = command.constraints if isinstance(command, AddConstraints) else ()
+    return [QualifiedName.parse(key.parent) for key in constraints if key.parent]
 
 
-def _relations_named_in(catalog: Catalog, command: Command) -> Iterator[Relation | None]:
+def _relations_of(catalog: Catalog, command: Command) -> Iterator[Relation | None]:
     """The table or view of a command on it or on a column of it, and those that an undo changes."""
     schema = getattr(command, "schema", None)
     for field in ("table", "view"):
         name = getattr(command, field, None)
         if isinstance(schema, str) and isinstance(name, str):
             yield catalog.relation(schema, name)
-    if isinstance(command, CommentOn) and command.kind in (ObjectKind.TABLE, ObjectKind.VIEW):
-        qualified = QualifiedName.parse(command.name)
-        yield catalog.relation(qualified.schema, qualified.name)
-    for target in getattr(command, "net", ()):
-        if target.kind in ("table", "view"):
-            yield catalog.contents.value(*target)
+    match command:
+        case CreateView(or_replace=True):
+            yield catalog.view(command.schema, command.definition.name)
+        case CommentOn(kind=ObjectKind.TABLE | ObjectKind.VIEW):
+            qualified = QualifiedName.parse(command.name)
+            yield catalog.relation(qualified.schema, qualified.name)
+        case Undo():
+            changed = (target for target in command.net if target.kind in ("table", "view"))
+            yield from (catalog.contents.value(*target) for target in changed)
 
 
 def _used_objects(catalog: Catalog, command: Command) -> Iterator[Any]:  # descriptors, or None
@@ -208,9 +218,12 @@ def _used_objects(catalog: Catalog, command: Command) -> Iterator[Any]:  # descr
             yield catalog.zone_named(name)
         case DropDatabase(name=name):
             yield catalog.database(name)
-    for target, net in getattr(command, "net", {}).items():
-        if target.kind in ("zone", "database") or (target.kind == "role" and net.old is None):
-            yield catalog.contents.value(*target)
+        case Undo():
+            for target, net in command.net.items():
+                if target.kind in ("zone", "database") or (
+                    target.kind == "role" and net.old is None
+                ):
+                    yield catalog.contents.value(*target)
 
 
 def _keep_a_superuser(base: Catalog, transaction: CatalogTransaction) -> None:
