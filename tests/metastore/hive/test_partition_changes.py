@@ -225,6 +225,20 @@ def test_partitions_stay_where_they_are_if_their_table_gets_another_location(
     assert [part["sd"]["location"] for part in past] == [f"{first}/p=1", f"{first}/two"]
 
 
+def test_an_alter_with_an_empty_location_moves_no_table_and_rewrites_no_partition(
+    call: Caller,
+) -> None:
+    table = _partitioned(call)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    head = call.node.notifications.head()
+    empty = {**table, "sd": {**table["sd"], "location": ""}, "parameters": {"k": "v"}}
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=empty)
+    events = call.node.notifications.read(head, limit=10)
+    assert [event.verb for event in events] == ["alter_table"]
+    place = table["sd"]["location"]
+    assert shown(call, "t")["1"]["sd"]["location"] == f"{place}/p=1"
+
+
 def test_another_location_of_a_table_first_undoes_a_rename_whose_process_died(
     call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

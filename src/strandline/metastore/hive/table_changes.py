@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
-from strandline.catalog import Command, Relation
+from strandline.catalog import Command
 from strandline.catalog.commands import (
     AddConstraints,
     CreateTable,
@@ -282,14 +282,17 @@ async def alter_table(call: Call) -> None:
         if cascades:  # it redefines partitions, as an alter of them does, if the table stays as is
             call.reader.access.require(Privilege.UPDATE, old)
         new_location = new_table.location or location or ""
-        is_placed_anew = location is not None and not same_location(new_location, location)
-        if is_placed_anew:
+        is_placed_anew = False
+        staying: AbstractContextManager[None] = nullcontext()
+        if location is not None and not same_location(new_location, location):
+            is_placed_anew = True
             call.reader.access.require_ownership(old)
             call.folders.refuse_former(new_table.location)
             call.folders.refuse_dropped(new_location)
             if isinstance(old, TableDescriptor) and command.relocates(call.reader.catalog, old):
                 require_places(call.reader.access, call.folders, [new_location])
-        with _partitions_staying(call, command, old, location):
+                staying = _partitions_staying(call, old, location)
+        with staying:
             applied = call.execute(command)
     except (InvalidInput, WriteConflict) as error:
         # What is wrong with the alter tells columns and parameters, and a writer may not read them.
@@ -318,14 +321,12 @@ async def alter_table(call: Call) -> None:
 
 
 def _partitions_staying(
-    call: Call, command: AlterRelation, old: Relation, location: str | None
+    call: Call, table: TableDescriptor, location: str
 ) -> AbstractContextManager[None]:
     """As in Hive, another location of a table does not concern the partitions that exist."""
-    if not isinstance(old, TableDescriptor) or old.transactional or location is None:
+    if table.transactional or not table.partition_columns:
         return nullcontext()
-    if not (old.partition_columns and command.relocates(call.reader.catalog, old)):
-        return nullcontext()
-    return partitions_staying(call.metastore, old, location=location, author=call.user)
+    return partitions_staying(call.metastore, table, location=location, author=call.user)
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:
