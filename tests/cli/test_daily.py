@@ -21,7 +21,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.cli import main
+from strandline.cli import changes, main
 from strandline.clock import parse_timestamp
 from strandline.metastore.interface import AsOf
 from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow
@@ -221,6 +221,13 @@ def test_trim_takes_a_version_or_a_time_and_prints_the_earliest_version(store: P
     refused = strandline("trim", store, 9)
     assert refused.exit_code == 75
     assert "an open transaction needs" in refused.stderr
+
+
+def test_trim_to_a_version_leaves_reading_the_history_to_the_node_that_it_opens(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(changes, "history_of")
+    assert strandline("trim", store, 4).stdout == "trimmed; the earliest version is 4\n"
 
 
 def test_history_is_trimmed_with_the_privileges_of_the_user_that_is_named(store: Path) -> None:

@@ -29,7 +29,7 @@ from strandline.cli.options import (
     print_json,
     print_table,
 )
-from strandline.cli.stores import address_of, catalog_named, history_of, log_at
+from strandline.cli.stores import catalog_named, history_of, log_at
 from strandline.clock import format_timestamp
 from strandline.durable import durable_state
 from strandline.errors import InvalidInput
@@ -45,16 +45,22 @@ _KINDS = (*restorable(), PARTITIONS)
 
 
 @contextmanager
-def joining(store: Store) -> Iterator[Node]:
+def joining(store: Store, *, may_upgrade: bool = True) -> Iterator[Node]:
     """Open a node in this process on an existing store; others may run. Raises `NotFound`.
 
     It joins the generation that holds the store: only a node that serves takes a store over. It
     does not clean or measure the store in the background: a command does only what it was asked.
+    Raises `IncompatibleFormat` if it would upgrade the store, and not ``may_upgrade``.
     """
     settings = load(store).settings
     address = store_address(store, settings)
-    with log_at(address):
-        pass
+    with log_at(address) as (log, database):
+        if not may_upgrade:
+            refuse_older_parts(
+                database,
+                todo="start a node of this release once (`strandline serve`), which upgrades it",
+            )
+            durable_state(log).open_read_only(latest_only=True)
     settings = replace(
         settings,
         deploy_generation=None,
@@ -219,9 +225,9 @@ def trim(store: Store, *, point: str, user: str, output: str) -> None:
     changes. The command is refused if an open transaction or a hold needs an older version. A node
     may be running.
     """
-    catalog = catalog_named(history_of(store), point)
+    version = version_number(point) or catalog_named(history_of(store), point).version
     with joining(store) as node:
-        trimmed = node.session(user=user).compact(catalog.version)
+        trimmed = node.session(user=user).compact(version)
         earliest = node.catalogs.earliest_catalog().version
     if output == "json":
         print_json({"trimmed": trimmed, "earliest_version": earliest})
@@ -229,16 +235,6 @@ def trim(store: Store, *, point: str, user: str, output: str) -> None:
         click.echo(f"trimmed; the earliest version is {earliest}")
     else:
         click.echo(f"nothing to trim; the earliest version is {earliest}")
-
-
-def _refuse_older(store: Store) -> None:
-    """Raise `IncompatibleFormat` if a node would upgrade the store when it opens it."""
-    with log_at(address_of(store)) as (log, database):
-        refuse_older_parts(
-            database,
-            todo="start a node of this release once (`strandline serve`), which upgrades it",
-        )
-        durable_state(log).open_read_only(latest_only=True)
 
 
 @click.command()
@@ -253,9 +249,7 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
     transactions that ended long ago. Without --yes, it shows what it would remove, and changes
     nothing. Nodes do the same regularly (--clean-interval-ms).
     """
-    if not yes:
-        _refuse_older(store)
-    with joining(store) as node:
+    with joining(store, may_upgrade=yes) as node:
         cleaned = node.cleaner.clean(dry_run=not yes)
         failures = node.cleaner.statistics().failures
     if output == "json":
