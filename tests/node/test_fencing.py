@@ -12,7 +12,7 @@ import pytest
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
-from strandline.clock import system_wall_clock
+from strandline.clock import HybridClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, UpdateLog, durable_state
 from strandline.errors import (
@@ -25,9 +25,10 @@ from strandline.errors import (
 )
 from strandline.fencing import FenceToken
 from strandline.node import Node, membership
-from strandline.sql import Database, FenceRow
+from strandline.sql import FENCE_ROW, FenceRow, FenceState
 from tests.node.conftest import create_table, sql
 from tests.servers import stores
+from tests.sql.statements import recorded
 from tests.strandline_command import strandline
 
 
@@ -260,8 +261,8 @@ def test_a_starting_node_overtaken_by_a_newer_generation_takes_no_epoch(
     with Node.open(folder) as node:
         compare = membership._refuse_older_catalog
 
-        def then_it_is_overtaken(database: Database, log: UpdateLog) -> None:
-            compare(database, log)
+        def then_it_is_overtaken(fence: FenceState | None, log: UpdateLog) -> None:
+            compare(fence, log)
             monkeypatch.undo()
             take_over(node, generation=2)
 
@@ -271,6 +272,20 @@ def test_a_starting_node_overtaken_by_a_newer_generation_takes_no_epoch(
         ):
             Node.open(folder, settings=Settings(deploy_generation=1))
         assert durable_state(node._opened_store.catalog_log.log).epoch() == 2
+
+
+def test_a_process_that_joins_reads_the_fence_of_the_rows_once(folder: Path) -> None:
+    with Node.open(folder) as node, recorded(of_this_thread=True) as sent:
+        membership.join_or_create(
+            node.catalogs.state.log,
+            node.database,
+            HybridClock(),
+            member="late",
+            delay_ms=0,
+            skew_ms=0,
+            default_location="",
+        )
+    assert [text for text, _ in sent].count(FENCE_ROW) == 1
 
 
 def test_a_new_store_has_the_generation_of_its_creator(folder: Path) -> None:

@@ -290,8 +290,7 @@ class _Move:
             raise CorruptData("the log has versions, but no fence token; restore it from a backup")
         if not token.is_sealed:
             return token
-        with self._database.read() as connection:
-            fence = FenceRow.read(connection)
+        fence = FenceRow.stored(self._database)
         generation = 0 if fence is None else fence.token.deploy_generation
         return FenceToken(generation, token.epoch)
 

@@ -36,7 +36,7 @@ from strandline.durable.opening import RaiseFence
 from strandline.durable.state import token_with_holder
 from strandline.errors import Conflict, Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql import Database, FenceRow, check_time
+from strandline.sql import Database, FenceRow, FenceState, check_time
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def join_or_create(
             state = _joined(openable, database, member, deploy_generation, require_log)
             if state is not None:
                 return state
-            _refuse_older_catalog(database, log)
+            _refuse_older_catalog(FenceRow.stored(database), log)
             return openable.open(
                 member=member,
                 initialize=initialize,
@@ -101,7 +101,10 @@ def join_or_create(
             continue
         except NotFound:
             pass
-        _refuse_older_catalog(database, log, require_log)  # a lost catalog is not created again
+        with database.read() as connection:
+            require_log(connection)
+            fence = FenceRow.read(connection)
+        _refuse_older_catalog(fence, log)  # a lost catalog is not created again
         try:
             created = openable.create(
                 member=member,
@@ -145,9 +148,10 @@ def _joined(
             f"{token_with_holder(state.log, state.token)}; set deploy_generation to "
             f"{present} or more, or leave it out to join these nodes"
         )
-    if half_raised(database, state) is not None:
+    fence = FenceRow.stored(database)
+    if half_raised(fence, state) is not None:
         return None
-    _agree(database, state, require_log)
+    _agree(database, fence, state, require_log)
     return state
 
 
@@ -171,14 +175,12 @@ def raises_fence_of(
     return raise_fence
 
 
-def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | None:
-    """Return the token of an opener that has raised only the object store's fence, or None.
+def half_raised(fence: FenceState | None, state: DurableCatalogState) -> FenceToken | None:
+    """Return the token of an opener that has raised only the object store's ``fence``, or None.
 
     The opener is of this deploy generation. It may be about to raise the fence of the log, or it
     ended before it could.
     """
-    with database.read() as connection:
-        fence = FenceRow.read(connection)
     if (
         fence is not None
         and fence.environment == state.environment
@@ -210,46 +212,44 @@ def refuse_other_half(database: Database, state: ReadOnlyState) -> None:
 
     A fence that an opener raised in the object store alone is accepted: the next opener continues.
     """
-    token = state.log.token()
-    with database.read() as connection:
-        fence = FenceRow.read(connection)
-        if fence is None or token is None:
-            return
-        if token.is_sealed:
-            return  # by a move that was interrupted, which opening the log reports
-        begun = token.next(token.deploy_generation)
-        expected = begun if fence.token.rank == begun.rank else token
-        FenceRow.check(connection, environment=state.environment or "", token=expected)
-    _refuse_older_catalog(database, state.log)
+    token, fence = state.log.token(), FenceRow.stored(database)
+    if fence is None or token is None:
+        return
+    if token.is_sealed:
+        return  # by a move that was interrupted, which opening the log reports
+    begun = token.next(token.deploy_generation)
+    expected = begun if fence.token.rank == begun.rank else token
+    fence.check(environment=state.environment or "", token=expected)
+    _refuse_older_catalog(fence, state.log)
 
 
 def _agree(
-    database: Database, state: DurableCatalogState, require_log: RequireLog = accept_log
+    database: Database,
+    fence: FenceState | None,
+    state: DurableCatalogState,
+    require_log: RequireLog = accept_log,
 ) -> None:
     """Raise unless both halves of the store have the same environment id and fence token.
 
-    Does not wait for other writers, unless the object store has no fence yet and gets one here.
+    ``fence`` was read after ``state`` had joined. Does not wait for other writers, unless the
+    object store has no fence yet and gets one here.
     """
     environment = state.environment or ""
-    with database.read() as connection:
-        fence = FenceRow.read(connection)
-        if fence is not None:
-            FenceRow.check(connection, environment=environment, token=state.token)
-    if fence is None:  # the process that created the catalog ended before it wrote the fence
+    if fence is not None:
+        fence.check(environment=environment, token=state.token)
+    else:  # the process that created the catalog ended before it wrote the fence
         with database.write() as connection:
             require_log(connection)
             FenceRow.initialize(connection, environment, state.token)
-    _refuse_older_catalog(database, state.log)
+    _refuse_older_catalog(fence, state.log)
 
 
-def _refuse_older_catalog(
-    database: Database, log: UpdateLog, require_log: RequireLog = accept_log
-) -> None:
-    """Raise `WrongEnvironment` if the object store knows a version that the catalog lacks."""
-    with database.read() as connection:
-        require_log(connection)
-        fence = FenceRow.read(connection)
-    last = log.frontier().upper - 1  # read after the fence, since other nodes go on meanwhile
+def _refuse_older_catalog(fence: FenceState | None, log: UpdateLog) -> None:
+    """Raise `WrongEnvironment` if the object store knows a version that the catalog lacks.
+
+    ``fence`` was read before: other nodes go on meanwhile.
+    """
+    last = log.frontier().upper - 1
     if fence is not None and fence.catalog_version > last:
         raise WrongEnvironment(
             f"the object store knows catalog version {fence.catalog_version}, but the catalog "
@@ -273,10 +273,11 @@ def join_newer_epoch(
             require_log(connection)
         except Conflict as error:  # moved to or from a shadow, which has the same log as its first
             raise Superseded(error.message) from error
+        fence = FenceRow.read(connection)
     if state.environment != fenced.environment:
         raise WrongEnvironment(
             f"the store belonged to environment {fenced.environment!r} when this node joined it, "
             f"but now belongs to {state.environment!r}; restart this node"
         )
-    _agree(database, state)
+    _agree(database, fence, state)
     return state

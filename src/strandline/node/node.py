@@ -455,7 +455,7 @@ class Node:
         epoch after the new one. Until the repair, every write of rows raises `Fenced`.
         """
         state = self.catalogs.state
-        half_raised_fence = half_raised(self.database, state)
+        half_raised_fence = half_raised(FenceRow.stored(self.database), state)
         if half_raised_fence is not None and half_raised_fence == self._half_raised:
             logger.warning(
                 "a node stopped after it raised only one of the two fences of the store (%s); this"
@@ -606,8 +606,7 @@ def _is_missing(address: StoreAddress) -> bool:
 
 def _require_store(environment: str, database: Database) -> None:
     """Raise `StoreMoved` unless ``database`` has the rows of the store of ``environment``."""
-    with database.read() as connection:
-        fence = FenceRow.read(connection)
+    fence = FenceRow.stored(database)
     if fence is None or fence.environment != environment:
         raise _another_store(database.name)
 

@@ -107,8 +107,7 @@ def take_place(
 
 def _refuse_half_copied(database: Database, environment: str, *, path: str) -> None:
     """Raise `Conflict` if the catalog has an environment of its own already, but not the rows."""
-    with database.read() as connection:
-        fence = FenceRow.read(connection)
+    fence = FenceRow.stored(database)
     if fence is not None and fence.environment != environment:
         raise Conflict(
             f"{path} was being made a separate store, which was interrupted; run"
@@ -139,8 +138,7 @@ def refuse_unmoved_folder(old: Path, folder: Path, environment: str) -> None:
 
 def _new_environment(database: Database, log: UpdateLog) -> str:
     """Give the store its own environment id, in the catalog first and then in the fence row."""
-    with database.read() as connection:
-        fence = FenceRow.read(connection)
+    fence = FenceRow.stored(database)
 
     def raise_fence(token: FenceToken, environment: str | None) -> None:
         # Written unconditionally: an interrupted attempt leaves halves with different ids.

@@ -59,13 +59,13 @@ class WarehousePlace:
         catalog yet.
         """
         recorded = recorded_place(self.database)
-        with self.database.read() as connection:
-            fence = FenceRow.read(connection)
+        fence = FenceRow.stored(self.database)
         if recorded is not None and fence is not None:
             self._require_same(recorded.path, os.path.realpath(self.folder))
             self.check(fence.environment)
             if is_new():
                 raise lost_catalog(self.database)
+            return
         environment = marked_environment(self.folder)
         # In this order: a node that creates this store writes the catalog before the marker.
         if environment is not None and is_new():

@@ -20,7 +20,7 @@ from strandline.sql.database import (
     StoreFull,
     open_database,
 )
-from strandline.sql.fence import FENCE_ROW, FenceRow
+from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
 from strandline.sql.looking import (
     append_time_queries,
     look_beside_rows,
@@ -58,6 +58,7 @@ __all__ = [
     "Counter",
     "Database",
     "FenceRow",
+    "FenceState",
     "Parameter",
     "Query",
     "Row",

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, insert, update
 
 from strandline.errors import Fenced, WrongEnvironment
 from strandline.fencing import FenceToken
+from strandline.sql.database import Database
 from strandline.sql.schema_versions import FENCE
 from strandline.sql.statements import Query, Row, first_row
 
@@ -34,6 +35,20 @@ class FenceState:
     token: FenceToken
     catalog_version: int
 
+    def check(self, *, environment: str, token: FenceToken) -> None:
+        """Return if a write with this token is allowed. Raises `Fenced` or `WrongEnvironment`."""
+        _same_environment(self, environment)
+        if token < self.token:
+            raise Fenced(
+                f"this writer holds {token}, but the object store is at {self.token}: a newer "
+                "holder has opened it; nothing was written"
+            )
+        if token > self.token:
+            raise Fenced(
+                f"this writer holds {token}, but the object store is only at {self.token}: it "
+                "was restored from an older backup than the catalog; nothing was written"
+            )
+
 
 class FenceRow:
     """The operations on the one row. Each runs on the caller's transaction and keeps no state."""
@@ -42,6 +57,12 @@ class FenceRow:
     def read(connection: Connection) -> FenceState | None:
         """The row, or None before `initialize`."""
         return _state(first_row(connection, FENCE_ROW))
+
+    @staticmethod
+    def stored(database: Database) -> FenceState | None:
+        """`read`, in a transaction of its own."""
+        with database.read() as connection:
+            return FenceRow.read(connection)
 
     @staticmethod
     def initialize(connection: Connection, environment: str, token: FenceToken) -> None:
@@ -79,22 +100,11 @@ class FenceRow:
 
     @staticmethod
     def check(connection: Connection, *, environment: str, token: FenceToken) -> None:
-        """Return if a write with this token is allowed. Raises `Fenced` or `WrongEnvironment`."""
+        """`FenceState.check` of the row. Raises `WrongEnvironment` before `initialize`."""
         row = first_row(connection, FENCE_ROW)
         if row is not None and row[:3] == (environment, *token.rank):
             return  # every write comes here: objects of the row would take longer than its query
-        present = _present(_state(row))
-        _same_environment(present, environment)
-        if token < present.token:
-            raise Fenced(
-                f"this writer holds {token}, but the object store is at {present.token}: a newer "
-                "holder has opened it; nothing was written"
-            )
-        if token > present.token:
-            raise Fenced(
-                f"this writer holds {token}, but the object store is only at {present.token}: it "
-                "was restored from an older backup than the catalog; nothing was written"
-            )
+        _present(_state(row)).check(environment=environment, token=token)
 
     @staticmethod
     def note_query(version: int) -> Query:
