@@ -117,6 +117,7 @@ def test_commands_for_folders_refuse_a_store_on_servers(command: tuple[str, ...]
         "repair-clock STORE --yes",
         "debug delete STORE setting 1",
         "undo STORE 3",
+        "verify STORE",
         "durable migrate --from STORE --to STORE#stash",
     ],
 )
@@ -144,6 +145,7 @@ def test_a_command_creates_no_tables_in_a_database_without_a_store(command: str)
         "trim STORE 1",
         "undo STORE 1",
         "undrop STORE 1",
+        "verify STORE",
     ],
 )
 def test_a_folder_without_a_store_is_refused_and_left_as_it_is(

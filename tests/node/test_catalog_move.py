@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -25,12 +26,13 @@ from strandline.errors import (
     NotFound,
     OutOfSync,
     StrandlineError,
+    WrongEnvironment,
 )
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.rows import DataFile
 from strandline.node import Node, catalog_move
-from strandline.node.address import StoreAddress
+from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.backup import back_up, restore
 from strandline.node.catalog_log import open_catalog_log, open_log, reading_catalog_log
 from strandline.node.catalog_move import move_catalog
@@ -433,6 +435,14 @@ def test_a_catalog_in_the_format_of_another_release_is_not_moved(
 def test_a_move_of_a_store_without_a_catalog_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="there is no catalog"):
         move(tmp_path, "stash")
+
+
+def test_the_move_of_a_catalog_that_is_not_at_the_address_is_refused(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as database, database:
+        database.execute("DELETE FROM metastorage")
+    with pytest.raises(WrongEnvironment, match="correct its address and prefix"):
+        move(folder, "stash")
+    assert log_of(folder) == "metastorage"
 
 
 @pytest.mark.parametrize("log", ["metastorage", "stash"])

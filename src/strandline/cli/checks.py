@@ -22,7 +22,7 @@ from strandline import __version__
 from strandline.catalog import Catalog
 from strandline.catalog.system_views.synchronization import declared_views, differing_views
 from strandline.cli.options import OUTPUT, STORE, Store, counted, print_json
-from strandline.cli.stores import address_of, ensure_store, log_at, mark_of
+from strandline.cli.stores import address_of, ensure_store, log_at, mark_of, refuse_empty
 from strandline.clock import HybridClock
 from strandline.durable import ReadOnlyState, durable_state
 from strandline.durable.collections import COLLECTIONS
@@ -58,6 +58,7 @@ def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
     address = address_of(store)
     clock = HybridClock()
     with ExitStack() as stack, closing(_database(address)) as database:
+        refuse_empty(database, address)
         refuse_newer_parts(database)
         refuse_older_parts(database, todo=_OLDER)
         with reading_catalog_log(LogPlace(database, address, clock)) as log:

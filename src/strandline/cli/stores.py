@@ -66,11 +66,16 @@ def database_at(address: StoreAddress, *, read_only: bool = True) -> Iterator[Da
     else:
         opened = open_database(address.objects, read_only=read_only)
     with closing(opened) as database:
-        with database.read() as connection:
-            if schema_versions.version_of(connection, schema_versions.BASE) is None:
-                raise _no_store(address)
+        refuse_empty(database, address)
         refuse_foreign_parts(database)
         yield database
+
+
+def refuse_empty(database: Database, address: StoreAddress) -> None:
+    """Raise `NotFound` if ``database`` has no tables of a store."""
+    with database.read() as connection:
+        if schema_versions.version_of(connection, schema_versions.BASE) is None:
+            raise _no_store(address)
 
 
 @contextmanager

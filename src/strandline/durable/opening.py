@@ -25,7 +25,10 @@ from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
 from strandline.model.privileges import SYSTEM_NAME
 
-_NOTHING_HERE = "there is no catalog in this store yet; open it to create one"
+_NOTHING_HERE = (
+    "there is no catalog here: the store is new, its address names another place, or the catalog "
+    "was lost"
+)
 
 RaiseFence = Callable[[FenceToken, str | None], None]
 """Called with a new token before the log gets it: (token, environment id).

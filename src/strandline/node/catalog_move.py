@@ -66,6 +66,7 @@ from strandline.node.catalog_log import (
     remembered_log,
 )
 from strandline.node.membership import new_member_id
+from strandline.node.warehouse_place import lost_catalog
 from strandline.sql import FenceRow, Query
 
 ROUNDS = 10
@@ -93,7 +94,8 @@ def move_catalog(source: LogPlace, target: LogPlace, *, leaving: str, to: str) -
     An empty ``leaving`` accepts whatever log the catalog is in. An empty ``to`` means the same log,
     or the default log if the address changes. Both places have the same SQL database.
 
-    Raises `NotFound` if there is no catalog, `InvalidInput` if the catalog is not in ``leaving`` or
+    Raises `NotFound` if there is no catalog, `WrongEnvironment` if it is lost or the address of
+    ``source`` names another place, `InvalidInput` if the catalog is not in ``leaving`` or
     is in the new log already, `Conflict` if nodes commit too fast or another command moves the
     catalog, and `CorruptData` if the copy differs from the original; the catalog then stays where
     it is.
@@ -145,6 +147,8 @@ class _Move:
         self._present = present
         original = open_log(deciding_part(present.name), source, stack)
         log = self._log = original.log
+        if log.token() is None:
+            raise lost_catalog(source.database)
         self._takes_part = original.upper_within is not None
         self._state = ReadOnlyState(log, latest_only=True)
         self._position = self._state.take_recovered()[-1]
