@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,6 +258,39 @@ def test_a_delete_file_whose_writing_fails_is_removed(folder: TableFolder) -> No
         file.write(b"half")
         raise ValueError
     assert files(folder.path) == []
+
+
+@pytest.mark.parametrize("failing", ["job", "delete file", "sync"])
+def test_a_full_disk_raises_unavailable_with_the_table_and_its_folder(
+    folder: TableFolder, place: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    staging = folder.new_staging(4)
+    (place / staging).mkdir(parents=True)
+    pq.write_table(pa.table({"k": [1]}), place / staging / "part-0")
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(Unavailable) as caught:
+        match failing:
+            case "job":
+                with folder.staged(staging) as staged:
+                    written_files(staged)
+            case "delete file":
+                write_delete_file(folder, {1: np.array([1], np.int64)}, txn_id=3)
+            case "sync":
+                folder.sync()
+    assert caught.value.message == (
+        f"a file of shop.orders cannot be written into {place}: No space left on device; the"
+        " statement changed nothing; check the space, the rights and the disk, and try again"
+    )
+    assert files(place) == [f"{staging}/part-0"]
+
+
+def test_the_error_of_a_signal_handler_is_raised_as_it_is(folder: TableFolder) -> None:
+    with pytest.raises(TimeoutError, match="the job's limit"), folder.new_delete_file(3):
+        raise TimeoutError("the job's limit")
 
 
 def test_a_missing_folder_raises_unavailable_with_the_table_name(tmp_path: Path) -> None:

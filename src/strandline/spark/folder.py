@@ -93,20 +93,24 @@ class TableFolder:
 
     @contextlib.contextmanager
     def staged(self, staging: str) -> Iterator[int]:
-        """The descriptor of the folder a job wrote. Raises `WriteConflict` if the table moved."""
-        written = -1
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(self.path), os.fstat(self._folder)):
-                written = os.open(staging, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)
-        if written < 0:
-            raise WriteConflict(
-                f"{self._table} was renamed or dropped while rows for it were written; none of "
-                "them were kept; begin again"
-            )
-        try:
-            yield written
-        finally:
-            os.close(written)
+        """The descriptor of the folder a job wrote, for a block that places its files.
+
+        Raises `WriteConflict` if the table moved, and `Unavailable` if the disk fails.
+        """
+        with self._named_failures():
+            written = -1
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(self.path), os.fstat(self._folder)):
+                    written = os.open(staging, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)
+            if written < 0:
+                raise WriteConflict(
+                    f"{self._table} was renamed or dropped while rows for it were written; none of "
+                    "them were kept; begin again"
+                )
+            try:
+                yield written
+            finally:
+                os.close(written)
 
     def place(self, staged: int, name: str, file_id: int) -> str:
         """Move a written and synced file into place; return the path relative to the table."""
@@ -118,27 +122,32 @@ class TableFolder:
 
     @contextlib.contextmanager
     def new_delete_file(self, txn_id: int) -> Iterator[tuple[str, BinaryIO]]:
-        """A new delete file, synced at the end of the block; removed if the block raises."""
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(DELETES_FOLDER, dir_fd=self._folder)
+        """A new delete file, synced at the end of the block; removed if the block raises.
+
+        Raises `Unavailable` if the disk fails, as `sync` does.
+        """
         relative = f"{DELETES_FOLDER}/{txn_id}-{uuid.uuid4().hex}.parquet"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        descriptor = os.open(relative, flags, mode=0o666, dir_fd=self._folder)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                yield relative, file
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            self.discard(relative)
-            raise
-        self._sync(DELETES_FOLDER)
+        with self._named_failures():
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(DELETES_FOLDER, dir_fd=self._folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            descriptor = os.open(relative, flags, mode=0o666, dir_fd=self._folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    yield relative, file
+                    file.flush()
+                    os.fsync(file.fileno())
+            except BaseException:
+                self.discard(relative)
+                raise
+            self._sync(DELETES_FOLDER)
 
     def sync(self) -> None:
         """Sync the folder itself: the files placed in it will exist after a power cut."""
-        with contextlib.suppress(FileNotFoundError):  # no data file was placed, only a delete file
-            self._sync(DATA_FOLDER)
-        os.fsync(self._folder)
+        with self._named_failures():
+            with contextlib.suppress(FileNotFoundError):  # only a delete file was placed
+                self._sync(DATA_FOLDER)
+            os.fsync(self._folder)
 
     def discard(self, relative: str) -> None:
         """Remove a file that no committed row names."""
@@ -156,6 +165,20 @@ class TableFolder:
                 # The job may have created the old folder again; an empty one would be in the way.
                 if not self._is_taken():
                     self.path.rmdir()
+
+    @contextlib.contextmanager
+    def _named_failures(self) -> Iterator[None]:
+        """Name the table and its folder in an error of the file system, which has neither."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is None:  # raised by a signal handler, such as a `TimeoutError`
+                raise
+            raise Unavailable(
+                f"a file of {self._table} cannot be written into {self.path}: {error.strerror}; the"
+                " statement changed nothing; check the space, the rights and the disk, and try"
+                " again"
+            ) from error
 
     def _sync(self, folder: str) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._folder)
