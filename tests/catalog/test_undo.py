@@ -673,4 +673,5 @@ def test_a_role_that_a_renamed_one_has_made_since_goes_back_to_the_former_name(
     version = run(manager, RenameRole(name="ann", new_name="bob"))
     run(manager, CreateRole(name="cleo", owner="bob"))
     cleo = undo(manager, version).catalog.role("cleo")
-    assert cleo is not None and cleo.owner == "ann"
+    assert cleo is not None
+    assert cleo.owner == "ann"
