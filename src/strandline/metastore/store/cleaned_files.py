@@ -29,6 +29,9 @@ _ASIDE = re.compile(
 )
 """The name of a folder in `DROPPED`: of a table, its partitions, or a table being deleted."""
 
+FolderAside = tuple[Path, re.Match[str], Place]
+"""A folder in `DROPPED`, the parts of its name, and the place of a dropped table of that id."""
+
 
 @dataclass(slots=True)
 class Cleaned:
@@ -50,11 +53,8 @@ class CleanedFiles:
         self._folders = folders
         self.failures = 0
 
-    def set_aside(self) -> Iterator[tuple[Path, re.Match[str], Place]]:
-        """The folders of dropped tables, and of the partitions dropped from a table.
-
-        Each with the parts of its name, and the place of a dropped table of that id.
-        """
+    def set_aside(self) -> Iterator[FolderAside]:
+        """The folders of dropped tables, and of the partitions dropped from a table."""
         warehouse = self._folders.warehouse
         for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
             aside = dropped.relative_to(warehouse)

@@ -56,7 +56,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -69,7 +69,7 @@ from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.errors import CorruptData, VersionNotFound, WriteConflict
 from strandline.metastore.store.aborted_rows import AbortedRows
-from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles
+from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles, FolderAside
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.notifications import POSITION
 from strandline.metastore.store.object_store import ObjectStore
@@ -493,7 +493,8 @@ class Cleaner:
             if place.is_inside and DROPPED in place.path.split("/")
         }
         with_rows = {*aside, *(table_id for (table_id,) in tables)}
-        with_folders = {int(name["table"]) for _, name, _ in self._files.set_aside()}
+        set_aside = list(self._files.set_aside())
+        with_folders = {int(name["table"]) for _, name, _ in set_aside}
         cached_ids = set(self._cached_tables())  # another node may have deleted rows of some
         judged = self._catalogs.latest_catalog().version
         unneeded_ids = self._in_no_version(with_rows | with_folders | written | cached_ids)
@@ -526,7 +527,7 @@ class Cleaner:
                 self._on_rows_gone(table_id)
             for in_list, table_ids in in_lists(sorted(unneeded_ids & written)):
                 self._change(f"DELETE FROM next_write_id WHERE table_id IN {in_list}", table_ids)
-        yield from self._folders_without_rows(unneeded_ids - places.keys(), this_pass)
+        yield from self._folders_without_rows(set_aside, unneeded_ids - places.keys(), this_pass)
 
     def _in_no_version(self, table_ids: set[int]) -> set[int]:
         """Those of ``table_ids`` that neither a kept version of the catalog nor a later one has."""
@@ -549,10 +550,12 @@ class Cleaner:
         for update in self._catalogs.each_update(first, last):
             yield from (change.object_id for change in update.changes() if change.kind == "table")
 
-    def _folders_without_rows(self, unneeded_ids: set[int], this_pass: _Pass) -> Iterator[Cleaned]:
-        """Clean the folders of tables without rows that a process left when it died."""
+    def _folders_without_rows(
+        self, set_aside: Iterable[FolderAside], unneeded_ids: set[int], this_pass: _Pass
+    ) -> Iterator[Cleaned]:
+        """Clean those folders ``set_aside`` that a process left when it died."""
         oldest_kept = milliseconds(self._transactions.holds.time_before(TRUNCATED_KEPT_MS))
-        for path, name, place in self._files.set_aside():
+        for path, name, place in set_aside:
             if this_pass.stopped():
                 return
             table_id = int(name["table"])
@@ -563,7 +566,8 @@ class Cleaner:
             if is_purged or is_old or table_id in unneeded_ids:
                 cleaned = Cleaned("dropped table", self._name(None, table_id))
                 self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
-                yield cleaned
+                if cleaned.names:
+                    yield cleaned
 
     def _remove_emptied_schemas(self, this_pass: _Pass) -> None:
         """Remove folders of dropped schemas in which only folders of dropped tables were left.
