@@ -20,6 +20,7 @@ from strandline.catalog.commands import (
     AddConstraints,
     AlterColumn,
     AlterDefaultPrivileges,
+    AlterFunction,
     AlterRole,
     AlterSchema,
     AlterZone,
@@ -256,17 +257,26 @@ def test_no_refusal_tells_the_name_of_an_index_out_of_reach(enforced: CatalogMan
         CreateIndex(schema="s", table="t", index="i", columns=("none",)),
         CommentOn(kind=ObjectKind.VIEW, name="s.v", column="none", text="c"),
         create_view("s.v", or_replace=True),
+        CreateFunction(schema="s", name="g", class_name="G", or_replace=True),
+        AlterFunction(schema="s", function="g", class_name="G"),
         DropConstraint(schema="s", table="t", constraint="none"),
     ],
     ids=lambda probe: type(probe).__name__,
 )
-def test_no_answer_tells_the_definition_of_a_table_or_view_to_a_user_who_may_not_read_it(
+def test_no_answer_tells_the_definition_of_an_object_to_a_user_who_may_not_read_it(
     enforced: CatalogManager, probe: Command
 ) -> None:
-    enforced.execute(USAGE_S, author="root", identity="root")
-    with pytest.raises(PermissionDenied, match=r"does not own (table s\.t|view s\.v)"):
+    function = CreateFunction(schema="s", name="g", class_name="G")
+    enforced.execute([USAGE_S, function], author="root", identity="root")
+    with pytest.raises(
+        PermissionDenied, match=r"does not own (table s\.t|view s\.v|function s\.g)"
+    ):
         enforced.execute(probe, author="bob", identity="bob")
-    reads = [SELECT_T, grant(ObjectKind.VIEW, "s.v", Privilege.SELECT)]
+    reads = [
+        SELECT_T,
+        grant(ObjectKind.VIEW, "s.v", Privilege.SELECT),
+        grant(ObjectKind.FUNCTION, "s.g", Privilege.EXECUTE),
+    ]
     enforced.execute(reads, author="root", identity="root")
     with suppress(ObjectNotFound, AlreadyExists):  # the reason, for a user who may read the columns
         assert not any(enforced.execute(probe, author="bob", identity="bob").applied)

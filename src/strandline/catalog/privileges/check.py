@@ -8,8 +8,8 @@ follow from the change alone (kind, old, new).
 What is wrong with a command may tell what the user may not see. So before a command is planned, the
 user must reach the schemas that it names, be allowed to read the tables to which its foreign keys
 refer, and be allowed to drop an object whose errors tell what else uses it. A user who may neither
-read nor drop a table or view is not told why a command on it failed, or that it changes nothing:
-that would tell its columns and properties.
+read nor drop a table, view or function is not told why a command on it failed, or that it changes
+nothing: that would tell its definition.
 
 ===========================  =======================================================================
 change                       needs
@@ -50,14 +50,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from strandline.catalog.catalog import Catalog, Relation
+from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.constraints import AddConstraints
 from strandline.catalog.commands.grants import GrantPrivileges, RevokePrivileges
 from strandline.catalog.commands.indexes import MakeIndexAvailable, RemoveIndex, StartBuildingIndex
 from strandline.catalog.commands.objects import CommentOn
 from strandline.catalog.commands.roles import DropRole
 from strandline.catalog.commands.schemas import DropDatabase
-from strandline.catalog.commands.views import CreateView
+from strandline.catalog.commands.views import CreateFunction, CreateView
 from strandline.catalog.commands.zones import AlterZone, DropZone
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.declared_kinds import declared_kind
@@ -118,15 +118,17 @@ class PrivilegeCheck:
                 self._require_drop(used)
 
     def require_sight(self, command: Command) -> None:
-        """Refuse to say that a command failed or changes nothing if that tells about its tables.
+        """Refuse to say that a command failed or changes nothing if that tells a definition.
 
-        Raises `PermissionDenied` if the user may neither read nor drop one of the tables and views.
+        Raises `PermissionDenied` if the user may neither read nor drop one of its tables, views and
+        functions.
         """
         if self._is_free:
             return
-        for relation in _relations_of(self._access.catalog, command):
-            if relation is not None and not self._access.allows(Privilege.SELECT, relation):
-                self._require_drop(relation)
+        for subject in filter(None, _subjects_of(self._access.catalog, command)):
+            reading = kind_of(subject).grantable & (Privilege.SELECT | Privilege.EXECUTE)
+            if not self._access.allows(reading, subject):
+                self._require_drop(subject)
 
     def _require_drop(self, value: Any) -> None:  # Any: a descriptor of some kind
         rule = declared_kind(kind_of(value).name).rule
@@ -191,21 +193,25 @@ def _parents_of(command: Command) -> list[QualifiedName]:
     return [QualifiedName.parse(key.parent) for key in constraints if key.parent]
 
 
-def _relations_of(catalog: Catalog, command: Command) -> Iterator[Relation | None]:
-    """The table or view of a command on it or on a column of it, and those that an undo changes."""
+def _subjects_of(catalog: Catalog, command: Command) -> Iterator[Any]:  # descriptors, or None
+    """The tables, views and functions that a command is about, or that an undo changes."""
     schema = getattr(command, "schema", None)
-    for field in ("table", "view"):
+    finders = {"table": catalog.relation, "view": catalog.relation, "function": catalog.function}
+    for field, find in finders.items():
         name = getattr(command, field, None)
         if isinstance(schema, str) and isinstance(name, str):
-            yield catalog.relation(schema, name)
+            yield find(schema, name)
     match command:
+        case CreateFunction(or_replace=True):
+            yield catalog.function(command.schema, command.name)
         case CreateView(or_replace=True):
             yield catalog.view(command.schema, command.definition.name)
         case CommentOn(kind=ObjectKind.TABLE | ObjectKind.VIEW):
             qualified = QualifiedName.parse(command.name)
             yield catalog.relation(qualified.schema, qualified.name)
         case Undo():
-            changed = (target for target in command.net if target.kind in ("table", "view"))
+            kinds = ("table", "view", "function")
+            changed = (target for target in command.net if target.kind in kinds)
             yield from (catalog.contents.value(*target) for target in changed)
 
 
