@@ -14,11 +14,11 @@ What must stay true:
   passes a hold that is being granted. Code that discards history raises the watermark first
   (`Holds.raise_low_watermark`) and discards afterwards: a hold granted in between is above it.
 * A leap of the store's time ages nothing. If the time moves by more than `HybridClock.max_ahead_ms`
-  while nobody looks at the watermark or begins a transaction, the store was not in use, or a clock
-  is wrong: nobody can tell which. So no age includes the longest leaps since the watermark. If a
-  clock was wrong, all is kept as long as if it had been right. Rejected: to leave out one leap, as
-  a store with a wrong clock may rest, too; and all, as a store that is used once a week would keep
-  years of history.
+  while no process looks at the watermark or begins a transaction, either the store was not in use
+  or a clock is wrong, and the two look the same. So no age includes the longest leaps since the
+  watermark. If a clock was wrong, history is kept as long as with a right one. Rejected: leaving
+  out one leap (a store with a wrong clock may be out of use, too), and leaving out all (a store
+  that is used once a week would keep years of history).
 * A node whose clock is ahead of the others' ends no hold early: a hold of a store on a server
   expires by the server's clock, unless the store's time is behind it.
 * A hold that has expired is gone for every reader at once, whether or not its row still exists. So

@@ -242,7 +242,7 @@ def test_an_alter_with_an_empty_location_moves_no_table_and_rewrites_no_partitio
 def test_another_location_of_a_table_first_undoes_a_rename_whose_process_died(
     call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would later: no folder of a table is moved if a user chose its location."""
+    """No node would undo it later: a table at a location that a user chose moves no folder."""
     table, place = _renamed_by_a_process_that_died(call, monkeypatch)
     table["sd"]["location"] = f"file:{tmp_path}/second"
     call("alter_table", dbname="default", tbl_name="t", new_tbl=table)

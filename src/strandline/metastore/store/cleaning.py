@@ -120,8 +120,8 @@ The times of events do not always grow with their ids, and the events that stay 
 TRUNCATED_KEPT_MS = 24 * 60 * 60 * 1000
 """How long a folder stays that a truncation moved aside: it is moved back if the truncation fails.
 
-That a truncation still runs cannot be seen: others do not see its transaction, and its process may
-have lost the connection to the database.
+Other processes cannot see whether a truncation still runs: its transaction is not visible to them,
+and its process may have lost the connection to the database.
 """
 
 _ROW_ID = re.compile("[0-9]{1,18}")
