@@ -7,7 +7,6 @@ or copied while the original stays in use. So the caller has to say.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -60,33 +59,12 @@ def relocate(folder: str | Path, *, copy: bool) -> str:
     with closing(open_store_database(path)) as database:
         recorded = recorded_place(database)
         old = recorded.path if recorded else made_at(database)
-
-        def refuse_unmoved(environment: str) -> None:
-            if old is not None:
-                refuse_unmoved_folder(Path(old), path, environment)
-
-        return take_place(
-            LogPlace(database, StoreAddress(path), HybridClock()),
-            current_place(path),
-            old=old,
-            copy=copy,
-            refuse_unmoved=refuse_unmoved,
-        )
+        log_place = LogPlace(database, StoreAddress(path), HybridClock())
+        return take_place(log_place, current_place(path), old=old, copy=copy)
 
 
-def take_place(
-    log_place: LogPlace,
-    present: RecordedPlace,
-    *,
-    old: str | None,
-    copy: bool,
-    refuse_unmoved: Callable[[str], None] = lambda environment: None,
-) -> str:
-    """Make ``present`` the place of the store, which was at ``old``; see `relocate`.
-
-    ``refuse_unmoved`` is called with the environment id if the store was moved, and raises
-    `Conflict` if the store is still at its old place.
-    """
+def take_place(log_place: LogPlace, present: RecordedPlace, *, old: str | None, copy: bool) -> str:
+    """Make ``present`` the place of the store, which was at ``old``; see `relocate`."""
     database = log_place.database
     recorded = recorded_place(database)
     with reading_catalog_log(log_place) as log:
@@ -96,7 +74,8 @@ def take_place(
             environment = _new_environment(database, log)
         else:
             _refuse_half_copied(database, environment, path=present.path)
-            refuse_unmoved(environment)
+            if old is not None and log_place.address.folder is not None:
+                refuse_unmoved_folder(Path(old), log_place.address.folder, environment)
     names = united(recorded.names if recorded else (), [old] if old else (), present.names)
     with database.write() as connection:
         if not copy:  # it may be an older state of the store

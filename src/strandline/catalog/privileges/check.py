@@ -226,9 +226,8 @@ def _used_objects(catalog: Catalog, command: Command) -> Iterator[Any]:  # descr
             yield catalog.database(name)
         case Undo():
             for target, net in command.net.items():
-                if target.kind in ("zone", "database") or (
-                    target.kind == "role" and net.old is None
-                ):
+                is_new_role = target.kind == "role" and net.old is None
+                if is_new_role or target.kind in ("zone", "database"):
                     yield catalog.contents.value(*target)
 
 

@@ -161,12 +161,8 @@ def _load(
     names = united([str(warehouse), real])
     with closing(open_store_database(staging)) as restored:
         place = LogPlace(restored, StoreAddress(staging), clock)
-        environment = take_place(
-            place,
-            RecordedPlace(real, 0, names),
-            old=backup.manifest.warehouse,
-            copy=copy,
-        )
+        present = RecordedPlace(real, 0, names)
+        environment = take_place(place, present, old=backup.manifest.warehouse, copy=copy)
         if (staging / CATALOG_FOLDER).is_dir():
             _copy_blobs(staging / CATALOG_FOLDER, warehouse / BLOBS_FOLDER)
         keep_blobs_at(place, str(warehouse / BLOBS_FOLDER))
