@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -100,6 +101,19 @@ def test_an_invalid_or_missing_file_leaves_the_loaded_users_in_place(tmp_path: P
     assert f"line 1 of the users file {path} cannot be read" in messages[0]
     assert "No such file" in messages[1]
     assert "secret" not in messages[0]
+
+
+def test_a_file_that_its_node_may_not_read_is_not_to_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_token(tmp_path / "users", "ann")
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("strandline.node.users.os.open", refuse)
+    with pytest.raises(InvalidInput, match="Permission denied; let the user of the node read it"):
+        Users(tmp_path / "users")
 
 
 @pytest.mark.parametrize("line", ["ann", "ann:md5:0", ":sha256:" + "0" * 64, "a:sha256:0", "\xff"])

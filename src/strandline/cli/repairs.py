@@ -97,9 +97,9 @@ def accept_loss(store: Store, *, yes: bool) -> None:
         return
     if address.is_one_database:
         raise InvalidInput(
-            f"{address.name} keeps the catalog and the rows in one database, and both are "
-            "restored together; accept-loss is only for a store in a folder, or one whose "
-            "catalog is in etcd"
+            f"{address.name} is a PostgreSQL database; accept-loss is only for a store in a folder,"
+            " or one whose catalog is in etcd, named by its address etcd://…: a store that is in "
+            "PostgreSQL alone loses the catalog and the rows together"
         )
     clock = HybridClock()
     with (

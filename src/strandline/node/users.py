@@ -135,6 +135,7 @@ def _require_name(user: str) -> None:
 
 
 def _text(path: Path) -> str:
+    todo = "create it with strandline token"
     try:
         # Without O_NONBLOCK, opening a pipe would wait for its writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -147,11 +148,11 @@ def _text(path: Path) -> str:
             reason = f"it has more than {MAX_FILE_BYTES} bytes"
     except OSError as error:
         reason = "it is not a file" if error.errno in _NO_FILE else str(error.strerror)
+        if isinstance(error, PermissionError):
+            todo = "let the user of the node read it"
     except UnicodeError:
         reason = "it is not UTF-8"
-    raise InvalidInput(
-        f"the users file {path} cannot be read: {reason}; create it with strandline token"
-    )
+    raise InvalidInput(f"the users file {path} cannot be read: {reason}; {todo}")
 
 
 def _named(path: Path) -> str:
