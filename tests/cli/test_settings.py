@@ -279,7 +279,7 @@ def test_a_command_that_is_interrupted_ends_with_the_status_of_the_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
-        signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt  # not the signal, which a run in the background ignores
 
     monkeypatch.setattr("strandline.cli.settings.load", interrupt)
     result = strandline("config", tmp_path)

@@ -159,8 +159,8 @@ def test_functions_with_many_files_cost_their_bytes(hive: HiveNode, stub: Any) -
 
 
 def test_a_schema_and_a_function_cost_their_bytes(hive: HiveNode, stub: Any) -> None:
-    """A description is a single value, and a function has few values but its files."""
-    stub.create_database(Database("d2", "x" * 5_000_000))
+    """A schema has a single property, and a function has few values but its files."""
+    stub.create_database(Database("d2", parameters={"p": "x" * 5_000_000}))
     files = [("JAR", f"s3://bucket/{number:0500}.jar") for number in range(1_000)]
     hive.node.session(user="ann").execute(
         [CreateFunction(schema="d1", name="f", class_name="C", resources=tuple(files))]
