@@ -189,7 +189,7 @@ def _open_servers(
     opened_log = _log_of(address, database, settings, clock, stack)
     place = place_of_warehouse(database, settings.warehouse)
     place.refuse_foreign(is_new=lambda: opened_log.log.token() is None)
-    if not place.names:  # no node has claimed a warehouse yet
+    if place.recorded is None:  # no node has claimed a warehouse yet
         place.make(mode=settings.folder_mode)  # before the catalog records its path
     return OpenedStore(
         address=address,
@@ -201,7 +201,7 @@ def _open_servers(
             warehouse=place.folder,
             marker=MARKER,
             roots=settings.location_roots,
-            names=place.names,
+            names=place.recorded.names if place.recorded else (),
             mode=settings.folder_mode,
         ),
         warehouse=_uri(place.folder),

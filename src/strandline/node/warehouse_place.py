@@ -43,12 +43,12 @@ WAREHOUSE_HEAD = f"{MARKER}.head"
 class WarehousePlace:
     """The folder of a warehouse, absolute and as the user wrote it, and its store's database.
 
-    ``names`` are all absolute paths that the folder had.
+    ``recorded`` is the place that the database recorded when it was opened.
     """
 
     folder: Path
     database: Database
-    names: tuple[str, ...] = ()
+    recorded: RecordedPlace | None = None
 
     def refuse_foreign(self, *, is_new: Callable[[], bool]) -> None:
         """Raise if the folder is not that of the store, before this node joins it or takes it over.
@@ -58,10 +58,9 @@ class WarehousePlace:
         new store is inside the folder of another store. ``is_new`` returns whether there is no
         catalog yet.
         """
-        recorded = recorded_place(self.database)
         fence = FenceRow.stored(self.database)
-        if recorded is not None and fence is not None:
-            self._require_same(recorded.path, os.path.realpath(self.folder))
+        if self.recorded is not None and fence is not None:
+            self._require_same(self.recorded.path, os.path.realpath(self.folder))
             self.check(fence.environment)
             if is_new():
                 raise lost_catalog(self.database)
@@ -248,4 +247,4 @@ def place_of_warehouse(database: Database, warehouse: str) -> WarehousePlace:
         )
     if not os.path.isabs(folder):
         raise InvalidInput(f"warehouse is {folder!r}; name an absolute path")
-    return WarehousePlace(Path(folder), database, recorded.names if recorded else ())
+    return WarehousePlace(Path(folder), database, recorded)
