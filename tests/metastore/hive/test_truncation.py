@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +26,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive import truncation
-from strandline.metastore.store.cleaned_files import Cleaned
+from strandline.metastore.store.cleaned_files import Cleaned, FolderAside
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.staging import Staging
@@ -276,10 +276,12 @@ def test_a_truncation_that_fails_leaves_the_files_although_another_node_cleans_m
     listing, moved, cleaned = (threading.Event() for _ in range(3))
     clean_folders = Cleaner._folders_without_rows
 
-    def clean_while_truncated(self: Cleaner, gone: set[int], now: Any) -> Iterator[Cleaned]:
+    def clean_while_truncated(
+        self: Cleaner, _: Iterable[FolderAside], gone: set[int], now: Any
+    ) -> Iterator[Cleaned]:
         listing.set()
         assert moved.wait(WAIT)
-        return clean_folders(self, gone, now)
+        return clean_folders(self, self._files.set_aside(), gone, now)  # as a pass that lists late
 
     def fail_after_cleaning(self: Unsynced) -> None:
         moved.set()
