@@ -2,7 +2,7 @@
 # installs nothing. Variables, given on the command line:
 #
 #   PYTHON=python3.12     the interpreter that .venv is made from (3.11 or newer)
-#   ONLY=metastore,spark  the benchmark groups to run; without it, all
+#   ONLY=metastore,wire   the benchmark groups to run; without it, all
 #   ARGS='--keep'         further options for strandline demo, or for pytest
 #   SEED=7                the seed of the random examples of make soak; without it, a new one
 

@@ -279,7 +279,9 @@ LIMITS: dict[str, int | tuple[int, ...]] = {
     "characters of a name": identifiers.MAX_NAME_LENGTH,
     "characters of the name of a column or field": identifiers.MAX_COLUMN_NAME_LENGTH,
     "columns of a table": column_definition.MAX_COLUMNS,
-    "characters of a comment that `comment_on` sets, and of a schema": objects.MAX_COMMENT_LENGTH,
+    "characters of a comment that `comment_on` sets, and of the comment of a schema": (
+        objects.MAX_COMMENT_LENGTH
+    ),
     "fields by which a transactional table is partitioned": partitioning.MAX_FIELDS,
     "bytes of one value of such a field": partitioning.MAX_VALUE_BYTES,
     "files and archives of a function": views.MAX_RESOURCES,
@@ -345,9 +347,8 @@ LIMITS: dict[str, int | tuple[int, ...]] = {
     ),
     "long answers that are not yet sent, of all clients of a protocol": served_calls.ANSWER_BYTES,
     "memory of one large request in a child process": children.MEMORY_BYTES,
-    "seconds to send one Thrift message, or to read on after having stopped": int(
-        ServerSettings().message_timeout
-    ),
+    "seconds that a client may take to send one Thrift message, or pause while it reads an"
+    " answer": int(ServerSettings().message_timeout),
     "Thrift connections of a node": ServerSettings().max_connections,
     "notifications in one Thrift answer": (
         event_methods.MAX_EVENTS,
