@@ -259,6 +259,9 @@ def test_no_refusal_tells_the_name_of_an_index_out_of_reach(enforced: CatalogMan
         create_view("s.v", or_replace=True),
         CreateFunction(schema="s", name="g", class_name="G", or_replace=True),
         AlterFunction(schema="s", function="g", class_name="G"),
+        CommentOn(kind=ObjectKind.FUNCTION, name="s.g", text="c"),
+        AlterSchema(name="far", comment="c"),
+        CommentOn(kind=ObjectKind.SCHEMA, name="far", text="c"),
         DropConstraint(schema="s", table="t", constraint="none"),
     ],
     ids=lambda probe: type(probe).__name__,
@@ -266,16 +269,21 @@ def test_no_refusal_tells_the_name_of_an_index_out_of_reach(enforced: CatalogMan
 def test_no_answer_tells_the_definition_of_an_object_to_a_user_who_may_not_read_it(
     enforced: CatalogManager, probe: Command
 ) -> None:
-    function = CreateFunction(schema="s", name="g", class_name="G")
-    enforced.execute([USAGE_S, function], author="root", identity="root")
-    with pytest.raises(
-        PermissionDenied, match=r"does not own (table s\.t|view s\.v|function s\.g)"
-    ):
+    setup: list[Command] = [
+        USAGE_S,
+        CreateFunction(schema="s", name="g", class_name="G"),
+        CommentOn(kind=ObjectKind.FUNCTION, name="s.g", text="c"),
+        CreateSchema(name="far", comment="c"),
+    ]
+    enforced.execute(setup, author="root", identity="root")
+    owned = r"table s\.t|view s\.v|function s\.g|schema far"
+    with pytest.raises(PermissionDenied, match=rf"does not own ({owned}),"):
         enforced.execute(probe, author="bob", identity="bob")
     reads = [
         SELECT_T,
         grant(ObjectKind.VIEW, "s.v", Privilege.SELECT),
         grant(ObjectKind.FUNCTION, "s.g", Privilege.EXECUTE),
+        grant(ObjectKind.SCHEMA, "far", Privilege.USAGE),
     ]
     enforced.execute(reads, author="root", identity="root")
     with suppress(ObjectNotFound, AlreadyExists):  # the reason, for a user who may read the columns

@@ -8,8 +8,8 @@ follow from the change alone (kind, old, new).
 What is wrong with a command may tell what the user may not see. So before a command is planned, the
 user must reach the schemas that it names, be allowed to read the tables to which its foreign keys
 refer, and be allowed to drop an object whose errors tell what else uses it. A user who may neither
-read nor drop a table, view or function is not told why a command on it failed, or that it changes
-nothing: that would tell its definition.
+read nor drop a schema, table, view or function is not told why a command on it failed, or that it
+changes nothing: that would tell its definition.
 
 ===========================  =======================================================================
 change                       needs
@@ -56,12 +56,12 @@ from strandline.catalog.commands.grants import GrantPrivileges, RevokePrivileges
 from strandline.catalog.commands.indexes import MakeIndexAvailable, RemoveIndex, StartBuildingIndex
 from strandline.catalog.commands.objects import CommentOn
 from strandline.catalog.commands.roles import DropRole
-from strandline.catalog.commands.schemas import DropDatabase
+from strandline.catalog.commands.schemas import AlterSchema, DropDatabase
 from strandline.catalog.commands.views import CreateFunction, CreateView
 from strandline.catalog.commands.zones import AlterZone, DropZone
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.declared_kinds import declared_kind
-from strandline.catalog.kinds import kind_of, kind_of_object
+from strandline.catalog.kinds import find, kind_of, kind_of_object
 from strandline.catalog.planning import Command
 from strandline.catalog.privileges.access import Access, enforced
 from strandline.catalog.privileges.rules import Case
@@ -71,7 +71,10 @@ from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
 from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import QualifiedName
-from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.privileges import Privilege
+
+_READING = Privilege.USAGE | Privilege.SELECT | Privilege.EXECUTE
+"""What a user needs to read the definition of an object, of those that its kind has."""
 
 
 class PrivilegeCheck:
@@ -120,14 +123,12 @@ class PrivilegeCheck:
     def require_sight(self, command: Command) -> None:
         """Refuse to say that a command failed or changes nothing if that tells a definition.
 
-        Raises `PermissionDenied` if the user may neither read nor drop one of its tables, views and
-        functions.
+        Raises `PermissionDenied` if the user may neither read nor drop one of its objects.
         """
         if self._is_free:
             return
         for subject in filter(None, _subjects_of(self._access.catalog, command)):
-            reading = kind_of(subject).grantable & (Privilege.SELECT | Privilege.EXECUTE)
-            if not self._access.allows(reading, subject):
+            if not self._access.allows(kind_of(subject).grantable & _READING, subject):
                 self._require_drop(subject)
 
     def _require_drop(self, value: Any) -> None:  # Any: a descriptor of some kind
@@ -194,21 +195,23 @@ def _parents_of(command: Command) -> list[QualifiedName]:
 
 
 def _subjects_of(catalog: Catalog, command: Command) -> Iterator[Any]:  # descriptors, or None
-    """The tables, views and functions that a command is about, or that an undo changes."""
+    """The objects whose definition the refusal of a command may tell, as far as they are named."""
     schema = getattr(command, "schema", None)
     finders = {"table": catalog.relation, "view": catalog.relation, "function": catalog.function}
-    for field, find in finders.items():
+    for field, find_in in finders.items():
         name = getattr(command, field, None)
         if isinstance(schema, str) and isinstance(name, str):
-            yield find(schema, name)
+            yield find_in(schema, name)
     match command:
         case CreateFunction(or_replace=True):
             yield catalog.function(command.schema, command.name)
         case CreateView(or_replace=True):
             yield catalog.view(command.schema, command.definition.name)
-        case CommentOn(kind=ObjectKind.TABLE | ObjectKind.VIEW):
-            qualified = QualifiedName.parse(command.name)
-            yield catalog.relation(qualified.schema, qualified.name)
+        case AlterSchema():
+            yield catalog.schema(command.name, database=command.database)
+        case CommentOn():
+            kind = kind_of_object(command.kind)
+            yield kind and find(catalog, kind, command.name)
         case Undo():
             kinds = ("table", "view", "function")
             changed = (target for target in command.net if target.kind in kinds)
