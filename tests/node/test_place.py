@@ -192,6 +192,15 @@ def test_a_symbolic_link_to_the_folder_of_a_store_is_the_same_place(
     assert not (lake / "warehouse/shop.db/new").exists()
 
 
+def test_the_refusal_of_a_store_behind_a_link_at_its_old_path_names_the_target(
+    lake: Path, tmp_path: Path
+) -> None:
+    moved = lake.rename(tmp_path / "moved")
+    lake.symlink_to(moved)
+    with pytest.raises(StoreMoved, match=f"{lake}, which leads to {moved}, was .* in {lake}"):
+        Node.open(lake)
+
+
 def without_place(folder: Path, *, made_at: Path) -> None:
     """Make the store look as releases before 0.2.1 left it."""
     database = open_sqlite(folder / DATABASE_FILE)

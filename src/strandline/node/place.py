@@ -158,9 +158,11 @@ def united(*groups: tuple[str, ...] | list[str]) -> tuple[str, ...]:
 
 
 def _moved(folder: Path, old: str) -> StoreMoved:
+    real = os.path.realpath(folder)
+    link = "" if real == str(folder) else f", which leads to {real},"
     return StoreMoved(
-        f"the store in {folder} was made or last opened in {old}. If the folder was moved, or is"
-        f" mounted here from now on, run `strandline relocate {folder}`; if it is a copy, run"
+        f"the store in {folder}{link} was made or last opened in {old}. If the folder was moved, or"
+        f" is mounted here from now on, run `strandline relocate {folder}`; if it is a copy, run"
         f" `strandline relocate {folder} --copy`"
     )
 
