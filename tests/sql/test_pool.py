@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from threading import Thread
 
@@ -66,16 +67,38 @@ def test_a_thread_that_waits_gets_a_connection_once_another_is_returned_or_lost(
     gc.collect()  # the one that was lost
 
 
+def test_a_thread_that_waits_is_served_before_the_one_that_returns_a_connection() -> None:
+    pool, served = new_pool(), []
+
+    def take(name: str) -> None:
+        with closing(pool.connect()):
+            served.append(name)
+
+    for _ in range(20):
+        connection = pool.connect()
+        other = Thread(target=take, args=("other",), daemon=True)
+        other.start()
+        while not pool._claims:
+            pass
+        connection.close()
+        take("own")
+        other.join(10.0)
+    pool.dispose()
+    assert served == ["other", "own"] * 20
+
+
 def test_a_pool_keeps_its_size_and_refuses_more_than_its_most() -> None:
     connect = partial(sqlite3.connect, ":memory:")
     pool = ConnectionPool(connect, pool_size=1, max_overflow=1, timeout=0.0).recreate()
     connections = [pool.connect(), pool.connect()]
-    with pytest.raises(NoConnection, match="at most 2"):
+    with pytest.raises(NoConnection, match="at most 2") as caught:
         pool.connect()
+    assert caught.tb  # whose functions keep what they have
     assert pool.open_connections() == 2
     for connection in connections:
         connection.close()
     assert pool.open_connections() == 1
+    pool.connect().close()
     pool.dispose()
     assert pool.open_connections() == 0
 

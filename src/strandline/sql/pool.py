@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.5
 
 
 class _Slot:
-    """The right to one connection."""
+    """The right to one connection, or to one of the next that are free."""
 
     __slots__ = ("__weakref__",)
 
@@ -31,7 +31,8 @@ class _Slot:
 class ConnectionPool(Pool):
     """See the module. The arguments are those of SQLAlchemy's `QueuePool`.
 
-    The connection that was returned last is used first: it has its plans and warm caches.
+    The connection that was returned last is used first: it has its plans and warm caches. A caller
+    that waits is served before those that come later.
     """
 
     __module__ = QueuePool.__module__  # SQLAlchemy names its logger after it
@@ -49,6 +50,8 @@ class ConnectionPool(Pool):
         self._options = options
         self._idle: list[ConnectionPoolEntry] = []
         self._slots: WeakSet[_Slot] = WeakSet()
+        self._claims: WeakSet[_Slot] = WeakSet()
+        """One for each caller that waits."""
         self._changed = Condition()
 
     def open_connections(self) -> int:
@@ -73,17 +76,18 @@ class ConnectionPool(Pool):
             entry.close()
 
     def _do_get(self) -> ConnectionPoolEntry:
-        end = time.monotonic() + self._timeout
         with self._changed:
-            while not self._idle and len(self._slots) >= self._most:
-                seconds_left = end - time.monotonic()
-                if seconds_left <= 0:
-                    raise NoConnection(f"at most {self._most} connections, all of them in use")
-                self._changed.wait(min(seconds_left, _LOOK_SECONDS))
-            if self._idle:
-                return self._idle.pop()
-            slot = _Slot()
-            self._slots.add(slot)
+            # Else a thread that returns a connection would take it again, and others none.
+            if self._claims or self._is_exhausted():
+                self._await_turn()
+            entry = self._idle.pop() if self._idle else None
+            if entry is None:
+                slot = _Slot()
+                self._slots.add(slot)
+            if self._claims and not self._is_exhausted():
+                self._changed.notify()  # the next one need not wait until one is returned
+        if entry is not None:
+            return entry
         try:
             entry = self._create_connection()
             entry.slot = slot  # type: ignore[attr-defined]  # it has a dictionary for its users
@@ -91,6 +95,24 @@ class ConnectionPool(Pool):
             self._give_up(slot)  # the error may be kept, and its traceback keeps the slot
             raise
         return entry
+
+    def _is_exhausted(self) -> bool:
+        return not self._idle and len(self._slots) >= self._most
+
+    def _await_turn(self) -> None:
+        """Wait for a connection, behind those who wait already. The caller holds the lock."""
+        end, claim = time.monotonic() + self._timeout, _Slot()
+        self._claims.add(claim)
+        try:
+            while True:
+                seconds_left = end - time.monotonic()
+                if seconds_left <= 0:
+                    raise NoConnection(f"at most {self._most} connections, all of them in use")
+                self._changed.wait(min(seconds_left, _LOOK_SECONDS))
+                if not self._is_exhausted():
+                    return
+        finally:
+            self._claims.discard(claim)
 
     def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
         with self._changed:
