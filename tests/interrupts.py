@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 from collections.abc import Callable
@@ -31,10 +32,13 @@ def interrupt_of(function: Callable[[], object], *, at_step: int) -> KeyboardInt
             sys.setprofile(None)
             raise KeyboardInterrupt
 
+    gc.disable()  # an interrupt in a callback of the garbage collector would be lost
     try:
         sys.setprofile(raise_at_step)
         function()
         sys.setprofile(None)
     except KeyboardInterrupt as interrupt:
         return interrupt
+    finally:
+        gc.enable()
     return None
