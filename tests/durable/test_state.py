@@ -84,7 +84,7 @@ def test_a_catalog_that_does_not_exist_cannot_be_joined_or_read(
     member: LogMember, how: str
 ) -> None:
     openable = member.openable()
-    with pytest.raises(NotFound, match="open it to create one"):
+    with pytest.raises(NotFound, match="no catalog here: the store is new, its address names"):
         openable.join(member="m") if how == "join" else openable.open_read_only()
     assert member.head() == NOTHING
 
