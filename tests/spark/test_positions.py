@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strandline.errors import CorruptData
+from strandline.errors import CorruptData, Unavailable
 from strandline.metastore.interface import TableFiles
 from strandline.metastore.store.file_scans import deleted_counts
 from strandline.metastore.store.rows import DataFile, DeleteFile
@@ -134,6 +136,20 @@ def test_a_missing_delete_file_raises_an_error_instead_of_showing_deleted_rows(
     folder.discard(row.path)
     with pytest.raises(CorruptData, match=row.path):
         read_bitmaps(folder.path, [row], {1: 10})
+
+
+def test_a_lack_of_descriptors_does_not_make_a_delete_file_corrupt(folder: TableFolder) -> None:
+    row = write_delete_file(folder, bitmaps_of(table([(1, 1)])), txn_id=1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(Unavailable, match="Too many open files"):
+            read_bitmaps(folder.path, [row], {1: 10})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert read_bitmaps(folder.path, [row], {1: 10}).keys() == {1}
 
 
 def test_a_truncated_delete_file_raises_an_error(folder: TableFolder) -> None:

@@ -14,6 +14,7 @@ find many rows.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from strandline.errors import CorruptData
+from strandline.errors import CorruptData, Unavailable
 from strandline.metastore.store.rows import DeleteFile, DeleteForm
 from strandline.spark.folder import TableFolder
 from strandline.spark.schemas import BITMAP, BITMAP_FILE, FILE, POSITION
@@ -38,6 +39,8 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bitmap = Numbers
 """Words of 64 bits, least significant byte first."""
 
+_NOT_OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that say nothing about a file: a backup of it would not help."""
 MAX_COLLECTED = 1 << 24
 """If a delete may find more rows, Spark makes their bitmaps; otherwise this process does.
 
@@ -123,7 +126,8 @@ def bitmap_table(bitmaps: Mapping[int, Bitmap]) -> pa.Table:
 def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:
     """The bitmaps of a delete file, ordered by file id.
 
-    Raises `CorruptData` if the file is missing or does not match its row in the metastore.
+    Raises `CorruptData` if the file is missing or does not match its row in the metastore, and
+    `Unavailable` if this process may not open it now.
     """
     path = root / row.path
     columns = (POSITIONS if row.form is DeleteForm.POSITIONS else _BITMAPS).names
@@ -136,6 +140,12 @@ def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:
             )
         table = pq.ParquetFile(path, page_checksum_verification=True).read(columns=columns)
     except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_OF_THE_FILE:
+            raise Unavailable(
+                f"delete file {path} cannot be opened: {os.strerror(error.errno)}; give this"
+                " process the rights to read it, more descriptors (see `ulimit -n`) or memory, and"
+                " try again"
+            ) from error
         raise CorruptData(f"delete file {path} cannot be read: {error}") from error
     if row.form is DeleteForm.POSITIONS:
         bitmaps = bitmaps_of(table)
