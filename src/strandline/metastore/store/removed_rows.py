@@ -73,13 +73,16 @@ _LOST = (
     " AND own.txn_id IN "
 )
 # A transaction may commit without having staged anything. The log shows this if it keeps all events
-# of the transaction, as it does if it keeps an older commit: the oldest events are cleaned first.
-# No subquery refers to ``own``: the log, which has no index for this, is read once.
+# of the transaction: its commit, so that no restore left them out, and an older commit, since the
+# oldest events are cleaned first. No subquery refers to ``own``: the log, which has no index for
+# this, is read once for each.
 _STAGED_NOTHING = (
     "SELECT own.txn_id FROM txn AS own WHERE own.begin_time >"
     f" (SELECT min(time) FROM notification_log WHERE verb = '{COMMIT}')"
     " AND own.txn_id NOT IN (SELECT event.txn_id FROM notification_log AS event"
-    f" WHERE event.table_id = ? AND event.verb IN {STAGED}) AND own.txn_id IN "
+    f" WHERE event.table_id = ? AND event.verb IN {STAGED})"
+    f" AND own.txn_id IN (SELECT txn_id FROM notification_log WHERE verb = '{COMMIT}')"
+    " AND own.txn_id IN "
 )
 
 
