@@ -143,7 +143,7 @@ def look_and_try(
 
 
 def test_a_trial_without_a_catalog_is_not_found(member: LogMember) -> None:
-    with pytest.raises(NotFound, match="open it to create one"):
+    with pytest.raises(NotFound, match="there is no catalog here"):
         member.openable().check_open()
     assert member.head() == NOTHING
 
@@ -251,6 +251,6 @@ def test_an_edit_overtaken_by_a_commit_is_redone_on_the_new_version(
 
 
 def test_an_edit_without_a_catalog_is_not_found(member: LogMember) -> None:
-    with pytest.raises(NotFound, match="open it to create one"):
+    with pytest.raises(NotFound, match="there is no catalog here"):
         edit(member, put_setting("note"))
     assert member.head() == NOTHING

@@ -173,8 +173,8 @@ TIMELINES = [
         cases=[80],
         nodes=0,
         steps=[
-            Join(1, Refused(NotFound, "open it to create one")),
-            Do(read_only, Refused(NotFound, "open it to create one")),
+            Join(1, Refused(NotFound, "there is no catalog here")),
+            Do(read_only, Refused(NotFound, "there is no catalog here")),
             Do(epoch, None),
             Do(revision, 0),
             TakeOver(),
