@@ -23,6 +23,7 @@ from strandline.metastore.session import HttpSession
 from strandline.metastore.store.rows import DataFile
 from strandline.metastore.thrift import HIVE_CODEC, ThriftException
 from strandline.metastore.thrift.messages import CALL, EXCEPTION, encode_message
+from strandline.model.descriptors import properties
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.work import IN_THREAD
@@ -203,10 +204,10 @@ def test_reads_of_the_whole_store_are_executed_by_a_child(
 def test_a_client_that_leaves_in_the_middle_of_a_dump_holds_up_nobody(
     node: NodeProcess, session: HttpSession
 ) -> None:
-    comment = "c" * 100_000
-    session.execute([CreateSchema(name=f"large{number}", comment=comment) for number in range(100)])
+    long = properties({"p": "v" * 100_000})
+    session.execute([CreateSchema(name=f"large{number}", properties=long) for number in range(100)])
     dump = session.dump()
-    assert len(dump) > 100 * len(comment)
+    assert len(dump) > 100 * 100_000
     host, port = node.http_uri.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as leaving:
         head = "POST /v1/dump HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
