@@ -387,15 +387,16 @@ def test_a_node_whose_catalog_was_set_back_ends_also_while_another_process_write
         node.session() as session,
         closing(connect(tmp_path / DATABASE_FILE, timeout=WAIT)) as other,
     ):
+        at = session.open([]).time
         other.execute("BEGIN IMMEDIATE")
         change = pool.submit(session.execute, CreateSchema(name="a"))
-        begin = pool.submit(session.begin)
+        hold = pool.submit(session.hold, "reader", "ann", at=at)
         while not node.statistics()["database"]["waiting"]:
             time.sleep(0)
         node.tell("set_back")
         assert node.ended() == 1
         assert isinstance(change.exception(), Stopping)
-        assert isinstance(begin.exception(), Stopping)
+        assert isinstance(hold.exception(), Stopping)
 
 
 def test_a_thread_of_a_library_that_exits_does_not_end_the_node() -> None:
