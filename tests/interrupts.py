@@ -1,13 +1,14 @@
-"""Interrupts at a chosen step of a function."""
+"""Interrupts at a chosen step of a function, and threads that end for lack of memory."""
 
 from __future__ import annotations
 
 import gc
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 
 def is_interrupted(function: Callable[[], object], *, at_step: int) -> bool:
@@ -42,3 +43,23 @@ def interrupt_of(function: Callable[[], object], *, at_step: int) -> KeyboardInt
     finally:
         gc.enable()
     return None
+
+
+class LackOfMemory:
+    """Takes the place of methods whose thread has no memory, and ends at the last of ``calls``."""
+
+    def __init__(self, *, calls: int = 1) -> None:
+        self._calls = calls
+        self._threads: list[threading.Thread] = []
+        self._ends = threading.Event()
+
+    def __call__(self, *_: object) -> NoReturn:
+        self._threads.append(threading.current_thread())
+        if len(self._threads) == self._calls:
+            self._ends.set()
+        raise MemoryError("planted")
+
+    def join(self) -> None:
+        """Wait until the thread has ended, so that it warns in this test, not in a later one."""
+        assert self._ends.wait(60)
+        self._threads[0].join()

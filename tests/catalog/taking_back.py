@@ -44,7 +44,7 @@ def undrop(manager: CatalogManager, name: str, *, kind: str = "table") -> Applie
 
 
 def _checked(manager: CatalogManager, executed: Applied) -> Applied:
-    """``executed``, if each entry changes the kind in its verb, by which folders move."""
+    """Return ``executed``. Fail unless each entry changes the kind that its verb names."""
     (update,) = (
         manager.updates(executed.version, executed.version + 1)
         if any(executed.applied)

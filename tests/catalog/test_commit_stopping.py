@@ -14,6 +14,7 @@ from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable, U
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas, wait_for
 from tests.conftest import Member
+from tests.interrupts import LackOfMemory
 
 
 def test_waiting_callers_get_stopping_and_their_commands_are_not_executed(
@@ -144,11 +145,7 @@ def test_callers_get_an_error_if_the_commit_thread_ends_and_the_next_one_starts_
     """It may lack memory. A node that serves clients then ends, but an embedded one lives on."""
     gate = Gate(manager)
     first, calls = queued(manager, gate, [create("a"), create("b")])
-    dying: list[threading.Thread] = []
-
-    def die(*_: object) -> NoReturn:
-        dying.append(threading.current_thread())
-        raise MemoryError("planted")
+    die = LackOfMemory()
 
     with monkeypatch.context() as patch:
         patch.setattr(GroupCommit, "_await_callers", die)
@@ -158,7 +155,7 @@ def test_callers_get_an_error_if_the_commit_thread_ends_and_the_next_one_starts_
             error = call.outcome()
             assert isinstance(error, Unavailable)
             assert "MemoryError" in error.message
-    dying[0].join()  # it warns of its error in this test, not in a later one
+    die.join()
     assert Call(manager, create("b")).outcome() == 4
     assert schemas(manager) == ["b", "first"]
 
@@ -167,18 +164,14 @@ def test_callers_get_an_error_if_the_commit_thread_ends_and_the_next_one_starts_
 def test_the_next_caller_starts_the_commit_thread_that_had_no_memory_to_answer(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dying: list[threading.Thread] = []
-
-    def die(*_: object) -> NoReturn:
-        dying.append(threading.current_thread())
-        raise MemoryError("planted")
+    die = LackOfMemory()
 
     with monkeypatch.context() as patch:
         patch.setattr(GroupCommit, "_await_callers", die)
         patch.setattr(GroupCommit, "_fail", die)
         lost = Call(manager, create("a"), timeout=0.1)
         assert isinstance(lost.outcome(), DeadlineExceeded)
-        dying[0].join()  # it warns of its error in this test, not in a later one
+        die.join()
     assert Call(manager, create("b")).outcome() == 3
     assert schemas(manager) == ["b"]
 

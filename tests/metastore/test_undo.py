@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from strandline.catalog import Command
 from strandline.catalog.commands import (
     AddColumns,
     AlterDefaultPrivileges,
@@ -450,13 +451,17 @@ def test_comments_and_default_privileges_in_a_schema_out_of_reach_cannot_be_seen
             node.session(user="bob").undo(executed.version)
 
 
+BOB_USES_SHOP: list[Command] = [
+    CreateRole(name="ann", superuser=True),
+    CreateRole(name="bob"),
+    GrantPrivileges(kind=ObjectKind.SCHEMA, name="shop", privileges=Privilege.USAGE, grantee="bob"),
+]
+
+
 def test_a_refusal_of_an_undo_tells_no_column_to_a_user_who_may_not_read_the_table(
     node: Node, session: Session
 ) -> None:
-    usage = GrantPrivileges(
-        kind=ObjectKind.SCHEMA, name="shop", privileges=Privilege.USAGE, grantee="bob"
-    )
-    session.execute([CreateRole(name="ann", superuser=True), CreateRole(name="bob"), usage])
+    session.execute(BOB_USES_SHOP)
     session.execute(create("p"))
     added = session.execute(
         AddColumns(schema="shop", table="p", columns=(ColumnDefinition("secret", INT),))
@@ -472,10 +477,7 @@ def test_a_refusal_of_an_undo_tells_no_column_to_a_user_who_may_not_read_the_tab
 def test_a_refusal_of_an_undo_names_other_authors_only_to_a_superuser(
     node: Node, session: Session
 ) -> None:
-    usage = GrantPrivileges(
-        kind=ObjectKind.SCHEMA, name="shop", privileges=Privilege.USAGE, grantee="bob"
-    )
-    session.execute([CreateRole(name="ann", superuser=True), CreateRole(name="bob"), usage])
+    session.execute(BOB_USES_SHOP)
     made, dropped = session.execute(create("p")).version, session.execute(drop("p")).version
     session.execute(SetConfiguration(name="enforce_privileges", value="true"))
     with pytest.raises(Conflict, match=rf"in version {dropped} by ann \(drop table\)"):

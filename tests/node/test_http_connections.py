@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -242,15 +243,21 @@ def test_a_client_that_waits_for_permission_to_send_its_body_gets_it() -> None:
         assert stream.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
+def idle_connection(connections: HttpConnections, stream: socket.socket) -> Any:
+    """The only connection, that of ``stream``, after an answer, when uvicorn's timer runs."""
+    stream.sendall(get("1"))
+    while b"x" not in stream.recv(65536):
+        pass
+    (connection,) = connections._open
+    while connection.timeout_keep_alive_task is None:
+        pass
+    return connection
+
+
 def test_a_connection_is_not_idle_once_its_next_request_has_begun() -> None:
     """Otherwise uvicorn would close it during that request."""
     with watched(Clock()) as (url, connections), connect(url) as stream:
-        stream.sendall(get("1"))
-        while b"x" not in stream.recv(65536):
-            pass
-        (connection,) = connections._open
-        while connection.timeout_keep_alive_task is None:
-            pass
+        connection = idle_connection(connections, stream)
         stream.sendall(b"GET /1")
         while not connection._pending_bytes:
             pass
@@ -261,12 +268,7 @@ def test_a_request_that_came_while_the_node_stood_still_is_answered() -> None:
     """When it continues, the timers of the connection run before the loop reads the request."""
     clock, continued = Clock(), threading.Event()
     with watched(clock) as (url, connections), connect(url) as stream:
-        stream.sendall(get("1"))
-        while b"x" not in stream.recv(65536):
-            pass
-        (connection,) = connections._open
-        while connection.timeout_keep_alive_task is None:
-            pass
+        connection = idle_connection(connections, stream)
 
         def go_on() -> None:
             stream.sendall(get("2"))
@@ -282,12 +284,7 @@ def test_a_request_that_came_while_the_node_stood_still_is_answered() -> None:
 
 def test_an_idle_connection_is_closed() -> None:
     with watched(Clock()) as (url, connections), connect(url) as stream:
-        stream.sendall(get("1"))
-        while b"x" not in stream.recv(65536):
-            pass
-        (connection,) = connections._open
-        while connection.timeout_keep_alive_task is None:
-            pass
+        connection = idle_connection(connections, stream)
         connection.loop.call_soon_threadsafe(connection.timeout_keep_alive_handler)
         assert read_to_end(stream) == b""
 

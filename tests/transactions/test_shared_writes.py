@@ -25,7 +25,7 @@ from strandline.sql import change
 from strandline.transactions import Behind, TransactionState, shared_writes
 from strandline.transactions.shared_writes import Round, SharedCall, SharedWrites
 from tests.cut_off_wakes import cut_off_a_wake
-from tests.interrupts import is_interrupted
+from tests.interrupts import LackOfMemory, is_interrupted
 from tests.transactions.catalogs import new_catalog, new_table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
 
@@ -189,11 +189,7 @@ def test_waiting_calls_get_an_error_if_the_thread_ends_and_the_next_one_starts_i
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may lack memory. A node that serves clients then ends, but an embedded one lives on."""
-    dying: list[threading.Thread] = []
-
-    def die(*_: object) -> NoReturn:
-        dying.append(threading.current_thread())
-        raise MemoryError("planted")
+    die = LackOfMemory()
 
     with together(store) as submitted:
         waiting = [submitted(store.transactions.beginning(1, user="ann")) for _ in range(2)]
@@ -201,7 +197,7 @@ def test_waiting_calls_get_an_error_if_the_thread_ends_and_the_next_one_starts_i
     for result in waiting:
         with pytest.raises(Unavailable, match="MemoryError"):
             result()
-    dying[0].join()  # it warns of its error in this test, not in a later one
+    die.join()
     monkeypatch.undo()
     with together(store) as submitted:
         begun = submitted(store.transactions.beginning(1, user="ann"))
@@ -212,21 +208,12 @@ def test_waiting_calls_get_an_error_if_the_thread_ends_and_the_next_one_starts_i
 def test_the_next_call_starts_the_thread_that_had_no_memory_to_end_the_waiting_calls(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dying: list[threading.Thread] = []
-    has_no_memory = threading.Event()
-
-    def die(*_: object) -> NoReturn:
-        dying.append(threading.current_thread())
-        if len(dying) == 2:
-            has_no_memory.set()
-        raise MemoryError("planted")
-
+    die = LackOfMemory(calls=2)
     with together(store) as submitted:
         waiting = submitted(store.transactions.beginning(1, user="ann"))
         monkeypatch.setattr(SharedWrites, "_await_calls", die)
         monkeypatch.setattr(SharedWrites, "_fail", die)
-    assert has_no_memory.wait(PATIENCE)
-    dying[0].join()  # it warns of its error in this test, not in a later one
+    die.join()
     monkeypatch.undo()
     assert store.transactions.begin(user="bob").state is TransactionState.OPEN
     assert waiting()[0].state is TransactionState.OPEN

@@ -2,439 +2,44 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import socket
 import ssl
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from zlib import crc32
 
 import pytest
 import trustme
 
-from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
+from strandline.catalog.commands import CreateSchema
 from strandline.errors import (
-    AlreadyExists,
-    CorruptData,
     DeadlineExceeded,
-    Fenced,
     InvalidInput,
     LimitExceeded,
     Overloaded,
-    PermissionDenied,
     ProtocolError,
     Stopping,
     StoreMoved,
-    StrandlineError,
-    TransactionFinished,
     Unavailable,
     UnknownOutcome,
-    WriteConflict,
 )
-from strandline.metastore.session import HttpSession, LocalSession, http_app, http_session
+from strandline.metastore.session import HttpSession, http_app, http_session
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.session.http_messages import Receive, Scope, Send
 from strandline.metastore.session.http_transport import HttpTransport, Lost
-from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.metastore.workers import Workers
 from strandline.model.identifiers import MAX_USER_LENGTH
-from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.transactions import Transaction, TransactionState
-from tests.metastore.session.served import CuttingProxy, listening_socket, serving
-from tests.metastore.snapshots import files_of, paths_of
-
-SHORT = 0.6
-"""The timeout, in seconds, of a session that reaches no node until its deadline."""
-LAST_PAUSE = 4
-"""The pause of a call at which its deadline is over; see `deadline_at_a_pause`."""
-
-
-@dataclass
-class Scene:
-    """A node behind a proxy, a session through the proxy, and a local session on the node."""
-
-    node: Node
-    url: str
-    proxy: CuttingProxy
-    session: HttpSession
-    local: LocalSession
-    name: str
-    table_id: int
-
-    def impatient(self) -> HttpSession:
-        return HttpSession(self.proxy.url, user="ann", timeout=SHORT)
-
-    def paths(self, *, txn_id: int | None = None) -> list[str]:
-        return paths_of(self.local, self.name, txn_id=txn_id)
-
-    def written(self, *paths: str) -> int:
-        """Begin a transaction and stage these files in it; return its id."""
-        txn_id = self.session.begin().txn_id
-        self.session.stage(txn_id, self.table_id, add=[data(path) for path in paths])
-        return txn_id
-
-
-def data(path: str) -> DataFile:
-    return DataFile(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[tuple[Node, str]]:
-    """A node of a new store with a schema, and its address."""
-    with Node.open(folder) as opened, serving(HttpApplication(opened.metastore)) as url:
-        opened.session(user="ann").execute(CreateSchema(name="s"))
-        yield opened, url
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    with served(tmp_path_factory.mktemp("store")) as node:
-        yield node
-
-
-@pytest.fixture(scope="module")
-def other_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    """A node of another store, where the schema of the scene is too."""
-    with served(tmp_path_factory.mktemp("other")) as other_node:
-        yield other_node
-
-
-@pytest.fixture
-def scene(node: tuple[Node, str], request: pytest.FixtureRequest) -> Iterator[Scene]:
-    opened, url = node
-    local = opened.session(user="ann")
-    definition = TableDefinition(
-        name=request.node.name.replace("[", "_").rstrip("]"),
-        columns=(ColumnDefinition("k", BIGINT),),
-        transactional=True,
-    )
-    local.execute(CreateTable(schema="s", definition=definition))
-    table = local.table(f"s.{definition.name}")
-    proxy = CuttingProxy(url)
-    with HttpSession(proxy.url, user="ann") as session:
-        yield Scene(opened, url, proxy, session, local, table.name, table.descriptor.id)
-    proxy.close()
-
-
-@pytest.fixture
-def deadline_at_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline of a call is over after a number of attempts, however long these take."""
-    pause, pauses = http_session._Attempts.pause, Counter[http_session._Attempts]()
-
-    def counted(attempts: http_session._Attempts, loss: Lost) -> None:
-        pauses[attempts] += 1
-        if pauses[attempts] == LAST_PAUSE:
-            attempts._end = time.monotonic()
-        pause(attempts, loss)
-
-    monkeypatch.setattr(http_session._Attempts, "pause", counted)
-
-
-# -- commit and abort ----------------------------------------------------------------------------
-
-
-def test_a_commit_whose_answer_is_lost_is_found_committed(scene: Scene) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.cut_answer("commit")
-    committed = scene.session.commit(txn_id)
-    assert committed == scene.local.transaction(txn_id)
-    assert committed.state is TransactionState.COMMITTED
-    assert (scene.proxy.seen["commit"], scene.proxy.seen["transaction"]) == (1, 1)
-    assert scene.paths() == ["a"]
-
-
-def test_a_commit_that_did_not_arrive_is_sent_again(scene: Scene) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.cut_request("commit")
-    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
-    assert scene.proxy.seen["commit"] == 2
-    assert scene.paths() == ["a"]
-
-
-def test_a_commit_succeeds_after_several_lost_connections(scene: Scene) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.cut_request("commit", times=2)
-    scene.proxy.cut_request("transaction")
-    scene.proxy.cut_answer("transaction")
-    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
-    assert scene.paths() == ["a"]
-
-
-def test_a_commit_whose_refusal_is_lost_raises_transaction_finished(scene: Scene) -> None:
-    scene.session.commit(scene.written("a"))
-    first, second = scene.session.begin().txn_id, scene.session.begin().txn_id
-    for txn_id in (first, second):
-        scene.session.stage(txn_id, scene.table_id, remove=["a"])
-    scene.session.commit(first)
-    scene.proxy.cut_answer("commit")
-    with pytest.raises(TransactionFinished, match="aborted"):
-        scene.session.commit(second)
-
-
-def test_a_commit_waits_until_the_node_comes_back(scene: Scene) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.go_away()
-    with ThreadPoolExecutor(1) as pool:
-        committing = pool.submit(scene.session.commit, txn_id)
-        scene.proxy.wait_until_turned_away(3)
-        assert scene.local.transaction(txn_id).state is TransactionState.OPEN
-        scene.proxy.come_back()
-        assert committing.result().state is TransactionState.COMMITTED
-
-
-def test_the_outcome_of_a_commit_is_unknown_if_the_node_stays_away_until_the_deadline(
-    scene: Scene,
-) -> None:
-    txn_id = scene.written("a")
-    with scene.impatient() as session:
-        scene.proxy.stop_listening()
-        with pytest.raises(UnknownOutcome, match=rf"transaction\({txn_id}\)"):
-            session.commit(txn_id)
-        scene.proxy.listen_again()
-    assert scene.session.transaction(txn_id).state is TransactionState.OPEN
-
-
-@pytest.mark.usefixtures("deadline_at_a_pause")
-def test_the_outcome_of_a_commit_is_unknown_if_all_answers_are_lost_until_the_deadline(
-    scene: Scene,
-) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.cut_answer("commit", times=100)
-    scene.proxy.cut_answer("transaction", times=100)
-    with pytest.raises(UnknownOutcome):
-        scene.session.commit(txn_id)
-    assert scene.local.transaction(txn_id).state is TransactionState.COMMITTED
-
-
-def test_an_abort_whose_answer_is_lost_is_found_aborted(scene: Scene) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.cut_answer("abort")
-    assert scene.session.abort(txn_id).state is TransactionState.ABORTED
-    assert scene.proxy.seen["abort"] == 1
-
-
-def test_an_abort_of_a_transaction_that_was_committed_meanwhile_is_refused(scene: Scene) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.cut_request("abort")
-    scene.local.commit(txn_id)
-    with pytest.raises(TransactionFinished, match="committed"):
-        scene.session.abort(txn_id)
-
-
-@pytest.mark.parametrize("fails", ["before", "after"])
-def test_after_an_internal_failure_the_state_of_the_transaction_decides(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
-    txn_id = scene.written("a")
-    commit = scene.node.transactions.commit
-
-    def broken(txn_id: int, *, owner: str | None) -> Transaction:
-        if fails == "after":
-            commit(txn_id, owner=owner)
-        raise RuntimeError("planted")
-
-    monkeypatch.setattr(scene.node.transactions, "commit", broken)
-    if fails == "after":
-        assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
-    else:
-        with pytest.raises(StrandlineError, match="internal error") as caught:
-            scene.session.commit(txn_id)
-        assert caught.type is StrandlineError
-        assert scene.local.transaction(txn_id).state is TransactionState.OPEN
-
-
-def test_a_commit_is_sent_again_if_the_node_does_not_know_the_outcome(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    txn_id = scene.written("a")
-    commit, calls = scene.node.transactions.commit, []
-
-    def uncertain(txn_id: int, *, owner: str | None) -> Transaction:
-        calls.append(txn_id)
-        if len(calls) == 1:
-            raise UnknownOutcome("the disk failed")
-        return commit(txn_id, owner=owner)
-
-    monkeypatch.setattr(scene.node.transactions, "commit", uncertain)
-    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
-    assert len(calls) == 2
-
-
-def refuse(
-    monkeypatch: pytest.MonkeyPatch,
-    call: str,
-    *,
-    times: int,
-    after: int = 0,
-    error: type[StrandlineError] = Unavailable,
-) -> None:
-    """Let the node refuse ``times`` calls, as without its database, ``after`` so many others."""
-    original, numbers = getattr(LocalSession, call), itertools.count()
-
-    def refusing(session: LocalSession, **arguments: Any) -> Any:
-        if after <= next(numbers) < after + times:
-            raise error("the store is away")
-        return original(session, **arguments)
-
-    monkeypatch.setattr(LocalSession, call, refusing)
-
-
-@pytest.mark.parametrize(
-    "error", [Unavailable, StoreMoved, Fenced, PermissionDenied, CorruptData, StrandlineError]
-)
-def test_an_ended_transaction_is_found_although_the_node_could_not_look_in_between(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[StrandlineError]
-) -> None:
-    refuse(monkeypatch, "transaction", times=2, error=error)
-    scene.proxy.cut_answer("commit")
-    committed = scene.session.commit(scene.written("a"))
-    assert committed.state is TransactionState.COMMITTED
-    assert (scene.proxy.seen["commit"], scene.proxy.seen["transaction"]) == (1, 3)
-
-
-@pytest.mark.usefixtures("deadline_at_a_pause")
-def test_the_outcome_of_a_commit_is_unknown_if_the_store_stays_away(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.cut_answer("commit")
-    refuse(monkeypatch, "transaction", times=100)
-    with pytest.raises(UnknownOutcome, match="the store is away"):
-        scene.session.commit(txn_id)
-    assert scene.node.transactions.get(txn_id).state is TransactionState.COMMITTED
-
-
-def test_the_outcome_of_a_commit_is_unknown_if_the_session_is_closed_before_it_can_ask(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    txn_id = scene.written("a")
-    scene.proxy.cut_answer("commit")
-    pause = http_session._Attempts.pause
-
-    def close_after(attempts: http_session._Attempts, loss: Lost) -> None:
-        pause(attempts, loss)
-        scene.session.close()
-
-    monkeypatch.setattr(http_session._Attempts, "pause", close_after)
-    with pytest.raises(UnknownOutcome, match=r"this session .* is closed"):
-        scene.session.commit(txn_id)
-    assert scene.node.transactions.get(txn_id).state is TransactionState.COMMITTED
-
-
-@pytest.mark.parametrize("error", [Unavailable, Fenced])
-def test_a_refused_commit_may_still_happen_only_if_an_earlier_one_was_lost(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[StrandlineError]
-) -> None:
-    txn_id = scene.written("a")
-    refuse(monkeypatch, "commit", times=2, error=error)
-    with pytest.raises(StrandlineError, match="the store is away") as caught:
-        scene.session.commit(txn_id)
-    assert caught.type is error
-    scene.proxy.cut_request("commit")
-    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
-    assert scene.proxy.seen["commit"] == 4
-
-
-# -- staging -----------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("deadline_at_a_pause")
-@pytest.mark.parametrize("error", [Unavailable, Fenced])
-def test_a_refused_staging_may_have_happened_only_if_an_earlier_one_was_lost(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[StrandlineError]
-) -> None:
-    txn_id = scene.session.begin().txn_id
-    refuse(monkeypatch, "stage", times=1, error=error)
-    with pytest.raises(StrandlineError, match="the store is away") as caught:
-        scene.session.stage(txn_id, scene.table_id, add=[data("a")])
-    assert caught.type is error
-    scene.proxy.cut_answer("stage")
-    with monkeypatch.context() as patch:
-        refuse(patch, "stage", times=1, after=1, error=error)
-        scene.session.stage(txn_id, scene.table_id, add=[data("a")])
-    scene.proxy.cut_answer("stage")
-    refuse(monkeypatch, "stage", times=100, after=1, error=error)
-    with pytest.raises(UnknownOutcome, match="the store is away"):
-        scene.session.stage(txn_id, scene.table_id, add=[data("b")])
-    assert scene.paths(txn_id=txn_id) == ["a", "b"]
-
-
-@pytest.mark.parametrize("cut", ["answer", "request"])
-def test_a_staging_whose_connection_is_lost_is_applied_once(scene: Scene, cut: str) -> None:
-    scene.session.commit(scene.written("old"))
-    txn_id = scene.session.begin().txn_id
-    cutting = scene.proxy.cut_answer if cut == "answer" else scene.proxy.cut_request
-    cutting("stage")
-    write_id = scene.session.stage(
-        txn_id, scene.table_id, add=[data("b"), data("a")], remove=["old"], touch=[]
-    )
-    assert scene.paths(txn_id=txn_id) == ["a", "b"]
-    scene.session.commit(txn_id)
-    assert write_id == scene.session.open([scene.name]).write_ids_of(scene.name).hwm == 2
-    assert scene.proxy.seen["stage"] == 3
-
-
-def test_a_removal_whose_answer_is_lost_is_applied_once(scene: Scene) -> None:
-    scene.session.commit(scene.written("old"))
-    txn_id = scene.session.begin().txn_id
-    scene.proxy.cut_answer("stage")
-    assert scene.session.stage(txn_id, scene.table_id, remove=["old"]) == 2
-    assert scene.paths(txn_id=txn_id) == []
-
-
-def test_touched_files_of_a_staging_whose_answer_is_lost_still_conflict(scene: Scene) -> None:
-    scene.session.commit(scene.written("old"))
-    txn_id, other = scene.session.begin().txn_id, scene.session.begin().txn_id
-    scene.proxy.cut_answer("stage")
-    scene.session.stage(txn_id, scene.table_id, add=[data("a")], touch=["old"])
-    scene.session.stage(other, scene.table_id, remove=["old"])
-    scene.session.commit(other)
-    with pytest.raises(WriteConflict):
-        scene.session.commit(txn_id)
-
-
-def test_a_refused_staging_stays_refused_if_its_answer_is_lost(scene: Scene) -> None:
-    scene.session.commit(scene.written("old"))
-    txn_id = scene.session.begin().txn_id
-    scene.proxy.cut_answer("stage")
-    with pytest.raises(AlreadyExists):
-        scene.session.stage(txn_id, scene.table_id, add=[data("old")])
-    for removed, touched in ((["never"], []), ([], ["never"])):
-        scene.proxy.cut_answer("stage")
-        with pytest.raises(WriteConflict):
-            scene.session.stage(txn_id, scene.table_id, remove=removed, touch=touched)
-    assert scene.proxy.seen["stage"] == 7
-    assert scene.paths(txn_id=txn_id) == ["old"]
-
-
-@pytest.mark.usefixtures("deadline_at_a_pause")
-def test_the_outcome_of_a_staging_is_unknown_at_the_deadline(scene: Scene) -> None:
-    txn_id = scene.session.begin().txn_id
-    scene.proxy.cut_request("stage", times=100)
-    with pytest.raises(UnknownOutcome, match="abort"):
-        scene.session.stage(txn_id, scene.table_id, add=[data("a")])
-
-
-def test_a_delete_file_whose_answer_is_lost_is_staged_once(scene: Scene) -> None:
-    scene.session.commit(scene.written("old"))
-    txn_id = scene.session.begin().txn_id
-    deletes = DeleteFile(path="d", file_ids=(data("old").file_id,), counts=(9,))
-    scene.proxy.cut_answer("stage")
-    scene.session.stage(txn_id, scene.table_id, add=[deletes], touch=["old"])
-    scene.session.commit(txn_id)
-    assert files_of(scene.local, scene.name).delete_files == (deletes,)
-
+from strandline.transactions import TransactionState
+from tests.metastore.session.scene import SHORT, Scene, data
+from tests.metastore.session.served import listening_socket, serving
+from tests.metastore.snapshots import files_of
 
 # -- what is sent once, and what is repeated -----------------------------------------------------
 
@@ -447,8 +52,8 @@ def test_ddl_whose_answer_is_lost_is_sent_once_and_its_outcome_is_unknown(scene:
     assert scene.session.tables("lost") == []
 
 
-def test_the_longest_timeouts_are_accepted(node: tuple[Node, str]) -> None:
-    with HttpSession(node[1], user="ann", timeout=math.inf) as session:
+def test_the_longest_timeouts_are_accepted(url: str) -> None:
+    with HttpSession(url, user="ann", timeout=math.inf) as session:
         for number, timeout in enumerate((math.inf, 1e300)):
             schema = CreateSchema(name=f"patient{number}")
             assert session.execute(schema, timeout=timeout).version
@@ -460,9 +65,9 @@ def test_a_session_refuses_a_timeout_that_is_no_number(timeout: Any) -> None:
         HttpSession("http://127.0.0.1:1", user="ann", timeout=timeout)
 
 
-def test_a_timeout_below_zero_is_zero(node: tuple[Node, str]) -> None:
+def test_a_timeout_below_zero_is_zero(url: str) -> None:
     with (
-        HttpSession(node[1], user="ann") as session,
+        HttpSession(url, user="ann") as session,
         pytest.raises(DeadlineExceeded, match="will not take effect"),
     ):
         session.execute(CreateSchema(name="never"), timeout=-math.inf)
@@ -581,10 +186,8 @@ def test_an_invalid_node_address_is_refused(url: Any) -> None:
 
 
 @pytest.mark.parametrize("user", [None, "", "a" * (MAX_USER_LENGTH + 1)])
-def test_a_session_without_the_name_of_its_user_is_refused(
-    node: tuple[Node, str], user: Any
-) -> None:
-    for session in (node[0].session, partial(HttpSession, "http://127.0.0.1:1")):
+def test_a_session_without_the_name_of_its_user_is_refused(node: Node, user: Any) -> None:
+    for session in (node.session, partial(HttpSession, "http://127.0.0.1:1")):
         with pytest.raises(InvalidInput, match="needs the name of its user as a text") as refusal:
             session(user=user)
         assert refusal.value.message.endswith(f"characters, not {user!r:.80}")
@@ -621,9 +224,9 @@ def test_an_answer_of_another_kind_of_server_raises_protocol_error() -> None:
 
 
 def test_a_node_without_tls_and_a_node_that_is_not_trusted_are_reported_at_once(
-    node: tuple[Node, str],
+    url: str,
 ) -> None:
-    session = HttpSession(node[1].replace("http:", "https:"), user="ann")
+    session = HttpSession(url.replace("http:", "https:"), user="ann")
     with pytest.raises(ProtocolError, match=r"does not speak TLS.*write http://"):
         session.history()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -677,6 +280,17 @@ def test_calls_on_a_closed_session_raise_stopping(scene: Scene) -> None:
 
 
 # -- a node of another store ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def other_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
+    """A node of another store, where the schema of the scene is too."""
+    with (
+        Node.open(tmp_path_factory.mktemp("other")) as opened,
+        serving(HttpApplication(opened.metastore)) as served,
+    ):
+        opened.session(user="ann").execute(CreateSchema(name="s"))
+        yield opened, served
 
 
 def test_calls_of_a_session_whose_address_leads_to_another_store_are_refused(
@@ -758,10 +372,10 @@ class FullAtFirst:
 
 
 def test_calls_refused_by_a_full_node_are_sent_again_even_if_not_repeatable(
-    node: tuple[Node, str], monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_app, "RETRY_SECONDS", 0)
-    full = FullAtFirst(node[0], times=6)
+    full = FullAtFirst(node, times=6)
     with serving(full) as url, HttpSession(url, user="ann") as session:
         begun = session.begin()
         full.left = 3
@@ -773,10 +387,10 @@ def test_calls_refused_by_a_full_node_are_sent_again_even_if_not_repeatable(
 
 @pytest.mark.usefixtures("deadline_at_a_pause")
 def test_a_node_that_stays_full_raises_overloaded(
-    node: tuple[Node, str], monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_app, "RETRY_SECONDS", 0)
-    full = FullAtFirst(node[0], times=1_000)
+    full = FullAtFirst(node, times=1_000)
     with serving(full) as url, HttpSession(url, user="ann") as session:
         with pytest.raises(Overloaded, match="nothing was done"):
             session.begin()
