@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Metastorage, Put, TimeIs
+from strandline.outage import Outage
 from tests.conftest import ManualWall
 from tests.metastorage.conftest import LONG, Place, hears, impatient, keys, put
 from tests.metastorage.stores import STORES, Server, StoreKind
@@ -65,13 +68,35 @@ def test_the_first_call_after_a_restart_of_the_server_succeeds(
     assert put(store, "a").time > before.time
 
 
+def test_calls_wait_for_a_server_that_is_away(
+    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = place.node()
+    put(store, "a")
+    calls = calls_of(store)
+    waits, pause = threading.Event(), Outage.pause
+
+    def note(self: Outage, reason: str, **limits: Any) -> bool:
+        waits.set()
+        return pause(self, reason, **limits)
+
+    monkeypatch.setattr(Outage, "pause", note)
+    server.stop()
+    with ThreadPoolExecutor(1) as threads:
+        errors = threads.submit(errors_of, calls)
+        assert waits.wait(LONG)
+        server.start()
+        assert errors.result() == [None] * len(calls)
+
+
 def test_a_stopped_server_is_unavailable_until_it_is_started_again(
     place: Place, server: Server
 ) -> None:
     store = place.node()
     put(store, "a")
     server.stop()
-    assert all(isinstance(error, Unavailable) for error in errors_of(calls_of(store)))
+    with impatient(store, AWHILE):
+        assert all(isinstance(error, Unavailable) for error in errors_of(calls_of(store)))
     server.start()
     assert put(store, "c").succeeded
     assert [key for key in keys(store) if key != "b"] == ["a", "c"]

@@ -22,6 +22,7 @@ from httpcore import _utils
 from httpcore._backends.sync import SyncStream
 from httpcore._sync.http11 import HTTP11Connection
 
+from strandline import outage
 from strandline.clock import HybridClock
 from strandline.errors import DeadlineExceeded, InvalidInput, Stopping, Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Exists, Put, ValueIs, open_metastorage
@@ -110,12 +111,10 @@ def test_after_an_unclear_answer_a_write_has_unknown_outcome_and_a_read_is_unava
         (16, "etcdserver: invalid auth token; name a user in the store"),
     ],
 )
-def test_a_write_refused_before_it_was_executed_is_unavailable(
-    code: int, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gateway, "ELECTION_SECONDS", 0.15)
+def test_a_write_refused_before_it_was_executed_is_unavailable(code: int, message: str) -> None:
     said, _, _ = message.partition(";")
     with answering(503, json.dumps({"code": code, "message": said}).encode()) as etcd:
+        etcd.timeout = 1.0
         with pytest.raises(Unavailable, match=message) as refused:
             etcd.txn([], [], repeatable=False)
         assert not isinstance(refused.value, UnknownOutcome)
@@ -192,8 +191,7 @@ def test_the_write_that_fills_the_store_has_an_unknown_outcome_and_can_be_read(
 def test_calls_wait_until_the_members_have_elected_a_leader(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "ELECTION_SECONDS", 60.0)
-    monkeypatch.setattr(gateway, "_ELECTION_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(outage, "_LONGEST_PAUSE", 0.0)
     store = place.node()
     post, left = EtcdGateway._post, 0
 
@@ -201,7 +199,9 @@ def test_calls_wait_until_the_members_have_elected_a_leader(
         nonlocal left
         left -= 1
         if left >= 0:
-            raise gateway._AskAnother(f"{endpoint}: etcdserver: no leader", slow=False)
+            raise gateway._AskAnother(
+                f"{endpoint}: etcdserver: no leader", gateway._Trouble.ELECTING
+            )
         return post(self, endpoint, *arguments, **limits)
 
     monkeypatch.setattr(EtcdGateway, "_post", electing)

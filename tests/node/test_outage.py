@@ -1,15 +1,20 @@
-"""What the log of a node says while its server is away, and when it is back."""
+"""What a node does while its server is away, and what its log says."""
 
 from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import httpx
 import pytest
 
+from strandline.catalog.commands import CreateSchema
 from strandline.node import Node
 from tests.servers import postgresql, stores
+from tests.servers.served_node import ServedNode
 
 THREADS = ("notifications of strandline", "the thread catalog-applier", "the thread cache-applier")
 LOST = ("notifications of strandline do not arrive", "catalog-applier: ", "cache-applier: ")
@@ -42,3 +47,34 @@ def test_the_log_says_once_that_news_are_lost_and_when_each_follower_works_again
 def backs(caplog: pytest.LogCaptureFixture, thread: str) -> int:
     """How often the thread was logged as back."""
     return sum(line.startswith(thread) and "again, after " in line for line in caplog.messages)
+
+
+@pytest.mark.slow
+def test_calls_that_come_while_the_server_restarts_succeed(
+    tmp_path: Path,
+) -> None:
+    server = postgresql.PostgresServer()
+    try:
+        store = stores.new_store("postgresql", tmp_path)._replace(address=server.new_database())
+        with ExitStack() as opened:
+            node = opened.enter_context(closing(ServedNode(store)))
+            ann, bob = (opened.enter_context(node.session(user=user)) for user in ("ann", "bob"))
+            client = opened.enter_context(closing(node.thrift()))
+            threads = opened.enter_context(ThreadPoolExecutor(4))
+            transaction = ann.begin()
+            server.stop()
+            calls: list[Future[object]] = [
+                threads.submit(ann.commit, transaction.txn_id),
+                threads.submit(ann.execute, CreateSchema(name="sales")),
+                threads.submit(bob.begin),
+                threads.submit(client.call, "get_all_databases"),
+            ]
+            while httpx.get(f"{node.url}/health/ready").is_success:
+                pass
+            assert not any(call.done() for call in calls)
+            server.start()
+            for call in calls:
+                call.result()
+            assert "sales" in bob.schemas()
+    finally:
+        server.remove()

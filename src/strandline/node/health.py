@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from strandline.errors import StrandlineError
 from strandline.logs import in_one_line
+from strandline.outage import failing_at_once
 from strandline.sql import StoreFull
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,8 @@ class NodeHealth:
         for name, (check, stops_reads) in self._checks.items():
             self.in_progress = name
             try:
-                check()
+                with failing_at_once():
+                    check()
             except (StrandlineError, OSError) as error:
                 may_read = not stops_reads or isinstance(error, StoreFull)
                 problems.append(Problem(name, in_one_line(str(error)), stops_reads=not may_read))

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Unavailable, UnknownOutcome
+from strandline.outage import failing_at_once
 from strandline.sql.clock_row import look_time_query, take_time_after_looks, time_after_looks_query
 from strandline.sql.database import Database
 from strandline.sql.statements import Query, run, run_at_commit
@@ -129,8 +130,9 @@ def wait_until(
         is_last = time.monotonic() >= finish
         mark, failed = database.mark(), None
         try:
-            if look(mark):
-                return True
+            with failing_at_once():
+                if look(mark):
+                    return True
         except Unavailable as error:
             failed = error
         if is_last and failed is not None:

@@ -420,6 +420,16 @@ def is_lost(error: BaseException) -> bool:
     return state[:4] == "57P0" or (isinstance(original, psycopg.OperationalError) and not state)
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether ``error``, for which no connection was made, may be that of a server's outage."""
+    return is_lost(error) and not isinstance(error, OtherDatabase)
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what the server or the driver says."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def in_transaction(connection: psycopg.Connection[Any]) -> bool:
     """Whether a transaction is open in which no statement has failed."""
     return connection.info.transaction_status == TransactionStatus.INTRANS
@@ -444,7 +454,7 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
     if not isinstance(original, psycopg.Error):
         return None
     state = original.sqlstate or ""
-    reason = str(original).strip().partition("\n")[0] or type(original).__name__
+    reason = reason_of(original)
     if state in _CORRUPT_STATES:
         return CorruptData(
             f"{name} found damaged data ({reason}); restore a backup of the database"

@@ -23,6 +23,7 @@
 * A *lost connection* is usually detected at the first statement of a transaction, before anything
   was done. That statement is tried once more on a new connection. If the connection is lost later,
   the caller gets the error.
+* While no connection can be made, calls wait for the end of the `Outage`.
 * A connection lost between COMMIT and its answer leaves the outcome unknown. The transaction may
   even be running still, with its COMMIT on the way. The next read of this object first takes the
   write lock, which that transaction holds to its end. So what it reads is final.
@@ -57,6 +58,7 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
+from strandline.outage import Outage
 from strandline.sql import postgres_connection as driver
 from strandline.sql import schema_versions
 from strandline.sql.database import GIVE_UP_SECONDS, PATIENCE, Database
@@ -159,6 +161,7 @@ class PostgresDatabase(Database):
         self._may_read_identity = False
         self._server_start: object = None  # that of the server of the last connection
         self._taking_over = threading.Lock()
+        self._outage = Outage(name)
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._connections: WeakSet[driver.Connection] = WeakSet()
@@ -451,18 +454,28 @@ class PostgresDatabase(Database):
         SQLAlchemy's takes as long as the answer.
         """
         tries = 2
+        end = time.monotonic() + (self._patience if seconds is None else seconds)
         while True:
             pool_number = self._pool_number  # read first: the pool may be discarded meanwhile
-            pooled = self._engine.raw_connection()
+            try:
+                pooled = self._engine.raw_connection()
+            except driver.DriverError as error:
+                if self._closed or (is_given_up and is_given_up()) or not driver.is_away(error):
+                    raise
+                reason = driver.reason_of(error)
+                if not self._outage.pause(reason, patience=self._patience, end=end):
+                    raise
+                continue
             raw = _raw(pooled)
             raw.pool_number = pool_number
             prepared = raw.prepared
             try:
-                _allow(raw, self._patience if seconds is None else seconds, is_given_up)
+                _allow(raw, end - time.monotonic(), is_given_up)
                 raw.read_ahead = raw.waiting = None
                 raw.prepared = prepared.copy()
                 result = begin(raw)
                 _allow(raw, self._patience)
+                self._outage.end()
                 return pooled, result
             except BaseException as error:
                 state = getattr(error, "sqlstate", None)

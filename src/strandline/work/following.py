@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from strandline.errors import Fenced, Stopping, StrandlineError, Unavailable
+from strandline.outage import failing_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,10 @@ class FollowingThread:
             )
 
     def _run(self) -> None:
+        with failing_at_once():
+            self._follow()
+
+    def _follow(self) -> None:
         pause = FIRST_PAUSE
         while not self._stop.is_set():
             try:

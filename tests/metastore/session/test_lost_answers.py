@@ -176,6 +176,14 @@ def refuse(
     monkeypatch.setattr(LocalSession, call, refusing)
 
 
+def test_a_begin_that_the_node_could_not_confirm_is_sent_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, "begin", times=2, error=UnknownOutcome)
+    assert scene.session.begin().state is TransactionState.OPEN
+    assert scene.proxy.seen["begin"] == 3
+
+
 @pytest.mark.parametrize(
     "error", [Unavailable, StoreMoved, Fenced, PermissionDenied, CorruptData, StrandlineError]
 )

@@ -382,15 +382,27 @@ def test_each_move_of_one_table_looks_ahead_only_to_the_next(
 def test_a_projection_whose_commit_fails_is_repeated_and_is_no_unknown_outcome_for_a_reader(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = node.ddl(create(node, "rides"), project=False)
+    version, commit, failures = (
+        node.ddl(create(node, "a"), project=False),
+        SqliteDatabase._commit,
+        1,
+    )
 
-    def fail(*_: object) -> None:
-        raise UnknownOutcome.of_commit("the disk failed")
+    def fail(*arguments: Any) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise UnknownOutcome.of_commit("the disk failed")
+        commit(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(SqliteDatabase, "_commit", fail)
+        node.projector.project_up_to(version)
+        assert node.folder("a").is_dir()
+        version, failures = node.ddl(create(node, "rides"), project=False), 100
         with pytest.raises(Unavailable, match=r"recorded \(the disk failed\); try") as refused:
             node.projector.project_up_to(version)
+    assert failures == 98
     assert not isinstance(refused.value, UnknownOutcome)
     node.projector.project_up_to(version)
     assert node.folder("rides").is_dir()

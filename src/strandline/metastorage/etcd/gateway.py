@@ -8,7 +8,8 @@ the token of the user is old). Any other failure is `UnknownOutcome`, and the ca
 reading.
 
 Every request requires a member that has a leader, so a member that is cut off from the others fails
-at once. If no member has one, they are probably electing it, so a call asks them again for a while.
+at once. If no member has one, they are probably electing it. Then, and if no member can be reached,
+a call waits for the end of the `Outage`.
 
 All answers must come from the cluster that gave the first one. The address may later lead to
 another, with another catalog: a node would take its versions for new ones of its own. An endpoint
@@ -34,6 +35,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from typing import Any
 from weakref import WeakSet
 
@@ -58,6 +60,7 @@ from strandline.metastorage.etcd.operations import (
     range_operation,
     to_text,
 )
+from strandline.outage import Outage
 from strandline.sql import GIVE_UP_SECONDS, StoreFull
 
 PAGE_KEYS = 256
@@ -67,9 +70,6 @@ TRY_SECONDS = 2.0
 """How long a call waits for a member that may hang before it asks another one."""
 WRITE_SECONDS = 10.0
 """How long a write waits for one of several members. By default, etcd answers within 7 seconds."""
-ELECTION_SECONDS = 1.5
-"""How long a call asks again if there is no leader. Shorter than a health check waits."""
-_ELECTION_PAUSE_SECONDS = 0.1
 _IDLE_WATCH_SECONDS = 10.0
 _CLOSING_SECONDS = 5.0
 _IDLE_CLIENTS = 32
@@ -129,12 +129,21 @@ class Refused(Unavailable):
         return error
 
 
+class _Trouble(Enum):
+    """Why an endpoint did nothing."""
+
+    SLOW = auto()  # it did not answer in time
+    AWAY = auto()  # it cannot be reached
+    ELECTING = auto()  # it has no leader
+    OTHER = auto()  # what will most likely last
+
+
 class _AskAnother(Exception):
     """This endpoint did nothing; try another one. Never leaves this module."""
 
-    def __init__(self, reason: str, *, slow: bool) -> None:
+    def __init__(self, reason: str, trouble: _Trouble = _Trouble.OTHER) -> None:
         super().__init__(reason)
-        self.slow = slow
+        self.trouble = trouble
 
 
 class EtcdGateway:
@@ -164,6 +173,7 @@ class EtcdGateway:
         """Copies of the sockets that are in a TLS handshake, by thread."""
         self._lock = Condition()
         self._calls = 0
+        self._outage = Outage(f"etcd ({', '.join(self.endpoints)})")
         self._ending: threading.Timer | None = None  # of calls that were given up
         self._closed = False
 
@@ -295,9 +305,9 @@ class EtcdGateway:
         longest_write = WRITE_SECONDS if len(self.endpoints) > 1 else self.timeout
         began = time.monotonic()
         # Without the errors, whose frames refer to this dictionary: they would stay in memory.
-        failures: dict[str, tuple[str, bool]] = {}
+        failures: dict[str, tuple[str, _Trouble]] = {}
         with self._call_under_way():
-            for left in self._attempts(failures):
+            for left in self._attempts(failures, began):
                 token = self._token() if needs_token else ""
                 endpoint = self.endpoints[self._preferred]  # the login may have changed it
                 patience = max(began + self.timeout - time.monotonic(), 0.001)
@@ -316,7 +326,7 @@ class EtcdGateway:
                     if not (needs_token and self._address.user and error.needs_login):
                         raise
                     self._login.forget(token)
-                    failures[endpoint] = str(error), False
+                    failures[endpoint] = str(error), _Trouble.OTHER
                 except FullOutcome:
                     raise
                 except UnknownOutcome:
@@ -325,16 +335,24 @@ class EtcdGateway:
                     self._prefer_another(endpoint)
                     raise
                 except _AskAnother as error:
-                    failures[endpoint] = str(error), error.slow
+                    failures[endpoint] = str(error), error.trouble
                     self._prefer_another(endpoint)
         raise _of_all(failures)
 
-    def _attempts(self, failures: Mapping[str, tuple[str, bool]]) -> Iterator[int]:
+    def _attempts(
+        self, failures: Mapping[str, tuple[str, _Trouble]], began: float
+    ) -> Iterator[int]:
         """For each attempt of a call, how many are left of its round."""
         yield from range(len(self.endpoints) + 1, 0, -1)
-        end = time.monotonic() + min(ELECTION_SECONDS, self.timeout)
-        while time.monotonic() < end and any(_NO_LEADER in why for why, _ in failures.values()):
-            time.sleep(_ELECTION_PAUSE_SECONDS)
+        while True:
+            troubles = {trouble for _, trouble in failures.values()}
+            if _Trouble.OTHER in troubles or not self._outage.pause(
+                _reasons(failures),
+                patience=self.timeout,
+                end=began + self.timeout,
+                has_answered=_Trouble.ELECTING in troubles,
+            ):
+                return
             yield from range(len(self.endpoints), 0, -1)
 
     def _token(self) -> str:
@@ -381,8 +399,9 @@ class EtcdGateway:
             if not repeatable and not isinstance(error, _NOT_SENT):
                 raise _unknown(endpoint, reason) from error  # also if the gateway was closed
             self._refuse_when_closed()
-            slow = isinstance(error, httpx.TimeoutException)
-            raise _AskAnother(f"{endpoint}: {reason}", slow=slow) from error
+            is_slow = isinstance(error, httpx.TimeoutException)
+            trouble = _Trouble.SLOW if is_slow else _Trouble.AWAY
+            raise _AskAnother(f"{endpoint}: {reason}", trouble) from error
         answer_body: object = None
         with suppress(ValueError):
             answer_body = response.json()
@@ -397,14 +416,13 @@ class EtcdGateway:
                 f" {'with' if self._tls else 'without'} TLS?"
             )
             raise (
-                _AskAnother(f"{endpoint}: {reason}", slow=False)
-                if repeatable
-                else _unknown(endpoint, reason)
+                _AskAnother(f"{endpoint}: {reason}") if repeatable else _unknown(endpoint, reason)
             )
         if not succeeded:
             raise _refusal(endpoint, answer_body, self._address, repeatable=repeatable)
         if self._is_of_other_cluster(answer_body):
-            raise _AskAnother(f"{endpoint}: {_OTHER_CLUSTER}", slow=False)
+            raise _AskAnother(f"{endpoint}: {_OTHER_CLUSTER}")
+        self._outage.end()
         return answer_body
 
     def _is_of_other_cluster(self, answer: Json) -> bool:
@@ -533,7 +551,8 @@ def _refusal(endpoint: str, answer: Json, address: EtcdAddress, *, repeatable: b
     if code in _CODES_REFUSED:
         return Refused.of(endpoint, code, reason, address)
     if repeatable or any(word in reason for word in _REFUSED_UNHEARD):
-        return _AskAnother(f"{endpoint}: {reason}", slow=False)
+        trouble = _Trouble.ELECTING if _NO_LEADER in reason else _Trouble.OTHER
+        return _AskAnother(f"{endpoint}: {reason}", trouble)
     return _unknown(endpoint, reason)
 
 
@@ -544,12 +563,15 @@ def _unknown(endpoint: str, reason: str) -> UnknownOutcome:
     )
 
 
-def _of_all(failures: Mapping[str, tuple[str, bool]]) -> Unavailable:
-    """One error for a call that no endpoint answered; each failure has its reason and `slow`."""
-    slow = all(is_slow for _, is_slow in failures.values())
+def _reasons(failures: Mapping[str, tuple[str, _Trouble]]) -> str:
     # In an order that stays: the log of a node has a message once until it changes.
-    reasons = "; ".join(sorted(reason for reason, _ in failures.values()))
+    return "; ".join(sorted(reason for reason, _ in failures.values()))
+
+
+def _of_all(failures: Mapping[str, tuple[str, _Trouble]]) -> Unavailable:
+    """One error for a call that no endpoint answered."""
+    slow = all(trouble is _Trouble.SLOW for _, trouble in failures.values())
     return (DeadlineExceeded if slow else Unavailable)(
-        f"no etcd endpoint answered ({reasons}); nothing was done. Start etcd, or correct the"
-        " endpoints and the options in the store's address"
+        f"no etcd endpoint answered ({_reasons(failures)}); nothing was done. Start etcd, or"
+        " correct the endpoints and the options in the store's address"
     )

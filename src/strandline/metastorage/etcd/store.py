@@ -92,6 +92,7 @@ from strandline.metastorage.store import (
     check_ttl,
     prefix_end,
 )
+from strandline.outage import failing_at_once
 from strandline.sql import StoreFull
 
 CHANGES_KEPT = 4096
@@ -202,8 +203,9 @@ class EtcdMetastorage(Metastorage):
             generation = self._feed.generation
             seconds_left = finish - time.monotonic()
             try:
-                self._settle()
-                looked = self._feed.look(start, end, after)
+                with failing_at_once():
+                    self._settle()
+                    looked = self._feed.look(start, end, after)
             except Unavailable:
                 # Wait on if the server is away; the error is raised at the time-out.
                 if seconds_left <= 0:

@@ -7,8 +7,9 @@ happen twice.
 Every call is one of these:
 
 * **repeatable**: it reads, or doing it twice has the effect of doing it once (a heartbeat, staging,
-  the end of a hold). It is sent again until it is answered or the session's time-out has passed. So
-  is the begin of a transaction: one whose answer was lost is never used, and times out.
+  the end of a hold). It is sent again until it is answered or the session's time-out has passed,
+  also if the node's database did not confirm it. So is the begin of a transaction: one whose answer
+  was lost is never used, and times out.
 * **settled**: commit and abort. If the answer is lost, the session *asks* the node for the state of
   the transaction, by its id. The state decides: the call is done, is sent again, or is refused. A
   request that is still on its way does no harm, since each takes effect only once.
@@ -307,7 +308,7 @@ class HttpSession(Session):
             except _ABOUT_THE_CALL:
                 raise
             except StrandlineError as error:  # an earlier attempt may have succeeded
-                if not attempts.is_unknown:
+                if not (attempts.is_unknown or isinstance(error, UnknownOutcome)):
                     raise
                 attempts.pause(Lost(error.message, sent=True, answer=error))
 

@@ -181,11 +181,20 @@ class Projector:
         is no longer in the log, and `DeadlineExceeded` after ``timeout`` seconds.
         """
         deadline = time.monotonic() + min(timeout, LONGEST_PATIENCE)
+        repeats_left = 1
         while version > self._known.projected:
             if self._await_batch(deadline):
                 continue
+            last = max(version, self._applied)
             try:
-                self._project_batch(max(version, self._applied), deadline)
+                self._project_batch(last, deadline)
+            except UnknownOutcome as error:
+                if not repeats_left:  # the caller may be a reader, who has changed nothing
+                    raise Unavailable(
+                        f"the folders and events of the catalog up to version {last} could not be "
+                        f"recorded ({error.reason}); try again"
+                    ) from error
+                repeats_left -= 1
             finally:
                 with self._state:
                     self._batches += 1
@@ -267,12 +276,6 @@ class Projector:
         except NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
-        except UnknownOutcome as error:
-            # It can be repeated, and the caller may be a reader, who has changed nothing.
-            raise Unavailable(
-                f"the folders and events of the catalog up to version {version} could not be "
-                f"recorded ({error.reason}); try again"
-            ) from error
         self._failed_batch = None
         last = self._updates.remembered(reached.projected_version)
         if self._head is not None and last is not None:

@@ -1,0 +1,84 @@
+"""An outage of a server, and how long calls wait for its end.
+
+An outage begins when a server that has answered before cannot be reached, as while it restarts. A
+call that has done nothing yet waits for its end, so that a restart makes no call fail. But a long
+outage must not occupy all threads of a node. So all calls wait until the same moment, some time
+after the beginning, and calls that come later fail at once.
+
+A server that has never answered is not waited for: its address may be wrong. Nor does a thread wait
+that tries again itself, and says meanwhile that it cannot go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
+
+_SHARE = 0.25
+"""The part of an outage's duration so far for which a call waits between two attempts."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_thread = threading.local()
+
+
+class Outage:
+    """The present outage of the server ``name``, if there is one. Safe for threads."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._has_answered = False
+        self._since: float | None = None
+
+    def pause(
+        self, reason: str, *, patience: float, end: float, has_answered: bool = False
+    ) -> bool:
+        """Wait before the next attempt to reach the server, which failed for ``reason``.
+
+        Returns False at once if there is to be none: ``patience`` seconds after the beginning of
+        the outage, or at ``end``, an instant of `time.monotonic`. ``has_answered`` says that the
+        server answered, if only that it is not ready.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._has_answered |= has_answered
+            if not self._has_answered or getattr(_thread, "fails_at_once", False):
+                return False
+            begins = self._since is None
+            since = self._since = now if self._since is None else self._since
+        seconds = min(max((now - since) * _SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+        if now + seconds > min(since + patience, end):
+            return False
+        if begins:
+            logger.warning(
+                "%s cannot be reached (%s); calls wait for it for up to %g s",
+                *(self._name, reason, patience),
+            )
+        time.sleep(seconds)
+        return True
+
+    def end(self) -> None:
+        """Note that the server has answered."""
+        if self._has_answered and self._since is None:
+            return
+        with self._lock:
+            self._has_answered = True
+            since, self._since = self._since, None
+        if since is not None:
+            seconds = time.monotonic() - since
+            logger.info("%s can be reached again, after %.1f s", self._name, seconds)
+
+
+@contextmanager
+def failing_at_once() -> Iterator[None]:
+    """In the block, no call of this thread waits for the end of an outage."""
+    before = getattr(_thread, "fails_at_once", False)
+    _thread.fails_at_once = True
+    try:
+        yield
+    finally:
+        _thread.fails_at_once = before
