@@ -222,7 +222,7 @@ def _rename(call: Call, partitioned: Partitioned, values: Sequence[str], partiti
         rows = change.visible(RowKind.PARTITION, names)
         if old_name not in rows:
             raise IllegalChange("Unable to rename partition because old partition does not exist")
-        if new_name == old_name or new_name in rows:
+        if new_name in rows:
             table_name = f"{partitioned.schema}.{partitioned.table.name.lower()}"
             shown = f"{table_name}.[{', '.join(new.values)}]"
             raise IllegalChange(f"Partition already exists:{shown}")
