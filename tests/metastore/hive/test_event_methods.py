@@ -140,9 +140,11 @@ def test_all_events_since_the_creation_of_the_store_can_be_read(hive: HiveNode, 
 def inserted(
     *values: str, name: str = "t1", data: Any = None, successful: bool = True, several: Any = ()
 ) -> Any:
-    data = data or FireEventRequestData(
-        insertData=InsertEventRequestData(filesAdded=["file:/x"]),
-        insertDatas=[InsertEventRequestData(filesAdded=[], partitionVal=spec) for spec in several],
+    into = [InsertEventRequestData(filesAdded=[], partitionVal=spec) for spec in several]
+    data = data or (
+        FireEventRequestData(insertDatas=into)  # a union, so without ``insertData``
+        if into
+        else FireEventRequestData(insertData=InsertEventRequestData(filesAdded=["file:/x"]))
     )
     return FireEventRequest(successful, data, "d1", name, list(values))
 

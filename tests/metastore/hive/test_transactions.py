@@ -63,8 +63,10 @@ def abort(stub: Any, txn_id: int) -> None:
     stub.abort_txn(AbortTxnRequest(txnid=txn_id))
 
 
-def allocated(stub: Any, txn_ids: list[int], table: str = "T") -> dict[int, int]:
-    asked = AllocateTableWriteIdsRequest(dbName="D1", tableName=table, txnIds=txn_ids)
+def allocated(
+    stub: Any, txn_ids: list[int], table: str = "T", *, schema: str = "D1"
+) -> dict[int, int]:
+    asked = AllocateTableWriteIdsRequest(dbName=schema, tableName=table, txnIds=txn_ids)
     pairs = stub.allocate_table_write_ids(asked).txnToWriteIds
     return {pair.txnId: pair.writeId for pair in pairs}
 
@@ -277,6 +279,8 @@ def test_no_write_ids_are_allocated_for_a_table_that_cannot_be_written(
     hive.create_transactional("d1", "t", k="bigint")
     for name, said in (("nowhere", "not found"), ("t@1", "not found")):
         assert said in refusal(lambda name=name: allocated(stub, txn_ids, name))[1]
+    past = f"d1@{hive.node.catalogs.latest_catalog().version}"
+    assert "a table of the past" in refusal(lambda: allocated(stub, txn_ids, schema=past))[1]
     # The table was created after both transactions had begun.
     kind, text = refusal(lambda: allocated(stub, txn_ids))
     assert (kind, "begin another transaction" in text) == ("MetaException", True)
