@@ -124,6 +124,19 @@ def test_rows_are_in_the_order_of_names_after_many_changes() -> None:
     assert list(shown) == [expected[name] for name in sorted(expected)]
 
 
+def test_an_answer_that_nobody_reads_in_order_keeps_few_changes_beside_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A partition that is altered every second would else take more memory each time."""
+    monkeypatch.setattr(replicas, "MAX_DIFFERENT", 4)
+    shown = VisibleRows.of({})
+    for row_id in range(1, 20):
+        coming = row(row_id, RowKind.PARTITION, "p=1", row_id)
+        shown = shown.with_rows([coming])
+        assert len(shown._order.added) + len(shown._order.gone) <= 4
+    assert list(shown) == [coming]
+
+
 def test_the_next_list_has_the_files_of_each_partition_without_the_removed_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
