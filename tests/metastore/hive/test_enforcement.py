@@ -716,6 +716,28 @@ def test_functions_are_listed_with_the_privilege_to_execute_them(guarded: HiveNo
         alice.drop_function("sales", "f")
 
 
+def test_what_was_revoked_stays_unreadable_in_a_past_schema_after_it_is_dropped(
+    guarded: HiveNode,
+) -> None:
+    on_table_and_function = (
+        (ObjectKind.TABLE, "sales.gone", Privilege.SELECT),
+        (ObjectKind.FUNCTION, "sales.f", Privilege.EXECUTE),
+    )
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        alice.create_table(table("gone", schema="sales"))
+        alice.create_function(Function("f", "sales", "a.b.C"))
+        with granted(guarded, USAGE, *on_table_and_function):
+            past = f"sales@{guarded.node.catalogs.present().version}"
+            assert bob.get_table(past, "gone").tableName == "gone"
+            assert bob.get_function(past, "f").functionName == "f"
+        alice.drop_table("sales", "gone", True)
+        alice.drop_function("sales", "f")
+        with granted(guarded, USAGE):
+            assert "lacks SELECT" in refusal(lambda: bob.get_table(past, "gone"))[1]
+            assert bob.get_table_objects_by_name(past, ["gone"]) == []
+            assert "lacks EXECUTE" in refusal(lambda: bob.get_function(past, "f"))[1]
+
+
 def test_the_write_of_another_user_is_not_read(guarded: HiveNode) -> None:
     privileges = USAGE, (ObjectKind.TABLE, "sales.rows", Privilege.SELECT)
     alice = guarded.node.session(user="alice")

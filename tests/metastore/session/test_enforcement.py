@@ -490,6 +490,25 @@ def test_a_revoked_table_stays_unreadable_in_older_versions_after_it_is_dropped(
         assert "lacks SELECT" in refusal(lambda: bob.table("s.gone", at=granted))
 
 
+def test_a_revoked_schema_stays_unlisted_in_older_versions_after_it_is_dropped(
+    guarded: Guarded, bob: Session
+) -> None:
+    root = guarded.node.session(user="root")
+    usage: dict[str, Any] = {
+        "kind": ObjectKind.SCHEMA,
+        "name": "gone",
+        "privileges": Privilege.USAGE,
+        "grantee": "bob",
+    }
+    granted = AsOf(
+        version=root.execute([CreateSchema(name="gone"), GrantPrivileges(**usage)]).version
+    )
+    assert bob.schemas(at=granted) == ["default", "gone"]
+    root.execute(RevokePrivileges(**usage))
+    root.execute(DropSchema(name="gone"))
+    assert bob.schemas(at=granted) == ["default"]
+
+
 def test_several_privileges_can_be_granted_and_revoked_at_once_over_http(guarded: Guarded) -> None:
     both = Privilege.SELECT | Privilege.INSERT
     with HttpSession(guarded.url, user="alice") as alice:
