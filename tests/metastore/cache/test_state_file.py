@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import delete, insert, update
 
 from strandline.clock import Timestamp
+from strandline.errors import VersionNotFound
 from strandline.fencing import FenceToken
 from strandline.metastore.cache import state_file
 from strandline.metastore.cache.cached_store import CachedStore
@@ -348,6 +349,23 @@ def test_a_table_that_was_cleaned_since_the_state_is_left_out(
     assert again.statistics().replicas == 2
     assert files(again) == ["a", "b"]
     assert again.statistics().loads == 0
+
+
+def test_rows_that_may_be_cleaned_are_also_missing_after_a_start(dml: Dml, path: Path) -> None:
+    dml.append("a")
+    before = dml.transactions.write_ids(FLIGHTS)
+    dml.append("b")
+    with dml.database.write() as connection:
+        last = f"SELECT table_id, max(commit_time) FROM txn_write_id WHERE table_id = {FLIGHTS}"
+        connection.exec_driver_sql(f"INSERT INTO cleaned_table {last} GROUP BY table_id")
+    cache = dml.cached()
+    assert files(cache) == ["a", "b"]
+    assert state(dml, path, cache).write()
+    again, _ = started(dml, path)
+    assert files(again) == ["a", "b"]
+    assert again.statistics().hits == 1
+    with pytest.raises(VersionNotFound):
+        files(again, write_ids=before)
 
 
 def test_a_start_with_less_memory_holds_the_most_recently_used_tables(

@@ -22,7 +22,13 @@ from hive_metastore.ttypes import (
     TruncateTableRequest,
 )
 
-from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateTable,
+    DropTable,
+    RenameTable,
+    TableDefinition,
+)
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive import truncation
@@ -190,8 +196,9 @@ def test_tables_that_are_not_the_metastores_are_refused(
 
 
 @pytest.mark.parametrize("name", ["t", "parted"])
+@pytest.mark.parametrize("leaves", ["drop", "rename"])
 def test_a_table_that_was_created_in_the_folder_meanwhile_keeps_its_files(
-    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch, name: str
+    hive: HiveNode, parted: Any, monkeypatch: pytest.MonkeyPatch, name: str, leaves: str
 ) -> None:
     parted.create_table(table("t"))
     session = hive.node.session(user="ann")
@@ -199,7 +206,10 @@ def test_a_table_that_was_created_in_the_folder_meanwhile_keeps_its_files(
     emptying = truncation._emptying
 
     def replace_before(call: Any, partitioned: Any) -> Any:
-        session.execute(DropTable(schema="d1", table=name))
+        if leaves == "drop":
+            session.execute(DropTable(schema="d1", table=name))
+        else:
+            session.execute(RenameTable(schema="d1", table=name, new_name="renamed"))
         session.execute(CreateTable(schema="d1", definition=definition))
         put(place(hive, name), "p=1/new", "new")
         return emptying(call, partitioned)
