@@ -5,11 +5,11 @@ would be a security hole. So commands do not check. Privileges are checked again
 *changed*, after each command is planned and before the batch is appended. The needed privileges
 follow from the change alone (kind, old, new).
 
-What is wrong with a command may tell what the user may not see. So before a command is planned, the
-user must reach the schemas that it names, be allowed to read the tables to which its foreign keys
-refer, and be allowed to drop an object whose errors tell what else uses it. A user who may neither
-read nor drop a schema, table, view or function is not told why a command on it failed, or that it
-changes nothing: that would tell its definition.
+What is wrong with a command, or that it changes nothing, may tell what the user may not see. So
+before a command is planned, the user must reach the schemas that it names and be allowed to refer
+to what it refers to. For the objects that it would change, one rule applies: a user who may neither
+read nor drop them gets no other answer than that. Only schemas and what they contain can be read by
+a privilege. Outside of schemas, the refusal comes before the planning, which may be long.
 
 ===========================  =======================================================================
 change                       needs
@@ -46,22 +46,15 @@ owned a dropped object).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from strandline.catalog.catalog import Catalog
-from strandline.catalog.commands.constraints import AddConstraints
-from strandline.catalog.commands.grants import GrantPrivileges, RevokePrivileges
-from strandline.catalog.commands.indexes import MakeIndexAvailable, RemoveIndex, StartBuildingIndex
-from strandline.catalog.commands.objects import CommentOn
-from strandline.catalog.commands.roles import DropRole
-from strandline.catalog.commands.schemas import AlterSchema, DropDatabase
-from strandline.catalog.commands.views import CreateFunction, CreateView
-from strandline.catalog.commands.zones import AlterZone, DropZone
+from strandline.catalog import commands
+from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.declared_kinds import declared_kind
-from strandline.catalog.kinds import find, kind_of, kind_of_object
+from strandline.catalog.kinds import find, find_in, kind_of, kind_of_object
 from strandline.catalog.planning import Command
 from strandline.catalog.privileges.access import Access, enforced
 from strandline.catalog.privileges.rules import Case
@@ -69,9 +62,9 @@ from strandline.catalog.undo.command import Undo
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
-from strandline.model.descriptors import SchemaDescriptor
+from strandline.model.descriptors import IndexDescriptor, SchemaDescriptor, SystemConfiguration
 from strandline.model.identifiers import QualifiedName
-from strandline.model.privileges import Privilege
+from strandline.model.privileges import DefaultPrivilege, Privilege, SystemPrivilege
 
 _READING = Privilege.USAGE | Privilege.SELECT | Privilege.EXECUTE
 """What a user needs to read the definition of an object, of those that its kind has."""
@@ -99,43 +92,38 @@ class PrivilegeCheck:
         self._checked = 0
 
     def require_reach(self, command: Command) -> None:
-        """Refuse a command in a schema that the user does not reach, before it is planned.
+        """Refuse a command before it is planned if its refusal would tell of other objects.
 
-        What is wrong with the command would tell the user what the schema contains, or what uses
-        the object of the command. The entries so far are checked first, because they may give
-        access to both. Raises what `finish` raises.
+        What is wrong with it would tell what a schema contains, or what uses the object that it
+        would change. The entries so far are checked first, because they may give access to both.
+        Raises what `finish` raises.
         """
         if self._is_free:
             return
         self._check_entries()
-        catalog, parents = self._access.catalog, _parents_of(command)
-        for schema in _schemas_of(catalog, command, parents):
-            if schema is not None:
-                self._access.require(Privilege.USAGE, schema)
-        for parent in parents:
-            table = catalog.relation(parent.schema, parent.name)
-            if table is not None:
-                self._access.require(Privilege.SELECT, table)
-        for used in _used_objects(catalog, command):
-            if used is not None:
-                self._require_drop(used)
+        for privilege, place in _places(self._access.catalog, command):
+            if place is not None:
+                self._access.require(privilege, place)
+        if getattr(command, "schema", None) is None and not isinstance(command, Undo):
+            self.require_sight(command)
 
     def require_sight(self, command: Command) -> None:
         """Refuse to say that a command failed or changes nothing if that tells a definition.
 
         Raises `PermissionDenied` if the user may neither read nor drop one of its objects.
         """
-        if self._is_free:
-            return
-        for subject in filter(None, _subjects_of(self._access.catalog, command)):
-            if not self._access.allows(kind_of(subject).grantable & _READING, subject):
-                self._require_drop(subject)
+        access, catalog = self._access, self._access.catalog
+        for subject in () if self._is_free else _subjects(catalog, command):
+            rule = None if subject is None else declared_kind(kind_of(subject).name).rule
+            if rule is not None and not self._reads(subject):
+                rule(Case(access, catalog, catalog, catalog, subject, None))
 
-    def _require_drop(self, value: Any) -> None:  # Any: a descriptor of some kind
-        rule = declared_kind(kind_of(value).name).rule
-        if rule is not None:
-            catalog = self._access.catalog
-            rule(Case(self._access, catalog, catalog, catalog, value, None))
+    def _reads(self, subject: Any) -> bool:  # Any: a descriptor of some kind
+        if isinstance(subject, IndexDescriptor):
+            subject = self._access.catalog.table_by_id(subject.table_id) or subject
+        kind = kind_of(subject)
+        is_readable = kind.in_schema or isinstance(subject, SchemaDescriptor)
+        return is_readable and self._access.allows(kind.grantable & _READING, subject)
 
     def finish(self) -> None:
         """Refuse the entries of the transaction unless the user may make them.
@@ -171,67 +159,81 @@ class PrivilegeCheck:
         self._access = access.by(after)
 
 
-def _schemas_of(
-    catalog: Catalog, command: Command, parents: Sequence[QualifiedName]
-) -> Iterator[SchemaDescriptor | None]:
-    """The schemas of a command, also those of the ``parents`` of its foreign keys."""
-    schemas = [getattr(command, name, None) for name in ("schema", "new_schema")]
-    yield from (catalog.schema(name) for name in schemas if isinstance(name, str))
-    yield from (catalog.schema(parent.schema) for parent in parents)
+def _places(catalog: Catalog, command: Command) -> Iterator[tuple[Privilege, Any]]:
+    """What a command needs on the objects that it refers to, which may not exist (None)."""
+    for field in ("schema", "new_schema"):
+        if isinstance(name := getattr(command, field, None), str):
+            yield Privilege.USAGE, catalog.schema(name)
     match command:
-        case StartBuildingIndex() | MakeIndexAvailable() | RemoveIndex():
-            if (index := catalog.index(command.index_id)) is not None:
-                yield catalog.schema_by_id(index.schema_id)
-        case GrantPrivileges() | RevokePrivileges() | CommentOn() if command.name:
+        case object(index_id=int(index_id)):
+            if (index := catalog.index(index_id)) is not None:
+                yield Privilege.USAGE, catalog.schema_by_id(index.schema_id)
+        case commands.GrantPrivileges() | commands.RevokePrivileges() | commands.CommentOn():
             kind = kind_of_object(command.kind)
-            if kind is not None and kind.in_schema:
-                yield catalog.schema(QualifiedName.parse(command.name).schema)
+            if command.name and kind is not None and kind.in_schema:
+                yield Privilege.USAGE, catalog.schema(QualifiedName.parse(command.name).schema)
+        case commands.AddConstraints():
+            for parent in (QualifiedName.parse(k.parent) for k in command.constraints if k.parent):
+                yield Privilege.USAGE, catalog.schema(parent.schema)
+                yield Privilege.SELECT, catalog.relation(parent.schema, parent.name)
+        case commands.CreateTable() if command.definition.zone is not None:
+            yield Privilege.CREATE, catalog.schema(command.schema)
+            zone = catalog.zone_named(command.definition.zone)
+            yield Privilege.USAGE, None if zone == catalog.default_zone() else zone
+        case commands.CreateClusterReplica():
+            yield Privilege.CREATE, catalog.cluster(command.cluster)
 
 
-def _parents_of(command: Command) -> list[QualifiedName]:
-    """The tables to which foreign keys of the command refer."""
-    constraints = command.constraints if isinstance(command, AddConstraints) else ()
-    return [QualifiedName.parse(key.parent) for key in constraints if key.parent]
-
-
-def _subjects_of(catalog: Catalog, command: Command) -> Iterator[Any]:  # descriptors, or None
-    """The objects whose definition the refusal of a command may tell, as far as they are named."""
-    schema = getattr(command, "schema", None)
-    finders = {"table": catalog.relation, "view": catalog.relation, "function": catalog.function}
-    for field, find_in in finders.items():
-        name = getattr(command, field, None)
-        if isinstance(schema, str) and isinstance(name, str):
-            yield find_in(schema, name)
+def _subjects(catalog: Catalog, command: Command) -> Iterator[Any]:  # descriptors, or None
+    """The objects that a command would change, as far as it names them."""
     match command:
-        case CreateFunction(or_replace=True):
-            yield catalog.function(command.schema, command.name)
-        case CreateView(or_replace=True):
-            yield catalog.view(command.schema, command.definition.name)
-        case AlterSchema():
+        case commands.AlterDatabase() | commands.RenameDatabase() | commands.DropDatabase():
+            yield catalog.database(command.name)
+        case commands.AlterSchema() | commands.RenameSchema():
             yield catalog.schema(command.name, database=command.database)
-        case CommentOn():
+        case commands.AlterZone() | commands.RenameZone() | commands.DropZone():
+            yield catalog.zone_named(command.name)
+        case commands.DropRole():  # users see the rest of a role
+            yield catalog.role(command.name)
+        case commands.AlterCluster() | commands.RenameCluster() | commands.DropCluster():
+            yield catalog.cluster(command.name)
+        case commands.CreateFunction(or_replace=True):
+            yield catalog.function(command.schema, command.name)
+        case commands.CreateView(or_replace=True):
+            yield catalog.view(command.schema, command.definition.name)
+        case commands.CommentOn() | commands.GrantPrivileges() | commands.RevokePrivileges():
             kind = kind_of_object(command.kind)
-            yield kind and find(catalog, kind, command.name)
+            if kind is None:
+                yield SystemPrivilege("", 0, 0, Privilege(0))
+            elif isinstance(command, commands.CommentOn) or not kind.in_schema:
+                yield find(catalog, kind, command.name)  # the grants in a schema are shown
+        case commands.SetOwner():
+            kind = kind_of_object(command.kind)
+            yield kind and find_in(catalog, kind, command.schema or DEFAULT_DATABASE, command.name)
+        case commands.SetConfiguration():
+            yield SystemConfiguration(command.name, "")
+        case commands.AlterDefaultPrivileges():
+            role = catalog.role(command.role or "")
+            of_role = 0 if role is None else role.id
+            yield DefaultPrivilege("", of_role, 0, 0, command.kind, 0, command.privileges)
         case Undo():
-            kinds = ("table", "view", "function")
-            changed = (target for target in command.net if target.kind in kinds)
-            yield from (catalog.contents.value(*target) for target in changed)
-
-
-def _used_objects(catalog: Catalog, command: Command) -> Iterator[Any]:  # descriptors, or None
-    """The objects of a command whose errors tell what uses them, such as the tables of a zone."""
-    match command:
-        case DropRole(name=name):
-            yield catalog.role(name)
-        case AlterZone(name=name) | DropZone(name=name):
-            yield catalog.zone_named(name)
-        case DropDatabase(name=name):
-            yield catalog.database(name)
-        case Undo():
-            for target, net in command.net.items():
-                is_new_role = target.kind == "role" and net.old is None
-                if is_new_role or target.kind in ("zone", "database"):
-                    yield catalog.contents.value(*target)
+            for target in command.net or command.touched:
+                net = command.net.get(target)
+                if target.kind != "role" or (net is not None and net.old is None):
+                    yield catalog.contents.value(*target)  # others are who joined another role
+        case (
+            object(schema=str(schema), table=str(name)) | object(schema=str(schema), view=str(name))
+        ):
+            yield catalog.relation(schema, name)
+        case object(schema=str(schema), function=str(name)):
+            yield catalog.function(schema, name)
+        case object(schema=str(schema), index=str(name)):
+            yield catalog.alive_index(schema, name)
+        case object(index_id=int(index_id)):
+            yield catalog.index(index_id)
+        case object(cluster=str(name), replica=str(replica)):
+            cluster = catalog.cluster(name)
+            yield cluster and catalog.replica(cluster.id, replica)
 
 
 def _keep_a_superuser(base: Catalog, transaction: CatalogTransaction) -> None:
