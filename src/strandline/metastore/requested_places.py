@@ -57,11 +57,13 @@ def require_places(access: Access, folders: StoreFolders, locations: Iterable[st
     """Raise `PermissionDenied` for a place in the folder of a schema where the user may not create.
 
     A table or partition there would show the files of that schema, and take the place of a table of
-    its own.
+    its own. A symbolic link, such as ``/proc/self/root``, counts as the folder it leads to now.
     """
     if access.free:
         return
-    inside = {place.path for place in map(folders.place, locations) if place.is_inside}
+    named = set(map(folders.place, locations))
+    reached = named | set(map(folders.real_place, named))
+    inside = {place.path for place in reached if place.is_inside}
     if not inside:
         return
     schemas: defaultdict[str, list[SchemaDescriptor]] = defaultdict(list)

@@ -44,6 +44,25 @@ def test_a_table_is_placed_only_in_the_folders_of_schemas_where_its_user_may_cre
         assert SAYS in refusal(lambda: bob.alter_table("own", "t", moved))[1]
 
 
+@pytest.mark.parametrize("way", ["/proc/self/root", "a link to the warehouse", "a link to a table"])
+def test_a_symbolic_link_is_no_way_into_the_folder_of_a_schema(
+    hive: HiveNode, tmp_path: Path, way: str
+) -> None:
+    orders = hive.folder / "warehouse" / "sales.db" / "orders"
+    orders.mkdir(parents=True)
+    (tmp_path / "warehouse").symlink_to(hive.folder / "warehouse")
+    (tmp_path / "orders").symlink_to(orders)
+    place = {
+        "/proc/self/root": f"/proc/self/root{orders}",
+        "a link to the warehouse": f"{tmp_path}/warehouse/sales.db/orders",
+        "a link to a table": f"{tmp_path}/orders",
+    }[way]
+    with hive.stub() as bob:
+        bob.set_ugi("bob", [])
+        taken = table("taken", schema="own", sd=storage(location=f"file:{place}"))
+        assert SAYS in refusal(lambda: bob.create_table(taken))[1]
+
+
 def test_a_partition_is_placed_only_in_the_folders_of_schemas_where_its_user_may_create(
     hive: HiveNode,
 ) -> None:

@@ -57,8 +57,14 @@ def test_counting_ends_after_the_time_limit(tmp_path: Path) -> None:
 def test_the_store_itself_is_not_listed(tmp_path: Path) -> None:
     folders = StoreFolders(fill(tmp_path / "lake"))
     (tmp_path / "link").symlink_to(tmp_path / "lake")
+    in_schema = tmp_path / "lake" / "warehouse" / "s.db"
+    in_schema.mkdir(parents=True)
+    (in_schema / "to_table").symlink_to(in_schema / "t")
+    (in_schema / "to_disk").symlink_to(tmp_path / "elsewhere")
     listed = {
         "lake/warehouse/s.db/t": True,
+        "lake/warehouse/s.db/to_table": False,
+        "lake/warehouse/s.db/to_disk": True,
         "elsewhere/t": True,
         "lake": False,
         "lake/warehouse": False,

@@ -69,6 +69,7 @@ class StoreFolders(Warehouse):
         real = os.path.realpath(folder)
         # Clients may use the real path of the folder, or the path that the node was given.
         self._names = tuple(dict.fromkeys((str(folder), real)))
+        self._real_warehouse = os.path.realpath(self.warehouse)
         self._warehouses = tuple(str(Path(name) / below) for name in self._names)
         former = {str(Path(name)) for name in names if os.path.realpath(name) != real}
         # The longest first: one may be below another.
@@ -82,6 +83,16 @@ class StoreFolders(Warehouse):
     def place(self, location: str) -> Place:
         """The place of a text: a stored place, or a location from a client."""
         return self._known_place(location)
+
+    def real_place(self, place: Place) -> Place:
+        """The place to which the symbolic links in the path of ``place`` lead now."""
+        path = self.path_if_local(place)
+        if path is None:
+            return place
+        real = os.path.realpath(path)
+        if _within(real, self._real_warehouse):
+            return Place.below(real[len(self._real_warehouse) :].strip("/"))
+        return Place(real)
 
     def place_of_schema(self, schema: SchemaDescriptor) -> Place:
         if not schema.location:  # of release 0.1.0
@@ -243,14 +254,19 @@ class StoreFolders(Warehouse):
         return any(_within(real, root) for root in self._roots)
 
     def may_list(self, location: str) -> bool:
-        """Whether files there may be counted: the store's own data may not."""
+        """Whether files there may be counted.
+
+        The store's own data may not, nor, through a symbolic link, the files of another table.
+        """
         path = self.path_if_local(location)
         if path is None:
             return False
-        if self._is_below_a_name(path):
-            place = self.place(location)
-            return place.is_inside and bool(place.path)
-        return not self._is_below_a_name(os.path.realpath(path))
+        place = self.place(location)
+        is_inside = place.is_inside and bool(place.path)
+        if self._is_below_a_name(path) and not is_inside:
+            return False
+        real = self.real_place(place)
+        return (is_inside and real == place) or not (real.is_inside or self.is_inside(real))
 
     def _refuse_links(self, place: Place, free_of_links: set[str]) -> None:
         """Raise `FolderRefused` if the place, or a folder above it in the warehouse, is a link."""
