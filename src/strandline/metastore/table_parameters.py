@@ -48,6 +48,7 @@ _COUNTED = frozenset(
     }
 )
 _COUNTED_PREFIX = "spark.sql.statistics."
+_DERIVED_PREFIXES = ("spark.sql.", "view.")
 
 _PARTS_OF_SCHEMA = (f"{SCHEMA}.part.", f"{SCHEMA}.partCol.")
 _FIELDS = {
@@ -85,6 +86,11 @@ def _spelled(name: str) -> str:
 def is_counted(name: str) -> bool:
     """Whether a parameter counts or dates the content, so that it belongs to the object store."""
     return name in _COUNTED or name.startswith(_COUNTED_PREFIX)
+
+
+def is_derived(name: str) -> bool:
+    """Whether a Hive client may see a parameter of that name which the table does not store."""
+    return is_counted(name) or name in (EXTERNAL, COMMENT) or name.startswith(_DERIVED_PREFIXES)
 
 
 def refuse_reserved(commands: Iterable[Command], catalog: Catalog) -> None:

@@ -21,14 +21,17 @@ from hive_metastore.ttypes import (
 )
 
 from strandline import work
+from strandline.catalog import Relation
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
-from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.hive_reader import HiveReader, Scope
 from strandline.metastore.hive.partition_values import DEFAULT_PARTITION, partition_name
 from strandline.metastore.off_loop import finish
 from strandline.metastore.store.rows import RowKind
+from strandline.metastore.table_parameters import is_derived
 from strandline.metastore.thrift import ThriftException
 from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
+from tests.catalog.scenario import create_table, create_view
 from tests.metastore.hive.hive_node import HiveNode, plain, refusal, storage, table
 
 KEYS = [FieldSchema("year", "int", None), FieldSchema("day", "string", None)]
@@ -162,6 +165,42 @@ def test_tables_are_found_by_owner_last_access_and_parameters(
     stub.create_table(table("c", parameters={"k": "1"}, lastAccessTime=7))
     assert stub.get_table_names_by_filter("d1", text, -1) == expected
     assert stub.get_table_names_by_filter("D1", text, 1) == expected[:1]
+
+
+def test_only_tables_with_the_parameters_of_a_filter_are_rendered(
+    stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        stub.create_table(table(name, parameters={"kind": "x"} if name == "b" else {}))
+    rendered: list[str] = []
+    struct = HiveReader.struct
+
+    async def counted(reader: HiveReader, scope: Scope, relation: Relation) -> Any:
+        rendered.append(relation.name)
+        return await struct(reader, scope, relation)
+
+    monkeypatch.setattr(HiveReader, "struct", counted)
+    text = 'hive_filter_field_params__kind = "x" and hive_filter_field_params__comment != "y"'
+    assert stub.get_table_names_by_filter("d1", text, -1) == []  # it has no comment
+    assert rendered == ["b"]
+
+
+def test_a_table_stores_each_parameter_that_answers_do_not_derive(hive: HiveNode) -> None:
+    session = hive.node.session(user="ann")
+    plain = create_table("d1.plain", transactional=False, comment="c", properties=(("k", "v"),))
+    assert isinstance(plain, CreateTable)
+    partitioned = replace(plain.definition, name="parts", partition_columns=("b",))
+    external = replace(
+        plain.definition, name="out", kind=TableKind.EXTERNAL, location=f"file:{hive.folder}/o"
+    )
+    definitions = [partitioned, external, replace(plain.definition, name="orc", provider="orc")]
+    session.execute([plain, create_table("d1.rows"), create_view("d1.seen")])
+    session.execute([replace(plain, definition=each) for each in definitions])
+    with hive.stub() as stub:
+        for schema in ("d1", f"d1@{session.status().version}"):
+            for name in stub.get_all_tables(schema):
+                shown = stub.get_table(schema, name).parameters
+                assert {each for each in shown if not is_derived(each)} <= {"k"}, name
 
 
 @pytest.mark.parametrize("text", ["owner = 'ann'", "hive_filter_field_params__ = 'x'", "a ="])

@@ -35,6 +35,7 @@ from strandline.metastore.hive.table_structs import (
     VIRTUAL_VIEW,
 )
 from strandline.metastore.off_loop import off_loop, off_loop_for
+from strandline.metastore.table_parameters import is_derived
 from strandline.model.descriptors import TableKind, ViewDescriptor
 from strandline.model.types import INT, STRING, DataType
 
@@ -102,8 +103,12 @@ async def get_table_names_by_filter(call: Call) -> list[str]:
     if scope is None:
         return []
     await off_loop()
-    chooses = table_chooser(text)
+    chooses, parameters = table_chooser(text)
     names = await _names(call, scope, None)
+    stored = {parameter for parameter in parameters if not is_derived(parameter)}
+    if stored:  # few tables have them, and only these are rendered
+        relations = _relations(scope, names)
+        names = [each.name for each in relations if stored <= dict(each.properties).keys()]
     tables = await _structs(call, scope, names)
     chosen = [table["tableName"] for table in tables if chooses(table)]
     limit = call.args.get("max_tables", -1)
@@ -219,19 +224,22 @@ _LAST_ACCESS = "hive_filter_field_last_access__"
 _PARAMETER = "hive_filter_field_params__"
 
 
-def table_chooser(text: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function that tells whether ``text`` chooses a ``Table``. Raises `InvalidInput`."""
+def table_chooser(text: str) -> tuple[Callable[[Mapping[str, Any]], bool], list[str]]:
+    """Return a function that tells whether ``text`` chooses a ``Table``. Raises `InvalidInput`.
+
+    Also returns the parameters that a table must have to be chosen.
+    """
     expression = parse_filter(text)
     keys = list(dict.fromkeys(_keys(expression)))
     chooses = bind_filter(expression, [(key, _type(key)) for key in keys])
     required = [key.removeprefix(_PARAMETER) for key in keys if key.startswith(_PARAMETER)]
 
     def chosen(table: Mapping[str, Any]) -> bool:
-        # As in Hive, a table has all parameters that the filter names, also those beside an `or`.
+        # As in Hive, also those beside an `or`.
         has_all = all(name in (table.get("parameters") or {}) for name in required)
         return has_all and chooses([_value(table, key) for key in keys])
 
-    return chosen
+    return chosen, required
 
 
 def _keys(expression: Expression) -> Iterator[str]:
