@@ -89,8 +89,9 @@ class CuttingProxy:
     """A TCP proxy in front of a node that drops the requests and answers that a test names.
 
     ``cut_answer("commit")``: the next such call reaches the node, whose answer is dropped.
-    ``cut_request("commit")``: the next such call never reaches the node. While it is ``away``,
-    every connection is closed as soon as it is made.
+    ``cut_request("commit")``: the next such call never reaches the node.
+    ``replace_answer("commit", page)``: the next such call reaches the node, and ``page`` is sent in
+    place of its answer. While it is ``away``, every connection is closed as soon as it is made.
     """
 
     def __init__(self, url: str) -> None:
@@ -98,6 +99,7 @@ class CuttingProxy:
         self._changed = threading.Condition()
         self._answers: Counter[str] = Counter()
         self._requests: Counter[str] = Counter()
+        self._pages: dict[str, bytes] = {}
         self._away = False
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -118,6 +120,10 @@ class CuttingProxy:
     def cut_request(self, call: str, *, times: int = 1) -> None:
         with self._changed:
             self._requests[call] += times
+
+    def replace_answer(self, call: str, page: bytes) -> None:
+        with self._changed:
+            self._pages[call] = page
 
     def lead_to(self, url: str) -> None:
         """Lead new requests to the node at ``url``."""
@@ -191,6 +197,7 @@ class CuttingProxy:
                         self._requests[call] -= 1
                     elif cut_answer:
                         self._answers[call] -= 1
+                    page = self._pages.pop(call, None)
                 if cut_request:
                     break
                 with socket.create_connection(self._upstream) as upstream:
@@ -198,7 +205,7 @@ class CuttingProxy:
                     answer = _read_message(upstream)
                 if cut_answer or answer is None:
                     break
-                client.sendall(answer)
+                client.sendall(page or answer)
         with self._changed:
             self._open.discard(client)
 

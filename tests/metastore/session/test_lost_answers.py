@@ -40,6 +40,17 @@ def test_a_commit_whose_answer_is_lost_is_found_committed(scene: Scene) -> None:
     assert scene.paths() == ["a"]
 
 
+@pytest.mark.parametrize("status", ["200 OK", "524 A Timeout Occurred"], ids=["ok", "late"])
+def test_a_commit_whose_answer_a_gateway_replaced_by_a_page_is_found_committed(
+    scene: Scene, status: str
+) -> None:
+    txn_id = scene.written("a")
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\n"
+    scene.proxy.replace_answer("commit", f"{head}hi".encode())
+    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
+    assert (scene.proxy.seen["commit"], scene.proxy.seen["transaction"]) == (1, 1)
+
+
 def test_a_commit_that_did_not_arrive_is_sent_again(scene: Scene) -> None:
     txn_id = scene.written("a")
     scene.proxy.cut_request("commit")

@@ -53,8 +53,10 @@ _IDLE_SECONDS = 2.0
 _MAX_IDLE = 32
 _LONGEST_WAIT = 10
 """The maximum number of seconds to wait before a retry, even if a node asks for more."""
-_GATEWAY_STATUSES = frozenset({500, 502, 503, 504})
-"""The statuses of a gateway between client and node that cannot reach the node, or that fails."""
+_GATEWAY_STATUSES = frozenset(range(500, 600)) - {501, 505}
+"""The statuses of a gateway between client and node that cannot reach the node, or that fails.
+
+With the other two, a server of another kind says that it does not take such requests."""
 _OK = 200
 _READ_BYTES = 64 * 1024
 _PROTOCOL_NAME, _STORE_NAME = PROTOCOL_HEADER.lower(), STORE_HEADER.lower()
@@ -167,17 +169,24 @@ class HttpTransport:
     def send(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
         """Return the result of one call; wait at most ``seconds`` for each of its steps.
 
-        Raises the node's error, `ProtocolError` if not a node of this protocol answers,
+        Raises the node's error, `ProtocolError` if not a node of this protocol refuses the call,
         `StoreMoved` if the result is of another store than the first one, or `Lost`.
         """
-        call = CALLS[name]
-        body = call.write_arguments(arguments)
-        answer = self._answer(call.path, call.request_type, body, seconds)
+        body = CALLS[name].write_arguments(arguments)
+        answer = self._answer(CALLS[name].path, CALLS[name].request_type, body, seconds)
         if answer.status != _OK:
             refusal = _refusal(answer)
             if not isinstance(refusal, Lost | ProtocolError):
                 self._require_same_protocol(answer)
             raise refusal
+        try:
+            return self._result(name, answer)
+        except ProtocolError as error:  # a gateway may have put its page in place of the result
+            raise Lost(error.message, sent=True, answer=error) from error
+
+    def _result(self, name: str, answer: _Answer) -> Any:
+        """The result in an answer with status 200. Raises `ProtocolError`, `StoreMoved`."""
+        call = CALLS[name]
         if answer.headers.get("content-type") != call.answer_type:
             raise ProtocolError(
                 f"{self.url} answered {name} with the content type "
