@@ -101,6 +101,7 @@ _CORRUPT_STATES = ("XX001", "XX002")
 _LOST_TABLE_STATES = ("42P01", "42703")
 _NO_SCHEMA = "3F000"
 _NO_RIGHT = "42501"
+_READ_ONLY = "25006"
 _DISK_FULL = "53100"
 _TOO_LARGE_STATES = ("54000", "54001")
 _WRAPAROUND_FILES = ("varsup.c", "multixact.c")
@@ -470,6 +471,12 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         return Unavailable(
             f"the role of this node may not use {name} ({reason}); nothing was changed. Give it"
             " this right. Let it own the tables and their schema"
+        )
+    if state == _READ_ONLY:
+        return Unavailable(
+            f"{name} accepts no writes ({reason}); nothing was changed. Switch"
+            " default_transaction_read_only off there, or if another server has taken over, let the"
+            " address lead to that one"
         )
     if state in _TOO_LARGE_STATES and original.diag.source_file in _WRAPAROUND_FILES:
         return Unavailable(
