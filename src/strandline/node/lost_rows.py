@@ -1,9 +1,10 @@
 """Rows of the database that are missing, as other rows show; for `verification`.
 
 A restore by other tools may leave out rows or whole tables. Without the row of a write id, the rows
-that it wrote count as committed. Without a removal, the removed row is there again. Without the
-place of a table, the next table of its name gets its folder, and cleaning then deletes files that
-only the first table has.
+that it wrote count as committed. Without a removal, the removed row is there again. Without the row
+of a partition, the partition is gone, and without that of a delete file, deleted rows are back.
+Without the place of a table, the next table of its name gets its folder, and cleaning then deletes
+files that only the first table has.
 
 Each statement sees one state of the database, so nodes may work meanwhile. `verification` compares
 what a table must have as long as a version of the catalog has it.
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection
 
 from strandline.metastore.store.notifications import Notification
-from strandline.sql import in_lists, run
+from strandline.sql import in_lists, run, value
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.schema_versions import WRITES_ROW
 
@@ -76,6 +77,8 @@ _UNREMOVED = (
     "SELECT row_id FROM store_row AS stored WHERE NOT EXISTS"
     " (SELECT 1 FROM store_removal AS removal WHERE removal.row_id = stored.row_id) AND row_id IN "
 )
+_STORED = "SELECT row_id FROM store_row WHERE row_id BETWEEN ? AND ?"
+_LAST_ASSIGNED = "SELECT row_id FROM store_sequence"
 _COMMITTED = (
     "SELECT 1 FROM txn_write_id WHERE table_id = ? AND write_id = ? AND commit_time IS NOT NULL"
 )
@@ -109,6 +112,27 @@ def lost_removals(connection: Connection, events: Sequence[Notification]) -> Ite
         pair = event.table_id, event.write_id
         if not unremoved.isdisjoint(its_ids) and run(connection, _COMMITTED, pair):
             yield event.event_id
+
+
+def lost_additions(
+    connection: Connection, events: Sequence[Notification]
+) -> Iterator[tuple[int, int]]:
+    """Yield the ids of rows that ``events`` added and that are not there, with their table's id.
+
+    Cleaning deletes a row only if a later event removed it.
+    """
+    last_id = value(connection, _LAST_ASSIGNED) or 0
+    added = [(event, event.write().added) for event in events]
+    # With a flipped byte, an event may name ids that were never assigned, and very many.
+    added = [(event, row_ids) for event, row_ids in added if row_ids and row_ids[-1] <= last_id]
+    if not added:
+        return
+    bounds = min(ids.start for _, ids in added), max(ids.stop for _, ids in added)
+    stored_ids = {row_id for (row_id,) in run(connection, _STORED, bounds)}
+    for event, row_ids in added:
+        missing_ids = [row_id for row_id in row_ids if row_id not in stored_ids]
+        if missing_ids and run(connection, _COMMITTED, (event.table_id, event.write_id)):
+            yield from ((row_id, event.table_id or 0) for row_id in missing_ids)
 
 
 def lost_of_store(connection: Connection) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -61,6 +62,7 @@ from strandline.model.places import DROPPED
 from strandline.node.lost_rows import (
     UNNUMBERED,
     UNPLACED,
+    lost_additions,
     lost_of_store,
     lost_of_tables,
     lost_removals,
@@ -210,23 +212,24 @@ class Verification:
                 yield from self._decoded(connection, [row_id])
 
     def _events(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
-        """Find events that do not decode, and events whose removals of rows are missing."""
-        after = 0
+        """Find events that do not decode, and those whose rows or removals of rows are missing."""
+        after, missing_rows = 0, dict[int, int]()
         while True:
             try:
                 events = self.notifications.read(after, limit=_BATCH)
             except StrandlineError as error:
                 yield _found(f"events after {after}", error)
                 return
-            removing = []
+            staging = []
             for event in events:
                 self.verified.records += 1
                 try:
                     event.compare()
                     if event.verb in STAGED:
                         table = tables.get(event.table_id or 0)
-                        if event.write().removed and table is not None and table.present:
-                            removing.append(event)
+                        event.write()
+                        if table is not None and table.present:
+                            staging.append(event)
                     elif event.verb in (COMMIT, ABORT):
                         event.end()
                     elif event.has_body:
@@ -234,13 +237,22 @@ class Verification:
                 except StrandlineError as error:
                     yield _found(f"event {event.event_id}", error)
             with self.database.read() as connection:
-                lost_ids = list(lost_removals(connection, removing))
+                lost_ids = list(lost_removals(connection, staging))
+                missing_rows.update(lost_additions(connection, staging))
+            for event in staging:
+                for row_id in event.write().removed:
+                    missing_rows.pop(row_id, None)
             for event_id in lost_ids:
                 message = "it removed rows that are there again: their removals are missing"
                 yield Finding(Kind.RECORD, f"event {event_id}", message)
             if not events:
-                return
+                break
             after = events[-1].event_id
+        kept_ids = _table_ids(self.state().recovered[-1]) if missing_rows else set()
+        for table_id, count in Counter(missing_rows.values()).items():
+            if table_id in kept_ids:  # else it was dropped and cleaned meanwhile
+                message = f"{count} rows that were added to it, and not removed, are missing"
+                yield Finding(Kind.RECORD, f"table {table_id}", message, tables[table_id].name)
 
     def _lost_rows(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
         """Find rows that are missing, as others show, and what each present table must have."""

@@ -73,9 +73,10 @@ def test_files_stay_whose_rows_a_restore_left_out(
     with lake.node.database.write() as connection:
         change(connection, "DELETE FROM store_row WHERE table_id = ?", (table_id,))
     errors = [finding for finding in lake.session.verify().findings if finding.is_error]
-    assert {finding.place for finding in errors} == {str(lake.folder() / path) for path in written}
-    assert {finding.message for finding in errors} == {
-        "it was committed, but the rows of its transaction are missing"
+    files = {str(lake.folder() / path) for path in written}
+    assert {finding.place: finding.message for finding in errors} == {
+        **dict.fromkeys(files, "it was committed, but the rows of its transaction are missing"),
+        f"table {table_id}": "3 rows that were added to it, and not removed, are missing",
     }
     assert lake.clean() == [("leftovers", 0, 1)]
     lake.wait(SETTINGS.notification_retention_ms + LATER)
