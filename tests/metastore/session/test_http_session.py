@@ -73,14 +73,11 @@ def test_a_timeout_below_zero_is_zero(url: str) -> None:
         session.execute(CreateSchema(name="never"), timeout=-math.inf)
 
 
-def test_a_new_hold_whose_answer_is_lost_is_sent_once_and_its_outcome_is_unknown(
-    scene: Scene,
-) -> None:
-    at = scene.local.open([]).time
+def test_another_hold_is_taken_if_the_answer_is_lost(scene: Scene) -> None:
     scene.proxy.cut_answer("hold")
-    with pytest.raises(UnknownOutcome, match="by itself"):
-        scene.session.hold("reader", "ann", at=at)
-    assert scene.proxy.seen["hold"] == 1
+    hold = scene.session.hold("reader", "ann", at=None)
+    assert scene.proxy.seen["hold"] == 2
+    assert scene.session.renew_hold(hold.hold_id).hold_id == hold.hold_id
 
 
 def test_a_transaction_is_begun_again_if_the_answer_is_lost(scene: Scene) -> None:

@@ -8,14 +8,14 @@ Every call is one of these:
 
 * **repeatable**: it reads, or doing it twice has the effect of doing it once (a heartbeat, staging,
   the end of a hold). It is sent again until it is answered or the session's time-out has passed,
-  also if the node's database did not confirm it. So is the begin of a transaction: one whose answer
-  was lost is never used, and times out.
+  also if the node's database did not confirm it. So is the begin of a transaction, and a new hold:
+  one whose answer was lost is never used, and times out.
 * **settled**: commit and abort. If the answer is lost, the session *asks* the node for the state of
   the transaction, by its id. The state decides: the call is done, is sent again, or is refused. A
   request that is still on its way does no harm, since each takes effect only once.
-* **sent once**: DDL, a new hold. These have no id yet to ask for. If the answer is lost, the
-  session raises `UnknownOutcome`, whose message says how to find out. A request that was never sent
-  (nothing accepted the connection) is sent again like any other.
+* **sent once**: DDL. It has no id yet to ask for. If the answer is lost, the session raises
+  `UnknownOutcome`, whose message says how to find out. A request that was never sent (nothing
+  accepted the connection) is sent again like any other.
 
 What must stay true: an error that the node answered is raised as it is, except after an attempt
 whose answer was lost. Then only those of `_ABOUT_THE_CALL` are: others, such as that of a fenced
@@ -212,11 +212,7 @@ class HttpSession(Session):
     def hold(
         self, kind: str, owner: str | None = None, *, at: Timestamp | None, ttl_ms: int = 60_000
     ) -> Hold:
-        return self._send_once(
-            Session.hold,
-            {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},
-            look="take another hold: a hold that is not renewed expires by itself",
-        )
+        return self._repeat(Session.hold, kind=kind, owner=owner, at=at, ttl_ms=ttl_ms)
 
     def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:
         return self._repeat(Session.renew_hold, hold_id=hold_id, ttl_ms=ttl_ms)
