@@ -85,7 +85,8 @@ def test_transactions_begun_in_one_call_have_one_begin_time_and_ascending_ids(st
 
 def test_begins_beyond_max_open_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions_module, "MAX_OPEN", 40)
-    store.transactions.beginning(38, user="ann").run()
+    store.transactions.beginning(20, user="bob").run()
+    store.transactions.beginning(18, user="ann").run()
     last = [store.begin(), store.begin()]
     before = store.contents()
     with pytest.raises(LimitExceeded, match="at most 40"):
@@ -95,6 +96,19 @@ def test_begins_beyond_max_open_are_refused(store: Store, monkeypatch: pytest.Mo
     with pytest.raises(LimitExceeded):
         store.transactions.beginning(2, user="ann").run()
     assert store.begin() > last[1]
+
+
+def test_the_begins_of_one_user_leave_a_quarter_of_max_open_for_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions_module, "MAX_OPEN", 400)
+    begun = store.transactions.beginning(300, user="ann").run()
+    for _ in range(20):  # begins of others, which are not all counted, let no more of hers pass
+        with pytest.raises(LimitExceeded, match="at most 300 of one user may be open"):
+            store.transactions.beginning(1, user="ann").run()
+        store.transactions.beginning(1, user="bob").run()
+    store.transactions.abort(begun[0].txn_id)
+    store.transactions.beginning(1, user="ann").run()
 
 
 def test_begins_rarely_count_the_open_transactions(store: Store) -> None:

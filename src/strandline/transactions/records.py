@@ -355,9 +355,10 @@ def heartbeat(
     return Heartbeat(opened, aborted, committed, missing=txn_ids - states.keys())
 
 
-def open_count(connection: Connection) -> int:
-    """The number of open transactions."""
-    return int(value(connection, f"SELECT count(*) FROM txn WHERE state = {_OPEN}"))
+def open_count(connection: Connection, *, user: str | None = None) -> int:
+    """The number of open transactions, or of those of ``user``."""
+    of_user, users = ("", ()) if user is None else (' AND "user" = ?', (user,))
+    return int(value(connection, f"SELECT count(*) FROM txn WHERE state = {_OPEN}{of_user}", users))
 
 
 def oldest_begin(connection: Connection) -> Timestamp | None:

@@ -77,6 +77,8 @@ class Transactions(TransactionEnds):
 
     _uncounted = 0
     """How many begins are left until `_require_room` counts again."""
+    _crowding_user: str | None = None
+    """The user that had its share of `MAX_OPEN` at the last count: its begins are all counted."""
 
     # -- the life of a transaction
 
@@ -147,7 +149,7 @@ class Transactions(TransactionEnds):
             shared=self._shared,
             timeout=timeout,
             begins=count,
-            check=lambda: self._require_room(count),
+            check=lambda: self._require_room(count, user=user),
         )
 
     def heartbeat(self, txn_ids: Iterable[int], *, owner: str | None = None) -> Heartbeat:
@@ -331,26 +333,36 @@ class Transactions(TransactionEnds):
 
     # -- inside one SQL transaction
 
-    def _require_room(self, count: int) -> None:
-        """Raise `LimitExceeded` if ``count`` more transactions would exceed `MAX_OPEN`.
+    def _require_room(self, count: int, *, user: str) -> None:
+        """Raise `LimitExceeded` if ``count`` more transactions of ``user`` would exceed `MAX_OPEN`.
 
-        The cost of counting grows with the number of open transactions. So this process counts
-        again only after it has begun a sixteenth of what the last count left: other processes
-        begin transactions, too.
+        Or, if they would exceed three quarters of it, which one user may have. The cost of counting
+        grows with the number of open transactions. So this process counts again only after it has
+        begun a sixteenth of what the last count left: other processes begin transactions, too.
         """
         with self._counting:
             self._uncounted -= count
-            if self._uncounted >= 0:
+            if self._uncounted >= 0 and user != self._crowding_user:
                 return
+        share, of_user = MAX_OPEN * 3 // 4, 0
         with self._database.read() as connection:
-            room = MAX_OPEN - records.open_count(connection)
-        if room < count:
+            open_count = records.open_count(connection)
+            if open_count + count > share:
+                of_user = records.open_count(connection, user=user)
+        is_crowding = of_user + count > share
+        with self._counting:
+            if is_crowding:
+                self._crowding_user = user
+            elif user == self._crowding_user:
+                self._crowding_user = None
+        if is_crowding or open_count + count > MAX_OPEN:
+            limit = f"{share} of one user may be open" if is_crowding else f"{MAX_OPEN} may be open"
             raise LimitExceeded(
-                f"{count} more transactions cannot begin: at most {MAX_OPEN} may be open; commit or"
-                " abort some, or wait for those that are silent to time out"
+                f"{count} more transactions cannot begin: at most {limit}; commit or abort some, or"
+                " wait for those that are silent to time out"
             )
         with self._counting:
-            self._uncounted = room // 16 - count
+            self._uncounted = (MAX_OPEN - open_count) // 16 - count
 
     def _step_queries(
         self, txn_id: int, table_id: int, following: Sequence[Query]
