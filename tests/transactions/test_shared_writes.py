@@ -20,6 +20,7 @@ from strandline.errors import (
     TransactionNotFound,
     Unavailable,
     UnknownOutcome,
+    UnsupportedOperation,
 )
 from strandline.sql import change
 from strandline.transactions import Behind, TransactionState, shared_writes
@@ -82,6 +83,15 @@ def failing(store: Store, error: Exception, *, late: bool = False) -> Call:
 def writes(store: Store) -> int:
     statistics = store.database.statistics()
     return statistics.writes + statistics.unsynced_writes
+
+
+def test_a_call_in_a_fork_of_a_process_that_writes_is_refused_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with together(store), monkeypatch.context() as child:
+        child.setattr("os.getpid", lambda: -1)
+        with pytest.raises(UnsupportedOperation, match="before this process was forked"):
+            store.transactions.begin(user="ann", timeout=1.0)
 
 
 def test_calls_submitted_together_share_a_write_and_have_different_times(store: Store) -> None:

@@ -258,6 +258,18 @@ class Database(ABC):
     def size(self) -> int:
         """The size of the database in bytes."""
 
+    def refuse_in_a_fork(self) -> None:
+        """Raise `UnsupportedOperation` in a process that was forked from the one that opened it.
+
+        Reads and writes do this first. A call that may wait before it reads does it too: threads of
+        the parent, which do not run in a fork, would never end its wait.
+        """
+        if self._process != os.getpid():
+            raise UnsupportedOperation(
+                f"{self.name} was opened by process {self._process} before this process was "
+                f"forked; {self.after_fork}"
+            )
+
     @abstractmethod
     def mark(self) -> int:
         """A number that moves with each commit (see the module). Costs no round trip."""
@@ -457,13 +469,6 @@ class Database(ABC):
         """A description of the process that holds the write lock, or None if unknown."""
         return None
 
-    def _refuse_in_a_fork(self) -> None:
-        if self._process != os.getpid():
-            raise UnsupportedOperation(
-                f"{self.name} was opened by process {self._process} before this process was "
-                f"forked; {self.after_fork}"
-            )
-
     def _count(self, what: str) -> None:
         with self._state:
             self._counts[what] += 1
@@ -493,7 +498,7 @@ class _Use:
 
     def __enter__(self) -> None:
         database = self._database
-        database._refuse_in_a_fork()
+        database.refuse_in_a_fork()
         with database._state:
             if database._closed:
                 raise database._stopping()

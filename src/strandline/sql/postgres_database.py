@@ -283,7 +283,7 @@ class PostgresDatabase(Database):
         super().if_undone(undo)
 
     def mark(self) -> int:
-        self._refuse_in_a_fork()
+        self.refuse_in_a_fork()
         if self._closed:
             raise self._stopping()
         return self._listener.news()

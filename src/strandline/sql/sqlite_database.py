@@ -112,7 +112,7 @@ def open_sqlite(
     for opened in _opened.keyrefs():
         database = opened()
         if database is not None and database.path == path and not database._closed:
-            database._refuse_in_a_fork()
+            database.refuse_in_a_fork()
     size = sqlite_file.size_of(path)
     if before_creation is not None and not size:
         before_creation()
@@ -228,7 +228,7 @@ class SqliteDatabase(Database):
 
         Takes a second for each 100 MB; SQLite does the work, not Python.
         """
-        self._refuse_in_a_fork()
+        self.refuse_in_a_fork()
         self._damage = sqlite_file.find_damage(self.path)
         self.was_checked = True
         return self._damage
@@ -284,7 +284,7 @@ class SqliteDatabase(Database):
 
     def mark(self) -> int:
         """A number that changes exactly when any process has committed since the last call."""
-        self._refuse_in_a_fork()
+        self.refuse_in_a_fork()
         with self._watching:
             if self._closed:
                 raise self._stopping()

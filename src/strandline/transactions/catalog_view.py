@@ -68,6 +68,10 @@ class GuardedWrites:
         self._guard = guard
         self._on_behind = on_behind
 
+    def refuse_in_a_fork(self) -> None:
+        """See `Database.refuse_in_a_fork`."""
+        self._database.refuse_in_a_fork()
+
     def run(
         self,
         body: Callable[[Connection], T],

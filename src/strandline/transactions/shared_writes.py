@@ -236,6 +236,7 @@ class SharedWrites:
         Raises the call's own error, `DeadlineExceeded` if no round took the call before its
         deadline, and what `GuardedWrites.run` raises.
         """
+        self._writes.refuse_in_a_fork()
         try:
             with self._lock:
                 is_alone = self._at_work is None and not self._waiting

@@ -127,7 +127,7 @@ def test_a_request_closes_the_connections_that_were_idle_too_long(
             assert has_ended(idle)
 
 
-def test_a_forked_process_does_not_send_on_the_connections_of_its_parent(
+def test_a_forked_process_uses_no_connection_and_no_lock_of_its_parent(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(HttpTransport(node.url, user="ann")) as transport, ThreadPoolExecutor(1) as pool:
@@ -136,6 +136,7 @@ def test_a_forked_process_does_not_send_on_the_connections_of_its_parent(
             answer(of_parent)
             sending.result()
             monkeypatch.setattr("os.getpid", lambda: -1)
+            transport._lock.acquire()  # by a thread that runs only in the parent
             sending = pool.submit(beat, transport)
             with node.accepted() as of_child:
                 answer(of_child)

@@ -231,14 +231,12 @@ class HttpTransport:
 
     def _connected(self, seconds: float) -> socket.socket:
         """A connection that is ready for a request. Raises `Lost`, `Stopping`."""
+        if self._process != os.getpid():
+            self._leave_to_parent()
         while True:
             with self._lock:
                 if self._is_closed:
                     raise Stopping(f"this session with {self.url} is closed; open another")
-                if self._process != os.getpid():  # a fork also has the sockets of its parent
-                    self._process = os.getpid()
-                    while self._idle:
-                        self._idle.pop()[0].close()
                 idle_connection = self._idle.pop() if self._idle else None
             if idle_connection is None:
                 break
@@ -247,6 +245,13 @@ class HttpTransport:
                 return connection
             connection.close()
         return self._connect(min(seconds, CONNECT_TIMEOUT))
+
+    def _leave_to_parent(self) -> None:
+        """Use no lock and no connection that this process has from the one it was forked from."""
+        self._lock = threading.Lock()  # another thread of the parent may have had the old one
+        while self._idle:
+            self._idle.pop()[0].close()
+        self._process = os.getpid()
 
     def _connect(self, timeout: float) -> socket.socket:
         """A new connection. Raises `Lost`."""
@@ -316,6 +321,8 @@ class HttpTransport:
 
     def close(self) -> None:
         """Send no more requests. A call that waits for its answer still gets it."""
+        if self._process != os.getpid():
+            self._leave_to_parent()
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
