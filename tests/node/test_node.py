@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateRole,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
 from strandline.clock import Timestamp, system_wall_clock
 from strandline.config import Settings
 from strandline.errors import (
@@ -28,6 +34,7 @@ from strandline.errors import (
     Stopping,
     StrandlineError,
     Unavailable,
+    UnsupportedOperation,
     VersionNotFound,
 )
 from strandline.metastore.cache import log_applier
@@ -194,6 +201,17 @@ def test_a_session_of_a_closed_node_says_that_the_store_is_closed(folder: Path) 
     expected = "^the store is closed in this process; nothing was read or written$"
     with pytest.raises(Stopping, match=expected):
         session.history()
+
+
+def test_ddl_in_a_fork_of_a_process_with_a_node_is_refused_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(folder) as node, monkeypatch.context() as child:
+        commits = node.catalogs._commits
+        child.setattr(commits, "_thread", threading.current_thread())  # it runs in the parent
+        child.setattr("os.getpid", lambda: -1)
+        with pytest.raises(UnsupportedOperation, match="before this process was forked"):
+            node.session(user="ann").execute(CreateRole(name="r"), timeout=1.0)
 
 
 def test_a_node_can_be_closed_twice(folder: Path) -> None:

@@ -86,6 +86,7 @@ class Metastore:
         ``user`` is their author, whose privileges are checked. Raises `UnknownOutcome` if the
         folders and events are not made in time.
         """
+        self.transactions.refuse_in_a_fork()  # where no thread commits changes of the catalog
         batch = commands if isinstance(commands, Sequence) else [commands]
         deadline = time.monotonic() + timeout
         places = RequestedPlaces(

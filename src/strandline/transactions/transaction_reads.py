@@ -108,6 +108,10 @@ class TransactionReads:
         rows = self._database.rows(_NEXT_COMMIT, (table_id, after))
         return None if rows[0][0] is None else Timestamp(rows[0][0])
 
+    def refuse_in_a_fork(self) -> None:
+        """See `Database.refuse_in_a_fork`."""
+        self._database.refuse_in_a_fork()
+
     def ensure_past(self, at: Timestamp) -> None:
         """Return once no commit, of rows or of DDL, can still get a time at or below ``at``.
 
