@@ -30,6 +30,7 @@ RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "spark_tables.json").read_text()
 )
 SET_BY_SERVER = {"createTime", "catName"}
+PROVIDED = {"spark.sql.sources.provider": "parquet"}
 
 
 def described(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> TableDescriptor:
@@ -181,9 +182,37 @@ def test_columns_changed_by_a_hive_client_win_over_an_unchanged_schema_of_spark(
     ]
 
 
+@pytest.mark.parametrize(
+    ("declared", "columns"),
+    [
+        ("id int, s struct<x:int>", "Id int, S struct<X:int>, P date"),
+        ("", "Id int, S struct<X:int>, P date"),
+        ("id int", "Id int, P date"),
+        ("s struct<X:int>, id int, b date", "S struct<X:int>, Id int, b date, P date"),
+        ("id bigint, s struct<X:int>", "Id bigint, S struct<X:int>, P date"),
+    ],
+)
+def test_a_new_table_has_the_columns_that_another_client_gave_it_after_spark(
+    declared: str, columns: str
+) -> None:
+    schema = schema_json(StructType(parse_fields("Id int, S struct<X: int>, P date")))
+    sent = hive_table(
+        partitionKeys=[{"name": "p", "type": "date"}],
+        parameters={
+            "spark.sql.sources.schema": schema,
+            "spark.sql.sources.schema.numPartCols": "1",
+            "spark.sql.sources.schema.partCol.0": "P",
+        },
+    )
+    fields = [field.split() for field in declared.split(", ") if field]
+    sent["sd"]["cols"] = [{"name": name, "type": text} for name, text in fields]
+    shown = ", ".join(f"{c.name} {simple_string(c.type)}" for c in described(sent).columns)
+    assert shown == columns
+
+
 def test_an_empty_comment_of_a_column_that_has_none_is_not_a_change() -> None:
     schema = schema_json(StructType(parse_fields("a int, b int comment 'of b'")))
-    shown = answered(hive_table(parameters={"spark.sql.sources.schema": schema}))
+    shown = answered(hive_table(parameters={**PROVIDED, "spark.sql.sources.schema": schema}))
     sent = json.loads(json.dumps(shown))
     for column in sent["sd"]["cols"]:
         column["comment"] = ""
@@ -194,7 +223,7 @@ def test_an_empty_comment_of_a_column_that_has_none_is_not_a_change() -> None:
 def altered(fields: str, **hive_types: str) -> dict[str, str]:
     """The types after an alter that sends these columns for Hive, and Spark's schema as it was."""
     schema = schema_json(StructType(parse_fields(fields)))
-    shown = answered(hive_table(parameters={"spark.sql.sources.schema": schema}))
+    shown = answered(hive_table(parameters={**PROVIDED, "spark.sql.sources.schema": schema}))
     sent = json.loads(json.dumps(shown))
     sent["sd"]["cols"] = [{"name": name, "type": text} for name, text in hive_types.items()]
     changed = read_table(sent, default_location="file:/w/d1.db/t", shown=shown).definition

@@ -191,6 +191,8 @@ def _parameters(
         defining[SCHEMA] = DERIVED
         if shown is not None:
             schema = _followed(schema, table, shown)
+        elif PROVIDER not in defining and table_type_of(table) != VIRTUAL_VIEW:
+            schema = _restored(schema, table)
     if table.get("retention"):
         defining[RETENTION] = str(table["retention"])
     return schema, defining, counted
@@ -232,6 +234,40 @@ def _followed(
         return schema
     if take_schema(shown["parameters"])[0] != schema:
         return schema
+    return _with_declared(schema, declared)
+
+
+def _restored(schema: SparkSchema, table: Mapping[str, Any]) -> SparkSchema:
+    """Apply Hive's columns to Spark's schema if they differ in a name or type, as Spark does.
+
+    Another client has changed them since Spark wrote the schema, in the metastore from which this
+    table is copied. Spark compares neither a view nor a table that has a provider.
+    """
+    declared = read_fields(table["sd"].get("cols"))
+    if not declared or declared == PLACEHOLDER_COLUMNS:
+        return schema
+    plain = schema.columns[: len(schema.columns) - len(schema.partition_columns)]
+    if len(plain) == len(declared) and all(map(_is_declared, plain, declared)):
+        return schema
+    return _with_declared(schema, declared)
+
+
+def _is_declared(column: ColumnDefinition, declared: HiveColumn) -> bool:
+    """Whether name and type agree, as far as Hive can spell the type."""
+    name, text, _ = declared
+    spelled = _spelled(column.type)
+    if column.name.lower() != name:
+        return False
+    if spelled is None or spelled.lower() == text.lower():
+        return True
+    try:
+        return (_spelled(parse_column_type(text)) or "").lower() == spelled.lower()
+    except InvalidInput:
+        return True  # Spark leaves out the backticks around the names of fields
+
+
+def _with_declared(schema: SparkSchema, declared: Sequence[HiveColumn]) -> SparkSchema:
+    """Return the schema with Hive's columns, as Spark wrote those whose type is the same."""
     known = {column.name.lower(): column for column in schema.columns}
     keys = schema.columns[len(schema.columns) - len(schema.partition_columns) :]
     columns = []
