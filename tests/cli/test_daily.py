@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -24,6 +25,7 @@ from strandline.catalog.commands import (
 from strandline.cli import changes, main
 from strandline.clock import parse_timestamp
 from strandline.metastore.interface import AsOf
+from strandline.metastore.store import data_history
 from strandline.metastore.store.rows import DataFile, DeleteFile, NewRow, PartitionRow
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.type_text import quote_name
@@ -168,6 +170,16 @@ def test_log_with_data_shows_rows_files_and_times_of_commits(
     missing = strandline("log", made, "--data", "--table", "store.never")
     assert missing.exit_code == 66
     assert "changed a table store.never" in missing.stderr
+
+
+def test_the_last_lines_of_a_log_with_data_are_found_without_reading_older_commits(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Mock(wraps=data_history._change)
+    monkeypatch.setattr(data_history, "_change", read)
+    last_lines = lines("log", made, "--data", "--user", "ann", "--last", 1)
+    assert read.call_count == 1
+    assert last_lines == lines("log", made, "--data", "--user", "ann")[-1:]
 
 
 def test_log_with_data_shows_commits_of_trimmed_versions(store: Path) -> None:

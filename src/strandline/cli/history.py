@@ -263,11 +263,12 @@ def log(
             commits = data_of(
                 history, database, since=first.time, until=latest.time, table_name=table_name
             )
-            entries += (
+            chosen_commits = (
                 commit
                 for commit in commits
                 if _point_of(commit) <= latest and _is_by(author, commit.user)
             )
+            entries += islice(chosen_commits, last)
             entries.sort(key=lambda entry: entry.time)
             entries = entries[-(last or 0) :]
     if output == "text":

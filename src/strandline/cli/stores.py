@@ -147,17 +147,18 @@ def data_of(
     since: Timestamp,
     until: Timestamp,
     table_name: str | None,
-) -> list[DataCommit]:
-    """Return the data commits of ``table_name`` or of all tables.
+) -> Iterator[DataCommit]:
+    """Yield the data commits of ``table_name`` or of all tables, newest first.
 
     The table is looked up in every version of ``history``, so dropped tables are found too. Raises
     `ObjectNotFound`.
     """
     table_ids = None if table_name is None else _ids_of(history, table_name)
     with database.read() as connection:
-        if not inspect(connection).has_table(TXN.name):
-            return []
-        return list(data_commits(connection, since=since, until=until, table_ids=table_ids))
+        if inspect(connection).has_table(TXN.name):
+            yield from data_commits(
+                connection, since=since, until=until, table_ids=table_ids, newest_first=True
+            )
 
 
 def _ids_of(history: History, name: str) -> set[int]:

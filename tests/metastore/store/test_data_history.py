@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -97,11 +98,36 @@ def test_the_history_of_several_tables_has_each_commit_once_and_in_order(node: N
         session.commit(txn_id)
     with node.database.read() as connection:
         commits = list(data_history.data_commits(connection, table_ids=table_ids))
+        reverse = data_history.data_commits(connection, table_ids=table_ids, newest_first=True)
+        assert [*reverse] == commits[::-1]
     assert [[change.table_id for change in commit.changes] for commit in commits] == [
         [second_id],
         [first_id],
         [first_id, second_id],
     ]
+
+
+@pytest.mark.parametrize("page", [1, 2, data_history.PAGE])
+def test_the_newest_commits_are_read_without_the_older_ones(
+    node: Node, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(data_history, "PAGE", page)
+    table_id = create(node, "t")
+    for number in range(5):
+        add_partition(node, table_id, f"k={number}")
+    for table_ids in (None, {table_id}):
+        with node.database.read() as connection:
+            commits = list(data_history.data_commits(connection, table_ids=table_ids))
+            first, last = commits[1].time, commits[3].time
+            within = data_history.data_commits(
+                connection, since=first, until=last, table_ids=table_ids, newest_first=True
+            )
+            assert list(within) == commits[3:0:-1]
+            read = Mock(wraps=data_history._change)
+            monkeypatch.setattr(data_history, "_change", read)
+            newest = data_history.data_commits(connection, table_ids=table_ids, newest_first=True)
+            assert list(islice(newest, 2)) == commits[:2:-1]
+        assert read.call_count == 2
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from strandline.metastore.store.row_queries import (
 from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.model.identifiers import normalize
-from strandline.transactions.tables import TXN, TXN_WRITE_ID
+from strandline.transactions.tables import LAST_ID, TXN, TXN_WRITE_ID
 
 PAGE = 1_000
 _DATA = RowKind.DATA_FILE, RowKind.DELETE_FILE, RowKind.PARTITION
@@ -67,20 +67,25 @@ def data_commits(
     until: Timestamp = MAX_TIMESTAMP,
     table_ids: Collection[int] | None = None,
     user: str | None = None,
+    newest_first: bool = False,
 ) -> Iterator[DataCommit]:
-    """The commits from ``since`` to ``until`` that changed data, oldest first.
+    """The commits from ``since`` to ``until`` that changed data, oldest or ``newest_first``.
 
     With ``table_ids``, only their changes of these tables; with ``user``, only commits of that
-    user. Reads `PAGE` transactions at a time, and charges them and their rows to the budget.
+    user. Reads `PAGE` transactions at a time, and the rows of each when it is yielded. Charges them
+    to the budget.
 
     Raises `TooLong`.
     """
     tables = [None] if table_ids is None else sorted(table_ids)
     of_each = (
-        _committed(connection, table_id, since=since, until=until, user=user) for table_id in tables
+        _committed(
+            connection, table_id, since=since, until=until, user=user, newest_first=newest_first
+        )
+        for table_id in tables
     )
     # A transaction may have changed several of the tables.
-    committed = (row for row, _ in groupby(merge(*of_each)))
+    committed = (row for row, _ in groupby(merge(*of_each, reverse=newest_first)))
     yield from _changing(connection, committed, table_ids)  # callers may stop early
 
 
@@ -91,11 +96,15 @@ def _committed(
     since: Timestamp,
     until: Timestamp,
     user: str | None,
+    newest_first: bool,
 ) -> Iterator[SqlRow[Any, Any, Any]]:
     """Time, id and user of each transaction that changed data of the table, or of any table."""
     # An index has the commit times of each table. It has no order for those of several tables.
     commit_time = (TXN if table_id is None else TXN_WRITE_ID).c.commit_time
-    columns = select(commit_time, TXN.c.txn_id, TXN.c.user).order_by(commit_time, TXN.c.txn_id)
+    order = [commit_time, TXN.c.txn_id]
+    columns = select(*order, TXN.c.user).order_by(
+        *(column.desc() if newest_first else column for column in order)
+    )
     of_txn = TXN_WRITE_ID.c.txn_id == TXN.c.txn_id
     if table_id is None:
         writes = select(TXN_WRITE_ID.c.txn_id).where(of_txn, _changed_data())
@@ -106,15 +115,19 @@ def _committed(
         # A database may convert only ASCII letters, so a name that is written the same counts too.
         in_lower_case = func.lower(TXN.c.user) == normalize(user)
         committed = committed.where((TXN.c.user == user) | in_lower_case)
-    last_time, last_id = since, 0
+    # One bound for each end of the index: with two, a database may use the one of the first page.
+    last_id = LAST_ID if newest_first else 0
     while page := connection.execute(
         committed.limit(PAGE).where(
-            commit_time.between(last_time, until),
-            (commit_time > last_time) | (TXN.c.txn_id > last_id),
+            commit_time.between(since, until),
+            (commit_time < until) | (TXN.c.txn_id < last_id)
+            if newest_first
+            else (commit_time > since) | (TXN.c.txn_id > last_id),
         )
     ).all():
         yield from page
         last_time, last_id, _ = page[-1]
+        since, until = (since, last_time) if newest_first else (last_time, until)
 
 
 def _changed_data() -> ColumnElement[bool]:
