@@ -237,6 +237,31 @@ def test_the_next_use_of_an_aborted_transaction_raises_the_reason(quick_session:
         transaction.open([])
 
 
+def test_the_first_use_after_a_pause_finds_out_that_the_transaction_was_aborted(
+    quick_session: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("strandline.metastore.session.keep_alive.time", clock)
+    keep_alive = KeepAlive(quick_session)
+    keep_alive.stop()  # its thread is not faster than the use
+    begun = quick_session.begin()
+    keep_alive.watch(begun)
+    for _ in range(2):
+        now[0] += TIMEOUT_MS / 1000 / BEATS
+        keep_alive.check(begun.txn_id)
+    assert quick_session.beaten_ids == []
+    now[0] += TIMEOUT_MS / 1000
+    keep_alive.check(begun.txn_id)
+    assert quick_session.beaten_ids == [begun.txn_id]
+    quick_session.abort(begun.txn_id)
+    now[0] += TIMEOUT_MS / 1000
+    for _ in range(2):
+        with pytest.raises(TransactionFinished, match="timed out; begin again"):
+            keep_alive.check(begun.txn_id)
+    assert len(quick_session.beaten_ids) == 2
+
+
 def test_a_store_that_stays_away_for_the_timeout_raises_unavailable(quick_session: Watched) -> None:
     def away() -> None:
         raise Unavailable("the node is away")

@@ -104,11 +104,22 @@ class KeepAlive:
             self._watched.pop(txn_id, None)
 
     def check(self, txn_id: int) -> None:
-        """Raise the error of the transaction's heartbeats if it is lost."""
+        """Raise the error of the transaction's heartbeats if it is lost.
+
+        If a heartbeat is late by a period, it is sent first: this process may have been paused, and
+        the transaction aborted meanwhile.
+        """
         with self._changed:
             watched = self._watched.get(txn_id)
-            if watched is not None and watched.failure is not None:
-                raise type(watched.failure)(watched.failure.message) from watched.failure
+            if watched is None:
+                return
+            is_late = watched.failure is None and time.monotonic() > watched.due + watched.period
+        if is_late:
+            self._beat(watched)
+        with self._changed:
+            failure = watched.failure
+        if failure is not None:
+            raise type(failure)(failure.message) from failure
 
     def statistics(self) -> KeepAliveStatistics:
         with self._changed:
