@@ -403,7 +403,7 @@ def _is_committed(transaction: Transaction) -> bool:
     if transaction.state is TransactionState.ABORTED:
         raise TransactionFinished(
             f"transaction {transaction.txn_id} cannot be committed: it"
-            f" {records.ending(transaction)}"
+            f" {records.ending(transaction)}; begin another"
         )
     return transaction.state is TransactionState.COMMITTED
 
