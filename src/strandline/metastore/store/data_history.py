@@ -102,7 +102,7 @@ def _committed(
     # An index has the commit times of each table. It has no order for those of several tables.
     commit_time = (TXN if table_id is None else TXN_WRITE_ID).c.commit_time
     order = [commit_time, TXN.c.txn_id]
-    columns = select(*order, TXN.c.user).order_by(
+    columns = select(commit_time, TXN.c.txn_id, TXN.c.user).order_by(
         *(column.desc() if newest_first else column for column in order)
     )
     of_txn = TXN_WRITE_ID.c.txn_id == TXN.c.txn_id
