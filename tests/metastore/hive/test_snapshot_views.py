@@ -508,6 +508,38 @@ def test_a_snapshot_of_the_past_is_held_for_its_client(
     assert held() == [("snapshot", moment)] * 2
 
 
+def test_a_past_snapshot_is_held_at_its_last_time_and_up_to_the_present_if_its_table_is_dropped(
+    hive: HiveNode, session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds = hive.node.transactions.holds
+    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept_until", {})
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    moment = session.open(["d1.orders"]).time
+    past = f"d1@{exact_text(moment)}"
+    acquire, before = holds.acquire, {hold.hold_id for hold in holds.list()}
+
+    def refuse(*arguments: Any, at: Timestamp, **options: Any) -> Any:
+        if at == moment:  # history is kept from a later time on
+            raise VersionNotFound("read at a later time")
+        return acquire(*arguments, at=at, **options)
+
+    def held() -> list[Timestamp]:
+        return [hold.at for hold in holds.list() if hold.hold_id not in before]
+
+    session.execute(DropTable(schema="d1", table="orders"))
+    assert refusal(lambda: stub.get_table("d1", "orders"))[0] == "NoSuchObjectException"
+    stub.get_table(past, "orders")
+    assert held() == [moment]
+    session.undrop("d1.orders")
+    dml.append(session, "d1.orders", {"id": 2, "item": "y"})
+    monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept_until", {})
+    monkeypatch.setattr(holds, "acquire", refuse)
+    stub.get_table(past, "orders")
+    first, last = held()
+    table_id = session.table("d1.orders").descriptor.id
+    assert first < last == hive.node.transactions.last_commit(table_id) - 1
+
+
 def test_an_answer_about_a_past_version_is_not_kept_longer_than_its_hold(
     hive: HiveNode, session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,15 +190,31 @@ def test_a_request_with_a_host_or_agent_name_that_is_too_long_opens_nothing(
     stub.abort_txns(AbortTxnsRequest(txn_ids=stub.open_txns(asked).txn_ids))
 
 
-def test_a_commit_that_would_set_a_parameter_is_refused_and_leaves_the_transaction_open(
+def test_a_commit_that_would_do_more_than_that_is_refused_and_leaves_the_transaction_open(
     hive: HiveNode, stub: Any
 ) -> None:
     (txn_id,) = opened(stub)
     value = CommitTxnKeyValue(tableId=1, key="a", value="b")
-    asked = CommitTxnRequest(txnid=txn_id, keyValue=value)
-    assert "parameter" in refusal(lambda: stub.commit_txn(asked))[1]
+    for more, text in (({"keyValue": value}, "parameter"), ({"replPolicy": "d1.*"}, "replicated")):
+        asked = CommitTxnRequest(txnid=txn_id, **more)
+        assert text in refusal(lambda asked=asked: stub.commit_txn(asked))[1]
+    replicated = AbortTxnRequest(txnid=txn_id, replPolicy="d1.*")
+    assert "replicated" in refusal(lambda: stub.abort_txn(replicated))[1]
     assert hive.node.transactions.get(txn_id).state is TransactionState.OPEN
     abort(stub, txn_id)
+
+
+def test_a_transaction_may_be_used_by_every_user_while_privileges_are_not_enforced(
+    hive: HiveNode, stub: Any, table: str
+) -> None:
+    stub.set_ugi("ann", [])
+    first, second = opened(stub, 2)
+    with hive.stub() as other:
+        other.set_ugi("bob", [])
+        assert allocated(other, [first]) == {first: 1}
+        assert other.heartbeat(HeartbeatRequest(txnid=first)) is None
+        commit(other, first)
+        abort(other, second)
 
 
 def test_open_transactions_are_shown_with_their_clients(hive: HiveNode, stub: Any) -> None:
