@@ -94,7 +94,7 @@ async def create_function(call: Call) -> None:
             schema=schema,
             name=name,
             class_name=_class(function),
-            owner=call.owner(function.get("ownerName")) or call.user,
+            owner=call.owner(function.get("ownerName")),
             owner_type=principal_type(function.get("ownerType")) or PrincipalType.USER,
             resources=_resources(function),
         )
