@@ -106,7 +106,14 @@ def test_a_load_that_too_many_changes_interrupted_is_dropped(
 
 
 @pytest.mark.parametrize(
-    "lose", [lambda replicas: replicas.evict(TABLE), lambda replicas: replicas.restart(3)]
+    "lose",
+    [
+        lambda replicas: replicas.evict(TABLE),
+        lambda replicas: replicas.restart(3),
+        lambda replicas: replicas.skip(6, poisoned=[TABLE]),
+        lambda replicas: replicas.skip(6, poisoned=None),
+    ],
+    ids=["evicted", "set back", "its event skipped", "an event of unknown tables skipped"],
 )
 def test_a_load_of_a_table_that_was_evicted_meanwhile_is_dropped(
     replicas: ReplicaSet, lose: Callable[[ReplicaSet], None]
