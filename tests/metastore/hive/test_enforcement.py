@@ -683,6 +683,24 @@ def test_an_id_of_a_transaction_that_another_user_begins_meanwhile_is_refused(
         alice.abort_txns(AbortTxnsRequest(txn_ids=[following - 1, following]))
 
 
+def test_a_node_that_has_not_applied_the_enforcement_yet_ends_no_transaction_of_another_user(
+    guarded: HiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node has switched it on."""
+    enforce(guarded, on=False)
+    catalogs = guarded.node.catalogs
+    before = catalogs.latest_catalog()
+    enforce(guarded, on=True)
+    opening = OpenTxnRequest(num_txns=1, user="alice", hostname="h")
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        (txn_id,) = alice.open_txns(opening).txn_ids
+        with monkeypatch.context() as patched:
+            patched.setattr(catalogs, "latest_catalog", lambda: before)
+            refused = refusal(lambda: bob.commit_txn(CommitTxnRequest(txnid=txn_id)))
+        assert "belongs to another user" in refused[1]
+        alice.abort_txn(AbortTxnRequest(txnid=txn_id))
+
+
 def test_a_foreign_key_needs_select_on_its_parent_and_is_listed_with_select_on_its_table(
     guarded: HiveNode,
 ) -> None:
