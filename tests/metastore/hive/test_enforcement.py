@@ -601,6 +601,13 @@ def test_a_user_who_may_not_insert_gets_a_view_that_spark_does_not_write_to(
             assert refusal(lambda: alice.get_table("sales", hidden))[0] == "NoSuchObjectException"
         with granted(guarded, USAGE):
             assert "lacks SELECT" in refusal(lambda: bob.get_table("sales", hidden))[1]
+        iceberg = {"table_type": "ICEBERG", "metadata_location": "file:/m.json"}
+        alice.create_table(table("ice", schema="sales", parameters=iceberg))
+        with granted(guarded, USAGE, (ObjectKind.TABLE, "sales.ice", Privilege.SELECT)):
+            # An Iceberg client writes nothing that a reader sees before its alter of the table.
+            assert bob.get_table("sales", "ice").parameters["metadata_location"] == "file:/m.json"
+            assert bob.get_table("sales", "ice").tableType == owned.tableType
+        alice.drop_table("sales", "ice", True)
         with granted(guarded, *reading, on_table(Privilege.INSERT)):
             assert bob.get_table("sales", "orders").tableType == owned.tableType
 

@@ -436,6 +436,7 @@ OPERATING: dict[str, tuple[Callable[[Session], object], str]] = {
     "dump": (lambda of: of.dump(), "dump the catalog"),
     "dump of nothing": (lambda of: of.dump(ignore=["none"]), "dump the catalog"),
     "verify": (lambda of: of.verify(), "verify the store"),
+    "differences": (lambda of: of.differences(AsOf(version=1)), "compare whole versions"),
 }
 
 
@@ -453,6 +454,7 @@ def test_a_superuser_reads_what_is_for_the_operator(guarded: Guarded) -> None:
         assert root.clean().limit
         assert root.config()
         assert b'"enforce_privileges"' in root.dump()
+        assert root.differences(AsOf(version=1))
 
 
 def test_a_dropped_table_is_readable_by_users_who_could_read_it_last(
