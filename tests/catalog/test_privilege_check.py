@@ -290,6 +290,16 @@ def test_no_answer_tells_the_definition_of_an_object_to_a_user_who_may_not_read_
         assert not any(enforced.execute(probe, author="bob", identity="bob").applied)
 
 
+@pytest.mark.parametrize("cascade", [False, True])
+def test_a_schema_is_planned_to_be_dropped_only_for_a_user_that_may_drop_it(
+    enforced: CatalogManager, cascade: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enforced.execute(USAGE_S, author="root", identity="root")
+    monkeypatch.setattr(DropSchema, "plan", None)
+    with pytest.raises(PermissionDenied, match="does not own schema s"):
+        enforced.execute(DropSchema(name="s", cascade=cascade), author="bob", identity="bob")
+
+
 def test_a_schema_of_another_database_can_be_dropped_by_its_owner(
     enforced: CatalogManager,
 ) -> None:

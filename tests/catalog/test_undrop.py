@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from strandline import work
 from strandline.catalog import CatalogManager, Command
 from strandline.catalog.commands import (
     AlterDefaultPrivileges,
@@ -17,7 +18,7 @@ from strandline.catalog.commands import (
     RenameSchema,
     RenameTable,
 )
-from strandline.catalog.undo.reading import read_undrop
+from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.update import Update
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.privileges import ObjectKind, Privilege
@@ -48,6 +49,21 @@ def test_undrop_restores_the_last_dropped_table_of_that_name(manager: CatalogMan
     with pytest.raises(AlreadyExists):
         undrop(manager, "s.t")
     assert undrop(manager, "s.v", kind="view").catalog.view("s", "v") is not None
+
+
+def test_the_undo_of_many_objects_is_too_long_for_a_thread_of_the_node(
+    manager: CatalogManager,
+) -> None:
+    few = run(manager, *(create_table(f"s.a{number}") for number in range(50)))
+    many = run(manager, *(create_table(f"s.b{number}") for number in range(150)))
+    dropped = run(manager, DropSchema(name="s", cascade=True))
+    with work.budget(work.IN_THREAD):
+        read_undo(manager, few)
+    for version in (many, dropped):
+        with work.budget(work.IN_THREAD), pytest.raises(work.TooLong):
+            read_undo(manager, version)
+    with work.budget(work.IN_THREAD), pytest.raises(work.TooLong):
+        read_undrop(manager, "schema", "s")
 
 
 def test_undrop_of_what_was_just_dropped_reads_only_the_last_versions(

@@ -104,6 +104,9 @@ class PrivilegeCheck:
         for privilege, place in _places(self._access.catalog, command):
             if place is not None:
                 self._access.require(privilege, place)
+        if isinstance(command, commands.DropSchema):  # with many tables, it is planned for long
+            schema = self._access.catalog.schema(command.name, database=command.database)
+            self._require_drop(schema)
         if getattr(command, "schema", None) is None and not isinstance(command, Undo):
             self.require_sight(command)
 
@@ -112,11 +115,15 @@ class PrivilegeCheck:
 
         Raises `PermissionDenied` if the user may neither read nor drop one of its objects.
         """
-        access, catalog = self._access, self._access.catalog
-        for subject in () if self._is_free else _subjects(catalog, command):
-            rule = None if subject is None else declared_kind(kind_of(subject).name).rule
-            if rule is not None and not self._reads(subject):
-                rule(Case(access, catalog, catalog, catalog, subject, None))
+        for subject in () if self._is_free else _subjects(self._access.catalog, command):
+            if subject is not None and not self._reads(subject):
+                self._require_drop(subject)
+
+    def _require_drop(self, subject: Any) -> None:  # Any: a descriptor of some kind, or None
+        rule = None if subject is None else declared_kind(kind_of(subject).name).rule
+        if rule is not None:
+            catalog = self._access.catalog
+            rule(Case(self._access, catalog, catalog, catalog, subject, None))
 
     def _reads(self, subject: Any) -> bool:  # Any: a descriptor of some kind
         if isinstance(subject, IndexDescriptor):

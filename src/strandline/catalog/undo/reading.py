@@ -39,6 +39,8 @@ from strandline.wire.stored import AnyStored
 
 MAX_VERSIONS = 10_000
 """The maximum number of versions undone as one; all of them are in memory at once."""
+_UNITS_PER_OBJECT = 20
+"""The cost of planning the undo of one object, in units of `strandline.work`."""
 
 
 def restorable() -> tuple[str, ...]:
@@ -262,6 +264,7 @@ def never_dropped(catalogs: CatalogFollower, kind: str, name: str) -> ObjectNotF
 
 
 def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog) -> Undo:
+    work.spend(_UNITS_PER_OBJECT * len(undo.net))  # for the planning, which makes others wait
     needed: set[Target] = set()
     for net in undo.net.values():
         if net.old is not None:
