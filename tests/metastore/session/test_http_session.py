@@ -52,6 +52,16 @@ def test_ddl_whose_answer_is_lost_is_sent_once_and_its_outcome_is_unknown(scene:
     assert scene.session.tables("lost") == []
 
 
+def test_the_outcome_of_ddl_is_unknown_if_a_gateway_answers_with_a_page_of_its_own(
+    scene: Scene,
+) -> None:
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\n"
+    scene.proxy.replace_answer("execute", f"{head}hi".encode())
+    with pytest.raises(UnknownOutcome, match=r"text/html.*may or may not have happened"):
+        scene.session.execute(CreateSchema(name="behind_a_page"))
+    assert scene.session.tables("behind_a_page") == []
+
+
 def test_the_longest_timeouts_are_accepted(url: str) -> None:
     with HttpSession(url, user="ann", timeout=math.inf) as session:
         for number, timeout in enumerate((math.inf, 1e300)):

@@ -48,6 +48,7 @@ from strandline.errors import (
     InvalidInput,
     NotFound,
     ProtocolError,
+    Stopping,
     StoreMoved,
     StrandlineError,
     TransactionFinished,
@@ -337,7 +338,7 @@ class HttpSession(Session):
                 answer: T = self._transport.send(call.__name__, arguments, seconds)
                 return answer
             except Lost as loss:
-                if loss.sent and loss.answer is not None:
+                if loss.sent and isinstance(loss.answer, Stopping):
                     raise loss.answer from None
                 if loss.sent:
                     raise attempts.unknown(loss) from loss
