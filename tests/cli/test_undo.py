@@ -138,7 +138,7 @@ def test_a_refusal_is_one_line_and_an_exit_status(store: Path) -> None:
             "name is taken by table shop.orders; ren",
         ),
         (("undrop", store, "shop.never"), 66, "no version from 1 on dropped a table"),
-        (("undrop", store, "a.b.c"), 64, "expected a name like schema.table"),
+        (("undrop", store, "a.b.c"), 64, "found 'a.b.c'; write a part with a dot in backticks"),
     ]
     for arguments, status, says in cases:
         result = strandline(*arguments)

@@ -113,7 +113,8 @@ class QualifiedName:
         if len(parts) == 1 and default_schema is not None:
             parts.insert(0, default_schema)
         if len(parts) != 2:
-            raise InvalidName(f"expected a name like schema.table, found {text!r}")
+            dots = "; write a part with a dot in backticks" if len(parts) > 2 else ""
+            raise InvalidName(f"expected a name like schema.table, found {text!r}{dots}")
         return cls(*parts)
 
     def __str__(self) -> str:
