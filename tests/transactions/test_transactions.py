@@ -223,6 +223,7 @@ def test_only_its_owner_can_use_a_transaction(store: Store, writing: list[int]) 
         lambda: transactions.abort(of_ann, owner="bob"),
         lambda: transactions.abort_all(every, owner="bob"),
         lambda: transactions.heartbeat(every, owner="bob"),
+        lambda: transactions.allocate([of_ann], FLIGHTS, owner="bob"),
         lambda: transactions.allocate(every, FLIGHTS, owner="bob"),
         lambda: transactions.writing(of_ann, FLIGHTS, owner="bob").__enter__(),
         lambda: transactions.locks.acquire(

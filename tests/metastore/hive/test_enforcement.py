@@ -763,7 +763,9 @@ def test_what_was_revoked_stays_unreadable_in_a_past_schema_after_it_is_dropped(
             assert "lacks EXECUTE" in refusal(lambda: bob.get_function(past, "f"))[1]
 
 
-def test_the_write_of_another_user_is_neither_read_nor_continued(guarded: HiveNode) -> None:
+def test_the_write_of_another_user_is_neither_read_nor_continued(
+    guarded: HiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     privileges = USAGE, (ObjectKind.TABLE, "sales.rows", Privilege.SELECT)
     alice = guarded.node.session(user="alice")
     definition = TableDefinition(
@@ -781,6 +783,13 @@ def test_the_write_of_another_user_is_neither_read_nor_continued(guarded: HiveNo
             assert "another user" in refusal(lambda: bob.get_valid_write_ids(names))[1]
         with granted(guarded, USAGE, (ObjectKind.TABLE, "sales.rows", Privilege.INSERT)):
             assert "another user" in refusal(lambda: bob.allocate_table_write_ids(own))[1]
+            enforce(guarded, on=False)
+            before = guarded.node.catalogs.latest_catalog()
+            enforce(guarded, on=True)  # on another node; this one has not applied it yet
+            with monkeypatch.context() as patched:
+                patched.setattr(guarded.node.catalogs, "latest_catalog", lambda: before)
+                refused = refusal(lambda: bob.allocate_table_write_ids(own))
+            assert "another user" in refused[1]
         alice_client.abort_txn(AbortTxnRequest(txnid=txn_id))
     alice.execute(DropTable(schema="sales", table="rows"))
 

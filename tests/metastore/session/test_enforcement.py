@@ -265,6 +265,10 @@ def test_only_its_user_or_a_superuser_can_use_a_transaction(guarded: Guarded, bo
         refused = refusal(lambda call=call: call(txn_id))  # type: ignore[misc]  # bound for this round
         assert "belongs to another user" in refused
         assert "alice" not in refused
+    table_id = alice.table("s.t").descriptor.id
+    with guarded.granted(USAGE, on_table(INSERT)):
+        refused = refusal(lambda: bob.stage(txn_id, table_id, add=[DATA]))
+        assert "belongs to another user" in refused
     guarded.node.session(user="root").heartbeat(txn_id)
     alice.commit(txn_id)
 
