@@ -29,7 +29,17 @@ from strandline.errors import (
 )
 from strandline.sql import value
 from tests.catalog import callers
-from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas, table, together
+from tests.catalog.callers import (
+    Call,
+    Gate,
+    Managers,
+    create,
+    queued,
+    schemas,
+    table,
+    together,
+    wait_for,
+)
 from tests.cut_off_wakes import cut_off_a_wake
 
 
@@ -294,6 +304,59 @@ def test_a_round_larger_than_the_byte_limit_is_split(
     calls = together(manager, gate, [create(name) for name in "abc"])
     assert [call.outcome() for call in calls] == [4, 5, 6]
     assert gate.sent == [1, 1, 1, 1]
+
+
+def of_two_users(manager: CatalogManager, gate: Gate) -> list[Call]:
+    """Calls that queue after one another: three by one user, then one by another."""
+    first, _ = queued(manager, gate, [])
+    calls = []
+    for name, author in (("a", "many"), ("b", "many"), ("c", "many"), ("d", "few")):
+        calls.append(Call(manager, create(name), author=author))
+        wait_for(lambda: len(manager._commits._waiting) == len(calls))
+    gate.let_all_pass()
+    assert first.outcome() == 3
+    return calls
+
+
+def test_the_users_of_a_round_take_turns(manager: CatalogManager) -> None:
+    gate = Gate(manager)
+    calls = of_two_users(manager, gate)
+    assert [call.outcome() for call in calls] == [4, 6, 7, 5]
+    assert gate.sent == [1, 4]
+
+
+def test_a_round_ends_when_its_validation_takes_long_and_then_another_user_has_its_turn(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.VALIDATION_SECONDS", -1.0)
+    gate = Gate(manager)
+    calls = of_two_users(manager, gate)
+    assert [call.outcome() for call in calls] == [4, 6, 7, 5]
+    assert gate.sent == [1, 1, 1, 1, 1]
+
+
+def test_a_user_that_comes_again_waits_for_one_round_of_another_with_many_requests(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.VALIDATION_SECONDS", -1.0)
+    gate = Gate(manager)
+    first, _ = queued(manager, gate, [])
+    many = []
+    for name in "abcd":
+        many.append(Call(manager, create(name), author="many"))
+        wait_for(lambda: len(manager._commits._waiting) == len(many))
+    gate.open.release()  # for the first
+    assert first.outcome() == 3
+    for version in (5, 7):
+        assert gate.reached.acquire(timeout=callers.PATIENCE)  # one of the many requests
+        few = Call(manager, create(f"few{version}"), author="few")
+        wait_for(lambda few=few: any(r.author == "few" for r in manager._commits._waiting))  # type: ignore[misc]  # mypy: no default in a lambda
+        gate.open.release()
+        assert gate.reached.acquire(timeout=callers.PATIENCE)
+        gate.open.release()
+        assert few.outcome() == version
+    gate.let_all_pass()
+    assert [call.outcome() for call in many] == [4, 6, 8, 9]
 
 
 def test_a_caller_keeps_its_answer_if_the_rest_of_its_round_fails(

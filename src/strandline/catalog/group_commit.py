@@ -19,6 +19,11 @@ long as that round took. Without this wait, two halves of the callers would alte
 skips it if the last wait was in vain and the last round had a single caller. No round begins while
 a larger update has priority (`UpdatePriority`).
 
+Users take turns. A round takes one request of each waiting user before a second one of any, and
+begins with the users whose last turn is longest ago. Once its validation has taken long, or its
+changes are large, the rest goes back into the queue. So the many or slow commands of one user delay
+those of another by about a round.
+
 What must stay true:
 
 * Each caller has its own deadline. It may leave until its commands are sent to the log. They are
@@ -38,9 +43,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
 
 from strandline import faults
@@ -75,6 +81,8 @@ MAX_WAITING = 1024
 GROUP_BYTES = 1 << 20
 """The group accepts no further request once its changes hold more bytes than this."""
 IDLE_SECONDS = 10.0
+VALIDATION_SECONDS = 0.1
+"""The group accepts no further request once its validation has computed for longer than this."""
 LONGEST_WAIT_SECONDS = 0.02
 """The longest time that a round waits for the callers of the last round."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
@@ -114,6 +122,8 @@ class GroupCommit:
         self._room = threading.Condition(self._lock)
         self._waiting: deque[Request] = deque()
         self._working: list[Request] = []
+        self._rounds = 0
+        self._turns: dict[str, int] = {}  # of users who wait: the last round that served them
         self._expected = 1  # callers that the committer thread waits for
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -262,9 +272,7 @@ class GroupCommit:
                 )
                 if self._stop.is_set():
                     return
-                self._working = [
-                    self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))
-                ]
+                self._working = self._next_requests(limit)
                 self._room.notify(len(self._working))
             last_round_size, began = len(self._working), time.monotonic()
             wait_pays = (wait_pays and arrived) or last_round_size > 1
@@ -280,6 +288,34 @@ class GroupCommit:
             with self._lock:
                 self._working = []
             self.priority.withdraw_unused()
+
+    def _next_requests(self, limit: int) -> list[Request]:
+        """Take up to ``limit`` requests from the queue, in the order of the turns of their users.
+
+        The caller holds the lock.
+        """
+        numbers: defaultdict[str, int] = defaultdict(int)
+        turns = []
+        for request in self._waiting:
+            turns.append((numbers[request.author], self._turns.get(request.author, 0)))
+            numbers[request.author] += 1
+        self._rounds += 1
+        self._turns = {user: self._turns.get(user, 0) for user in numbers}
+        in_turn = sorted(zip(turns, self._waiting, strict=True), key=itemgetter(0))
+        requests = [request for _, request in in_turn]
+        self._waiting = deque(requests[limit:])
+        return requests[:limit]
+
+    def _serve(self, requests: Sequence[Request], number: int) -> Sequence[Request]:
+        """Put all but the first ``number`` of the requests of a round back into the queue."""
+        with self._lock:
+            self._turns |= {request.author: self._rounds for request in requests[:number]}
+            others = dict.fromkeys(requests[number:])
+            self._working = [request for request in self._working if request not in others]
+            self._waiting.extendleft(
+                request for request in reversed(others) if request.stage is Stage.WAITING
+            )
+            return requests[:number]
 
     def _await_callers(self, number: int, seconds: float) -> bool:
         """Wait until ``number`` callers are in the queue, for at most ``seconds``.
@@ -316,6 +352,7 @@ class GroupCommit:
                 began = time.monotonic()
                 group = self._validated(waiting)
                 seconds = time.monotonic() - began
+                requests = self._serve(waiting, len(group.members))
                 if group.requests():
                     self._append(group)
                 elif synced:
@@ -349,12 +386,13 @@ class GroupCommit:
     def _validate(self, base: Catalog, requests: Sequence[Request]) -> Group:
         group = Group(base)
         now = self._follower.now()
+        end = time.thread_time() + VALIDATION_SECONDS
         with keeping_garbage:  # what commands make lives on
             for request in requests:
                 catalog = group.catalog
                 transaction = self._follower.state.transaction(catalog, author=request.author)
                 group.add(validate(catalog, transaction, request, now))
-                if group.size > GROUP_BYTES:
+                if group.size > GROUP_BYTES or time.thread_time() > end:
                     break
         return group
 
