@@ -356,6 +356,13 @@ def test_ddl_needs_ownership_of_the_table_or_create_on_the_schema(guarded: HiveN
         assert alice.get_table("sales", "orders").parameters["k"] == "v"
 
 
+def test_a_schema_is_dropped_with_its_tables_only_by_its_owner(guarded: HiveNode) -> None:
+    with as_user(guarded, "bob") as bob, granted(guarded, USAGE):
+        for delete_data in (False, True):
+            refused = refusal(lambda data=delete_data: bob.drop_database("sales", data, True))
+            assert "user bob does not own schema sales" in refused[1]
+
+
 def test_changing_counted_parameters_needs_a_privilege_to_write(guarded: HiveNode) -> None:
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         with granted(guarded, USAGE, on_table(Privilege.SELECT)):

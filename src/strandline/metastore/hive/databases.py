@@ -184,8 +184,8 @@ async def drop_database(call: Call) -> None:
         raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
     if not cascade and call.reader.catalog.functions(name):
         raise IllegalChange(f"Database {name} is not empty. One or more functions exist.")
-    command = DropSchema(name=name, cascade=cascade)
-    call.execute(_DropDatabase(command, keep_data=not call.args.get("deleteData")))
+    keep_data = not call.args.get("deleteData")
+    call.execute(_DropDatabase(name=name, cascade=cascade, keep_data=keep_data))
 
 
 @changes("drop_database_req")
@@ -197,20 +197,19 @@ async def drop_database_req(call: Call) -> None:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class _DropDatabase:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DropDatabase(DropSchema):
     """A DROP SCHEMA that drops no transactional tables.
 
     With ``keep_data``, the files of the tables stay where they are.
     """
 
-    command: DropSchema
     keep_data: bool
 
     def plan(self, planning: Planning) -> None:
-        if self.command.cascade:
-            refuse_cascade(planning.catalog, self.command.name)
-        if self.command.cascade and self.keep_data:
-            for name in planning.catalog.relation_names(self.command.name):
-                DropTable(schema=self.command.name, table=name, keep_data=True).plan(planning)
-        self.command.plan(planning)
+        if self.cascade:
+            refuse_cascade(planning.catalog, self.name)
+        if self.cascade and self.keep_data:
+            for name in planning.catalog.relation_names(self.name):
+                DropTable(schema=self.name, table=name, keep_data=True).plan(planning)
+        DropSchema.plan(self, planning)
