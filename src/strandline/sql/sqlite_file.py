@@ -112,14 +112,16 @@ def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
         lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return
-    best, kind = "", ""
+    best, kind, inside = "", "", f"{path}/"
     for line in lines:
         fields = line.split(" ")
         if len(fields) < 3:
             continue
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])
+        point = fields[1]
+        if "\\" in point:
+            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
         # Of two mounts on one mount point, the later one hides the earlier one.
-        if len(point) >= len(best) and path.is_relative_to(point):
+        if len(point) >= len(best) and inside.startswith(f"{point.rstrip('/')}/"):
             best, kind = point, fields[2]
     if _NETWORK_KINDS.fullmatch(kind):
         raise UnsupportedOperation(
