@@ -152,7 +152,7 @@ def test_a_connection_that_outlives_a_collection_of_garbage_is_freed(
     if tls:
         authority, certificate = trustme.CA(), str(tmp_path / "node.pem")
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
-        context = ssl.create_default_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         authority.configure_trust(context)
 
     def answered(address: str, message: bytes) -> socket.socket:

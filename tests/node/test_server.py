@@ -156,7 +156,7 @@ def test_a_client_that_does_not_start_tls_is_disconnected(
 
 def silent_client(authority: trustme.CA, address: tuple[str, int]) -> ssl.SSLSocket:
     """A client that begins TLS and does no more."""
-    trusting = ssl.create_default_context()
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(trusting)
     plain = socket.create_connection(address, timeout=WAIT)
     return trusting.wrap_socket(plain, server_hostname="127.0.0.1")

@@ -47,7 +47,7 @@ async def greet(client: Client, listening: socket.socket) -> None:
     authority = trustme.CA()
     security = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(security)
-    trusting = ssl.create_default_context()
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(trusting)
     listening.bind(("127.0.0.1", 0))
     server = await listen(Greeting, listening, security=security, max_handshakes=2)
