@@ -327,6 +327,7 @@ def test_the_owner_of_a_role_may_rename_it_with_what_it_owns(
         GrantRole(role="group", member="bob"),
         AlterRole(name="group", owner=owner),
         CreateSchema(name="own", owner="group"),
+        CreateZone(name="own", owner="group"),
         create_table("own.t", "a int not null", primary_key=("a",), owner="group"),
     ]
     enforced.execute(steps, author="root", identity="root")
@@ -339,6 +340,12 @@ def test_the_owner_of_a_role_may_rename_it_with_what_it_owns(
     assert table is not None
     owners = {schema.owner, table.owner, *(index.owner for index in catalog.indexes(table.id))}
     assert owners == {"team"}
+    undone = enforced.execute(
+        read_undo(enforced, catalog.version), author="bob", identity="bob"
+    ).catalog
+    zone = undone.zone_named("own")
+    assert zone is not None
+    assert zone.owner == "group"
 
 
 def test_only_its_owner_may_write_the_owner_of_an_object_in_another_case(

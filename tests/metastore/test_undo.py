@@ -451,6 +451,22 @@ def test_comments_and_default_privileges_in_a_schema_out_of_reach_cannot_be_seen
             node.session(user="bob").undo(executed.version)
 
 
+def test_versions_out_of_reach_cannot_be_seen_by_an_undo_of_what_they_changed_back(
+    node: Node, session: Session
+) -> None:
+    session.execute([CreateRole(name="ann", superuser=True), create("p")])
+    commented = [
+        session.execute(SetTableProperties(schema="shop", table="p", comment=text)).version
+        for text in ("first", "second", "first")
+    ]
+    session.execute(SetConfiguration(name="enforce_privileges", value="true"))
+    first, second, third = commented
+    for through in (second, third):  # the last one leaves the table as it was
+        with pytest.raises(VersionNotFound, match="user bob may not see all of them"):
+            node.session(user="bob").undo(first + 1, through=through)
+    assert session.undo(second, through=third).applied == (False,)
+
+
 BOB_USES_SHOP: list[Command] = [
     CreateRole(name="ann", superuser=True),
     CreateRole(name="bob"),

@@ -382,8 +382,9 @@ def _sees(access: Access, catalogs: CatalogFollower, undo: Undo) -> bool:
     last = undo.update.version
     states = (access.catalog, catalogs.catalog(last), catalogs.catalog(last - 1))
     access_then = access.at(states[-1])
-    for target, net in undo.net.items():
-        for value in (net.old_value, net.new_value, access.catalog.contents.value(*target)):
+    for target in undo.net or undo.touched:
+        net, now = undo.net.get(target), access.catalog.contents.value(*target)
+        for value in (now,) if net is None else (net.old_value, net.new_value, now):
             if isinstance(value, SchemaDescriptor):
                 schema: SchemaDescriptor | None = value
             elif schema_id := _schema_id(states, value):
