@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.clientserver import ClientServerConnection
+from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.metastore.interface import AsOf
@@ -53,6 +55,22 @@ def files(path: Path) -> list[str]:
 def suffixes(names: Iterable[str]) -> Counter[str]:
     """Return the number of files of each kind: the first part of the path, up to a ``=``."""
     return Counter(name.split("/")[0].split("=")[0] for name in names)
+
+
+@contextmanager
+def calls_of_the_jvm(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The calls that a block makes in the JVM. Those that free its objects come at any time."""
+    calls: list[str] = []
+    send = ClientServerConnection.send_command
+
+    def noted(connection: ClientServerConnection, command: str) -> Any:
+        if not command.startswith(MEMORY_COMMAND_NAME):
+            calls.append(command)
+        return send(connection, command)
+
+    with patch.context() as changed_class:
+        changed_class.setattr(ClientServerConnection, "send_command", noted)
+        yield calls
 
 
 @contextmanager

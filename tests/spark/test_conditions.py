@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from strandline.metastore.interface import ColumnBounds
-from strandline.spark import conditions
 from strandline.spark.conditions import implied_bounds
+from tests.spark.data import calls_of_the_jvm
 
 pytestmark = pytest.mark.spark
 
@@ -53,6 +55,24 @@ IMPLIED: dict[str, list[ColumnBounds]] = {
     "id IN (3, NULL)": [],
     "id IN (3, n)": [],
     "id + 1 IN (3, 1)": [],
+    "s IN ('a', NULL)": [],
+    "s IN ('a', 'null', '')": [bounds("s", "", "null", values=("a", "null", ""))],
+    "s IN ('a', lower('B'))": [],
+    "s IN ('a', CAST(5 AS STRING))": [bounds("s", "5", "a", values=("a", "5"))],
+    "s NOT IN ('b', 'a')": [bounds("s", without=("b", "a"))],
+    "b IN (true, false)": [bounds("b", "false", "true", values=("true", "false"))],
+    "c IN (1.5BD, 0BD)": [bounds("c", "0.00", "1.50", values=("1.50", "0.00"))],
+    "d IN ('2013-01-02', '2013-01-01')": [
+        bounds("d", "2013-01-01", "2013-01-02", values=("2013-01-02", "2013-01-01"))
+    ],
+    "d IN (DATE'2013-01-01', 'no date')": [],
+    "d IN (DATE'2013-01-01', current_date())": [],
+    "f IN (1.5D, CAST('Infinity' AS DOUBLE))": [bounds("f", "1.5", "inf", values=("1.5", "inf"))],
+    "f IN (1.5D, CAST('NaN' AS DOUBLE))": [],
+    "g IN (0.1F)": [
+        bounds("g", *["0.10000000149011612"] * 2, values=("0.10000000149011612",))
+    ],
+    "x IN (X'01')": [],
     "id NOT IN (3, 1)": [bounds("id", without=("3", "1"))],
     "id NOT IN (3, NULL)": [],
     "id + 1 NOT IN (3, 1)": [],
@@ -103,14 +123,36 @@ def test_a_condition_implies_bounds_of_the_columns_that_it_compares_with_constan
     assert implied == IMPLIED
 
 
-def test_the_whole_numbers_of_a_long_list_are_read_in_one_call(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+LISTS: dict[str, tuple[str, str, Callable[[int], str]]] = {
+    "id": ("BIGINT", "{}", str),
+    "s": ("STRING", '"it\'s {}"', lambda number: f"it's {number}"),
+    "d": ("DATE", "'{}'", lambda number: str(date(2020, 1, 1) + timedelta(number))),
+    "c": ("DECIMAL(9, 2)", "{}.5", lambda number: f"{number}.50"),
+}
+"""Columns, their types, constants as a condition has them, and as statistics have them."""
+
+
+@pytest.mark.parametrize("column", LISTS)
+def test_a_long_list_of_constants_takes_as_many_calls_of_the_jvm_as_a_short_one(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
     """Each call of the JVM takes a tenth of a millisecond, and each constant took six of them."""
-    rows, constants = spark.createDataFrame([], "id BIGINT"), list[object]()
-    numbers = [str(number) for number in range(2_000)]
-    monkeypatch.setattr(conditions, "_constant", constants.append)
-    assert implied_bounds(rows, f"id IN ({', '.join(numbers)})", {"id": 1}) == (
-        ColumnBounds(1, "0", "1999", values=tuple(numbers)),
-    )
-    assert not constants
+    of, shown, text_of = LISTS[column]
+    rows = spark.createDataFrame([], f"{column} {of}")
+    counts = []
+    for length in (2, 200):
+        texts = tuple(map(text_of, range(length)))
+        constants = [shown.format(texts[n] if of == "DATE" else n) for n in range(length)]
+        condition = f"{column} IN ({', '.join(constants)})"
+        with calls_of_the_jvm(monkeypatch) as calls:
+            (implied,) = implied_bounds(rows, condition, {column: 1})
+        counts.append(len(calls))
+        assert implied.values == texts
+    assert counts[0] == counts[1]
+
+
+def test_a_list_with_a_text_that_separates_its_values_implies_no_bounds(
+    spark: SparkSession,
+) -> None:
+    rows = spark.createDataFrame([], "s STRING")
+    assert implied_bounds(rows, "s IN ('a\\0b', 'c')", {"s": 1}) == ()

@@ -8,6 +8,7 @@ the rows anyway.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_float
@@ -30,8 +31,10 @@ _EPOCH = datetime(1970, 1, 1)
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _COLUMNS = ("AttributeReference", "CommonExpressionRef")
 _WHOLE_NUMBERS = ("byte", "short", "integer", "long")
-_WHOLE_NUMBER = re.compile(r"(-?[0-9]{1,18})|cast\((-?[0-9]{1,18}) as bigint\)")
-"""A literal as Spark shows it. Only the cast to BIGINT changes no number of these digits."""
+_CONSTANTS = ("Literal", "Cast")
+"""Function calls are no constants: `now()` has another value when the rows are read."""
+_BETWEEN = "\0"
+"""It separates the values of a list. A list of texts that contain it implies no bounds."""
 _COMPARISONS = {
     "LessThan": "<",
     "LessThanOrEqual": "<=",
@@ -148,17 +151,27 @@ def _excluded(expression: Expression, column_ids: Mapping[str, int]) -> Iterator
 
 
 def _constants(expressions: Expression) -> list[_Constant]:
-    """The values of a list of constants; empty if any of them is NULL or not a constant."""
-    count = expressions.size()
-    if count and _type_name(expressions.apply(0)) in _WHOLE_NUMBERS:  # all have the same type
-        # In one call of the JVM: ids come in lists of thousands.
-        numbers = [
-            _WHOLE_NUMBER.fullmatch(text) for text in expressions.mkString(" ; ").split(" ; ")
-        ]
-        values = [int(number[1] or number[2]) for number in numbers if number is not None]
-        if len(values) == len(numbers):
-            return [_Constant(value, str(value)) for value in values]
-    constants = [_constant(expressions.apply(number)) for number in range(count)]
+    """The values of a list of constants; empty if any of them is NULL or not a constant.
+
+    In a few calls of the JVM for the whole list: lists have thousands of values.
+    """
+    from pyspark import SparkContext  # a client of Spark Connect alone has none
+
+    jvm: Any = SparkContext._jvm
+    array = jvm.org.apache.spark.sql.catalyst.expressions.CreateArray(expressions, False)
+    of_elements = array.dataType().elementType()
+    read_write = _TYPES.get(_name_of(of_elements))
+    classes = {node["class"].rpartition(".")[2] for node in json.loads(array.toJSON())}
+    if read_write is None or not classes <= {"CreateArray", *_CONSTANTS}:
+        return []
+    evaluated = _evaluated(array)
+    if evaluated is None:
+        return []
+    values = evaluated.toSeq(of_elements)
+    texts = values.mkString(_BETWEEN).split(_BETWEEN)
+    if values.contains(None) or len(texts) != values.size():
+        return []
+    constants = [_read(text, *read_write) for text in texts]
     not_null = [constant for constant in constants if constant is not None]
     return not_null if len(not_null) == len(constants) else []
 
@@ -169,8 +182,8 @@ def _is_null(expression: Expression) -> bool:
     return _class(expression) == "Literal" and expression.value() is None
 
 
-def _type_name(expression: Expression) -> str:
-    return str(expression.dataType().typeName()).partition("(")[0]
+def _name_of(data_type: Any) -> str:
+    return str(data_type.typeName()).partition("(")[0]
 
 
 def _class(expression: Expression) -> str:
@@ -205,19 +218,26 @@ def _constant(expression: Expression, *, step: int = 0) -> _Constant | None:
     inner = expression
     while _class(inner) == "Cast":
         inner = inner.child()
-    read_write = _TYPES.get(_type_name(expression))
-    # Function calls are skipped: `now()` has another value when the rows are read.
-    if read_write is None or _class(inner) != "Literal":
+    read_write = _TYPES.get(_name_of(expression.dataType()))
+    if read_write is None or _class(inner) not in _CONSTANTS:
         return None
+    constant = _evaluated(expression)
+    return None if constant is None else _read(constant, *read_write, step=step)
+
+
+def _evaluated(expression: Expression) -> Any:
+    """The value of an expression without columns; None for NULL, and if it has no value."""
     from py4j.protocol import Py4JJavaError  # a client of Spark Connect may have no py4j
 
     try:
-        constant = expression.eval(None)
+        return expression.eval(None)
     except (Py4JJavaError, PySparkException):
         return None  # for example a text that is not a number; Spark reports it at the read
-    if constant is None:
-        return None
-    read, write = read_write
+
+
+def _read(
+    constant: Any, read: Callable[[Any], Any], write: Callable[[Any], str | None], *, step: int = 0
+) -> _Constant | None:
     value = read(constant) + step if read is int else read(constant)
     text = write(value)
     return None if text is None else _Constant(value, text)
@@ -260,10 +280,10 @@ _TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str | None]]] = {
     "float": (_single, _float),
     "double": (float, _float),
     "decimal": (lambda constant: Decimal(str(constant)), canonical_text),
-    "boolean": (bool, canonical_text),
+    "boolean": (lambda constant: str(constant).lower() == "true", canonical_text),
     "date": (int, _days),
     "timestamp": (int, _time),
     "timestamp_ntz": (int, _local_time),
     "string": (str, _text),
 }
-"""How the values of a type are converted from the JVM, and how statistics write them."""
+"""How the values of a type, or their texts, are read from the JVM; how statistics write them."""
