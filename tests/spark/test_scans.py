@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -31,7 +32,7 @@ from strandline.spark.folder import spark_path
 from strandline.spark.scans import bounds_of
 from tests.catalog.test_type_changes_page import allowed
 from tests.metastore.hive import dml
-from tests.spark.data import changed, files, folder, ids, numbers, rows
+from tests.spark.data import calls_of_the_jvm, changed, files, folder, frame, ids, numbers, rows
 
 pytestmark = pytest.mark.spark
 
@@ -61,6 +62,45 @@ def test_deleted_rows_are_removed_by_a_join_that_files_without_deletes_can_skip(
 
     tables.delete("shop.t", "id < 10")
     assert ids(tables.read("shop.t")) == sorted(expected - {12, 25} - set(range(10)))
+
+
+def test_a_read_of_many_files_takes_as_many_calls_of_the_jvm_as_that_of_a_few(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call takes a tenth of a millisecond, and a list took one for each of its elements."""
+    tables.create("shop.t", "id BIGINT")
+    counts = []
+    for number in (1, 6):
+        tables.append("shop.t", numbers(tables, *range(60)).repartition(number))
+        with calls_of_the_jvm(monkeypatch) as calls:
+            read = tables.read("shop.t")
+        counts.append(len(calls))
+    assert len(read.inputFiles()) == 7
+    assert counts[0] == counts[1]
+
+
+def test_a_column_takes_few_calls_of_the_jvm_in_an_append_a_read_and_a_delete(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table may have a thousand columns, and `Column` makes thirty calls for each."""
+    counts: list[list[int]] = []
+    for width in (1, 41):
+        columns = [f"c{number}" for number in range(width)]
+        name = f"shop.t{width}"
+        tables.create(name, ", ".join(f"{column} BIGINT" for column in columns))
+        wide = frame(tables, **{column: pa.array([1], pa.int64()) for column in columns})
+        counts.append([])
+        for step in (
+            partial(tables.append, name, wide),
+            partial(tables.read, name, where="c0 = 1"),
+            partial(tables.delete, name, "c0 = 1"),
+        ):
+            with calls_of_the_jvm(monkeypatch) as calls:
+                step()
+            counts[-1].append(len(calls))
+    narrow, wide_counts = counts
+    of_40_columns = [more - fewer for fewer, more in zip(narrow, wide_counts, strict=True)]
+    assert max(of_40_columns) <= 5 * 40, of_40_columns
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
@@ -40,7 +40,6 @@ from strandline.metastore.store.file_scans import (
 )
 from strandline.metastore.store.rows import DataFile
 from strandline.model.identifiers import normalize
-from strandline.model.type_text import quoted
 from strandline.spark.conditions import implied_bounds
 from strandline.spark.folder import folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, read_bitmaps
@@ -50,10 +49,13 @@ from strandline.spark.schemas import (
     FILE,
     POSITION,
     ScanColumn,
+    Selected,
     check_reading,
     metadata_for_users,
     reason_of,
     scan_columns,
+    select,
+    without_rows,
 )
 
 _REMEDY = "Put it back from a backup; `strandline verify FOLDER` lists all damaged files"
@@ -196,7 +198,7 @@ class _Scan:
             reader = reader.option("basePath", spark_path(self.root / place.folder))
         paths = [spark_path(self.root / file.path, pattern=True) for file in files]
         try:
-            rows = reader.schema(spark_types.StructType(fields)).load(paths, format=_PARQUET)
+            rows = self._load(reader.schema(spark_types.StructType(fields)).format(_PARQUET), paths)
         except AnalysisException as error:
             raise Unavailable(
                 f"the files of {self._name} cannot be read in {self.root}: {reason_of(error)}; if"
@@ -209,18 +211,29 @@ class _Scan:
                 _file_id(place, metadata).alias(FILE),
                 metadata.getField("row_index").alias(POSITION),
             ]
-        return rows.select(*map(_shown, self._columns), *helpers)
+        return select(rows, [_shown(column) for column in self._columns], *helpers)
+
+    def _load(self, reader: DataFrameReader, paths: list[str]) -> DataFrame:
+        """The rows of files. PySpark itself sends a list to the JVM in one call for each path."""
+        jvm = getattr(self.spark, "_jvm", None)
+        if jvm is None:  # Spark Connect sends it in one message
+            return reader.load(paths)
+        path_array = jvm.java.util.regex.Pattern.compile("\0").split("\0".join(paths))
+        return reader._df(reader._jreader.load(path_array))
 
     def nothing(self, *, positions: bool) -> DataFrame:
         """An empty DataFrame with the columns of `of`."""
-        columns = [
-            sql.lit(None)
-            .cast(column.shown.dataType)
-            .alias(column.shown.name, metadata=metadata_for_users(column.shown))
+        fields = [
+            spark_types.StructField(
+                column.shown.name,
+                column.shown.dataType,
+                metadata=metadata_for_users(column.shown),
+            )
             for column in self._columns
         ]
-        helpers = [sql.lit(None).cast("bigint").alias(name) for name in (FILE, POSITION)]
-        return self.spark.range(0).select(*columns, *(helpers if positions else []))
+        if positions:
+            fields += (spark_types.StructField(n, spark_types.LongType()) for n in (FILE, POSITION))
+        return without_rows(self.spark, spark_types.StructType(fields))
 
 
 def _file_id(place: IdPlace, metadata: Column) -> Column:
@@ -234,8 +247,10 @@ def _file_id(place: IdPlace, metadata: Column) -> Column:
             return sql.lit(place.file_id).cast("bigint")
 
 
-def _shown(column: ScanColumn) -> Column:
-    value = sql.col(quoted(column.read.name))
-    if column.renamed_inside:
-        value = value.cast(column.shown.dataType)
-    return value.alias(column.shown.name, metadata=metadata_for_users(column.shown))
+def _shown(column: ScanColumn) -> Selected:
+    return Selected(
+        source=column.read.name,
+        name=column.shown.name,
+        metadata=metadata_for_users(column.shown),
+        cast_to=column.shown.dataType if column.renamed_inside else None,
+    )

@@ -50,12 +50,14 @@ from strandline.spark.folder import TableFolder, spark_path
 from strandline.spark.footers import column_statistics, file_ids
 from strandline.spark.partitions import KEY, partition_of, with_partition_key
 from strandline.spark.schemas import (
+    Selected,
     declared_schema,
     field_ids,
     file_schema,
     metadata_for_files,
     nested_ids,
     reason_of,
+    select,
     setting_of,
 )
 
@@ -93,22 +95,25 @@ def conform(frame: DataFrame, table: ResolvedTable) -> Conformed:
     # `DataFrame.to` loses the id of a column in which nothing else changes, because the optimizer
     # drops such a projection; it keeps an alias.
     columns = [
-        _with_nested_ids(source, field).alias(field.name, metadata=metadata_for_files(field))
+        _with_ids(source, field)
         for source, field in zip(shaped.schema.fields, target.fields, strict=True)
     ]
-    return Conformed(checked.select(*columns), messages)
+    return Conformed(select(checked, columns), messages)
 
 
-def _with_nested_ids(source: spark_types.StructField, target: spark_types.StructField) -> Column:
-    """The column ``source`` of `DataFrame.to`, with the ids of the fields inside ``target``.
+def _with_ids(source: spark_types.StructField, target: spark_types.StructField) -> Selected:
+    """The column ``source`` of `DataFrame.to`, with the ids of ``target`` and of its fields.
 
-    `DataFrame.to` keeps them, unless it builds a struct again in a list or map in which Spark has
-    just made a NULL a struct. A cast copies each value, so it is used only then.
+    `DataFrame.to` keeps those of the fields, unless it builds a struct again in a list or map in
+    which Spark has just made a NULL a struct. A cast copies each value, so it is used only then.
     """
-    value = sql.col(quoted(target.name))
-    if nested_ids(source.dataType) == nested_ids(target.dataType):
-        return value
-    return value.cast(target.dataType)
+    has_nested_ids = nested_ids(source.dataType) == nested_ids(target.dataType)
+    return Selected(
+        source=target.name,
+        name=target.name,
+        metadata=metadata_for_files(target),
+        cast_to=None if has_nested_ids else target.dataType,
+    )
 
 
 @dataclass(frozen=True, slots=True)
