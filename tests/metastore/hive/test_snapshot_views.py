@@ -335,6 +335,26 @@ def test_files_of_different_schema_versions_have_separate_hidden_tables(
     ]
 
 
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ("n_1", [("id", "int"), ("nested", "array<struct<n_1:int>>")]),
+        ("a b", [("col", "array<string>")]),
+        ("größe", [("col", "array<string>")]),
+        ("1", [("col", "array<string>")]),
+    ],
+)
+def test_spark_3_5_gets_no_type_whose_field_names_it_cannot_parse(
+    hive: HiveNode, session: Session, stub: Any, field: str, shown: list[tuple[str, str]]
+) -> None:
+    nested = f"array<struct<`{field}`: int>>"
+    hive.create_transactional("d1", "deep", id="int", nested=nested)
+    dml.append(session, "d1.deep", {"id": 1, "nested": [{field: 2}]})
+    for table in (stub.get_table("d1", "deep"), *hidden(stub, "deep")):
+        assert [(column.name, column.type) for column in table.sd.cols] == shown
+        assert f'"name":"{field}"' in table.parameters["spark.sql.sources.schema"]
+
+
 def test_a_view_has_the_columns_of_the_rows_that_are_committed_while_it_is_made(
     hive: HiveNode, session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

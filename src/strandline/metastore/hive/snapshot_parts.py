@@ -38,7 +38,7 @@ from strandline.clock import Timestamp
 from strandline.errors import CorruptData, LimitExceeded, ObjectNotFound
 from strandline.metastore.hive.file_keys import distinguishable_groups
 from strandline.metastore.hive.parameters import DERIVED, PATH
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.storage_descriptors import Struct, columns_for_spark
 from strandline.metastore.hive.table_structs import table_struct
 from strandline.metastore.interface import TableFiles
 from strandline.metastore.store.file_scans import (
@@ -284,6 +284,7 @@ def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> 
     location = _below(snapshot.location, hidden.folder)
     struct = table_struct(table, schema=schema, location=location, counted=())
     serde = {PATH: _escaped(location), **READER_OPTIONS, **hidden.options}
+    struct["sd"]["cols"] = columns_for_spark(hidden.columns)
     struct["sd"]["serdeInfo"]["parameters"] |= serde
     struct["parameters"] |= hidden.statistics
     return struct

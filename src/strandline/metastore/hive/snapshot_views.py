@@ -32,7 +32,7 @@ from dataclasses import replace
 from strandline.metastore.hive.file_keys import FileKeys, file_keys, value_by_key
 from strandline.metastore.hive.past_tables import view_over
 from strandline.metastore.hive.snapshot_parts import DELETE_COLUMNS, DataPart, TableSnapshot
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.storage_descriptors import Struct, columns_for_spark
 from strandline.metastore.store.rows import DeleteForm
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.partitioning import Physical
@@ -68,7 +68,9 @@ def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
     selects = [
         _select(snapshot, number, part, schema=schema) for number, part in enumerate(snapshot.data)
     ]
-    return shown_as_view(snapshot.table, schema=schema, selects=" UNION ALL ".join(selects))
+    struct = shown_as_view(snapshot.table, schema=schema, selects=" UNION ALL ".join(selects))
+    struct["sd"]["cols"] = columns_for_spark(_without_char(snapshot.table).columns)
+    return struct
 
 
 def shown_as_view(table: TableDescriptor, *, schema: str, selects: str = "") -> Struct:

@@ -24,8 +24,8 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.type_parser import parse_hive_type
-from strandline.model.type_text import hive_string
-from strandline.model.types import ATOMIC_TYPES, DataType
+from strandline.model.type_text import hive_string, quote_name
+from strandline.model.types import ATOMIC_TYPES, DataType, StructType, walk
 
 Column = ColumnDefinition | ColumnDescriptor
 
@@ -68,6 +68,17 @@ def hive_columns(columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
             return PLACEHOLDER_COLUMNS
         spelled.append((column.name.lower(), text, column.comment))
     return tuple(spelled)
+
+
+def columns_for_spark(columns: Sequence[Column]) -> list[Struct]:
+    """Return Hive's columns of what only Spark reads, which takes their types from its own schema.
+
+    Spark 3.5 parses the types in Hive's spelling too, and fails at the name of a field that needs
+    backticks. If there is one, the result is `PLACEHOLDER_COLUMNS`.
+    """
+    structs = (t for column in columns for t in walk(column.type) if isinstance(t, StructType))
+    is_parsed = all(quote_name(field.name) == field.name for t in structs for field in t.fields)
+    return field_structs(hive_columns(columns) if is_parsed else PLACEHOLDER_COLUMNS)
 
 
 def read_fields(fields: Sequence[Mapping[str, Any]] | None) -> tuple[HiveColumn, ...]:
