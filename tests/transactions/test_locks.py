@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -440,3 +441,20 @@ def test_a_store_of_0_2_0_is_migrated_to_have_locks_and_users_of_holds(tmp_path:
     with again.database.read() as connection:
         assert len(connection.execute(select(LOCK_REQUEST)).all()) == 1
     again.database.close()
+
+
+def test_a_request_that_is_released_while_it_is_checked_is_not_granted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks_of, heartbeats = store.transactions.locks, store.transactions.heartbeats
+    first, waiting = (ask(store, on(EXCLUSIVE, "d.t")) for _ in range(2))
+    locks_of.release(first.lock_id)
+    note = heartbeats.note
+
+    def note_and_release(**noted: Any) -> None:
+        note(**noted)
+        locks_of.release(waiting.lock_id)
+
+    monkeypatch.setattr(heartbeats, "note", note_and_release)
+    with pytest.raises(LockNotFound):
+        locks_of.check(waiting.lock_id)
