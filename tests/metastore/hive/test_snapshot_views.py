@@ -557,7 +557,9 @@ def test_a_past_snapshot_is_held_at_its_last_time_and_up_to_the_present_if_its_t
     stub.get_table(past, "orders")
     first, last = held()
     table_id = session.table("d1.orders").descriptor.id
-    assert first < last == hive.node.transactions.last_commit(table_id) - 1
+    last_commit = hive.node.transactions.last_commit(table_id)
+    assert last_commit is not None
+    assert first < last == last_commit - 1
 
 
 def test_an_answer_about_a_past_version_is_not_kept_longer_than_its_hold(
