@@ -146,7 +146,7 @@ def select(rows: DataFrame, columns: Sequence[Selected], *others: Column) -> Dat
     """These columns of ``rows``.
 
     A table may have a thousand columns. `Column` makes thirty calls of the JVM for each of them,
-    each of which takes a tenth of a millisecond, and this makes five.
+    each of which takes a tenth of a millisecond. This makes three to seven.
     """
     jvm = getattr(rows.sparkSession, "_jvm", None)
     if jvm is None:  # Spark Connect sends all of them in one message
