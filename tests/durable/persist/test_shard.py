@@ -494,3 +494,13 @@ def test_a_holder_is_fenced_by_one_that_opened_a_shard_that_was_set_back(place: 
     newer = TOKEN.next(TOKEN.deploy_generation)
     other.append(4, TOKEN, [update(4)], new_token=newer)
     assert holder.token() == newer
+
+
+def test_a_part_of_an_append_is_read_while_its_rows_are_in_the_state(place: Place) -> None:
+    log = place.log(every=1000)
+    begin(log, 1)
+    appended = log.append(2, TOKEN, [update(2), update(3)])
+    for version, expected in zip((2, 3), appended, strict=True):
+        assert log.updates(version, version + 1) == (expected,)
+        events = log.scan("audit_event", version, version + 1)
+        assert [event.version for event in events] == [version]
