@@ -8,7 +8,7 @@ import math
 import pytest
 
 from strandline import outage
-from strandline.outage import Outage, failing_at_once
+from strandline.outage import Outage, failing_at_once, waiting_until
 
 
 class Times:
@@ -73,6 +73,16 @@ def test_a_thread_that_tries_again_itself_does_not_wait(times: Times) -> None:
         with failing_at_once():
             assert not pauses(server)
         assert not pauses(server)
+    assert pauses(server)
+
+
+def test_the_calls_of_a_block_with_a_deadline_wait_no_longer(times: Times) -> None:
+    server = Outage("db")
+    server.end()
+    with waiting_until(1_002.0), waiting_until(1_020.0):
+        while pauses(server):
+            pass
+    assert 1_001.0 < times.now <= 1_002.0
     assert pauses(server)
 
 

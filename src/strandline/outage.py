@@ -5,17 +5,19 @@ call that has done nothing yet waits for its end, so that a restart makes no cal
 outage must not occupy all threads of a node. So all calls wait until the same moment, some time
 after the beginning, and calls that come later fail at once.
 
-A server that has never answered is not waited for: its address may be wrong. Nor does a thread wait
-that tries again itself, and says meanwhile that it cannot go on.
+A server that has never answered is not waited for: its address may be wrong. A call with a deadline
+waits until then at most. A thread that tries again itself does not wait, and says meanwhile that it
+cannot go on.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +45,10 @@ class Outage:
         the outage, or at ``end``, an instant of `time.monotonic`. ``has_answered`` says that the
         server answered, if only that it is not ready.
         """
-        now = time.monotonic()
+        now, end = time.monotonic(), min(end, _end())
         with self._lock:
             self._has_answered |= has_answered
-            if not self._has_answered or getattr(_thread, "fails_at_once", False):
+            if not self._has_answered or end <= now:
                 return False
             begins = self._since is None
             since = self._since = now if self._since is None else self._since
@@ -74,11 +76,21 @@ class Outage:
 
 
 @contextmanager
-def failing_at_once() -> Iterator[None]:
-    """In the block, no call of this thread waits for the end of an outage."""
-    before = getattr(_thread, "fails_at_once", False)
-    _thread.fails_at_once = True
+def waiting_until(end: float) -> Iterator[None]:
+    """In the block, calls of this thread wait no longer than to ``end``, of `time.monotonic`."""
+    before = _end()
+    _thread.end = min(before, end)
     try:
         yield
     finally:
-        _thread.fails_at_once = before
+        _thread.end = before
+
+
+def failing_at_once() -> AbstractContextManager[None]:
+    """In the block, no call of this thread waits for the end of an outage."""
+    return waiting_until(-math.inf)
+
+
+def _end() -> float:
+    end: float = getattr(_thread, "end", math.inf)
+    return end

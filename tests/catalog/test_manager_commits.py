@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
 )
+from strandline.outage import Outage
 from strandline.sql import value
 from tests.catalog import callers
 from tests.catalog.callers import (
@@ -333,6 +335,37 @@ def test_a_round_ends_when_its_validation_takes_long_and_then_another_user_has_i
     calls = of_two_users(manager, gate)
     assert [call.outcome() for call in calls] == [4, 6, 7, 5]
     assert gate.sent == [1, 1, 1, 1, 1]
+
+
+def test_a_round_waits_for_as_many_callers_as_the_last_one_served(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.VALIDATION_SECONDS", -1.0)
+    wait, expected = GroupCommit._await_callers, list[int]()
+
+    def note(self: GroupCommit, number: int, seconds: float) -> bool:
+        expected.append(number - len(self._waiting))
+        return wait(self, number, seconds)
+
+    monkeypatch.setattr(GroupCommit, "_await_callers", note)
+    for call in of_two_users(manager, Gate(manager)):
+        call.outcome()
+    assert max(expected) == 1
+
+
+def test_the_committing_thread_does_not_wait_for_a_server_because_it_tries_again(
+    manager: CatalogManager,
+) -> None:
+    server, waits = Outage("db"), list[bool]()
+    server.end()
+
+    class Reading:
+        def plan(self, planning: Planning) -> None:
+            waits.append(server.pause("refused", patience=30.0, end=math.inf))
+
+    manager.execute(Reading(), author="ann")
+    assert waits
+    assert not any(waits)
 
 
 def test_a_user_that_comes_again_waits_for_one_round_of_another_with_many_requests(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -11,8 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema
+from strandline.errors import Unavailable
 from strandline.node import Node
+from strandline.outage import Outage
 from tests.servers import postgresql, stores
 from tests.servers.served_node import ServedNode
 
@@ -47,6 +51,24 @@ def test_the_log_says_once_that_news_are_lost_and_when_each_follower_works_again
 def backs(caplog: pytest.LogCaptureFixture, thread: str) -> int:
     """How often the thread was logged as back."""
     return sum(line.startswith(thread) and "again, after " in line for line in caplog.messages)
+
+
+def test_ddl_waits_for_the_server_no_longer_than_its_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, waits = Outage("db"), list[bool]()
+    server.end()
+
+    def away(_: CatalogManager) -> Catalog:
+        waits.append(server.pause("refused", patience=30.0, end=math.inf))
+        raise Unavailable("refused")
+
+    with Node.open(tmp_path) as node:
+        monkeypatch.setattr(CatalogManager, "present", away)
+        with pytest.raises(Unavailable, match="refused"):
+            node.metastore.execute(CreateSchema(name="sales"), user="ann", timeout=0.0)
+        monkeypatch.undo()
+    assert waits == [False]
 
 
 @pytest.mark.slow

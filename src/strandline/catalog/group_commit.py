@@ -70,6 +70,7 @@ from strandline.errors import (
     VersionNotFound,
     forget_frames,
 )
+from strandline.outage import failing_at_once
 from strandline.sql import StoreFull
 from strandline.work import keeping_garbage
 from strandline.work.time_slices import shorten_time_slices
@@ -229,7 +230,8 @@ class GroupCommit:
 
     def _run(self) -> None:
         try:
-            self._work()
+            with failing_at_once():  # it tries again itself, and callers may leave meanwhile
+                self._work()
         except BaseException as error:
             self._fail(error)
             raise
@@ -274,8 +276,7 @@ class GroupCommit:
                     return
                 self._working = self._next_requests(limit)
                 self._room.notify(len(self._working))
-            last_round_size, began = len(self._working), time.monotonic()
-            wait_pays = (wait_pays and arrived) or last_round_size > 1
+            began = time.monotonic()
             try:
                 self._commit(self._working)
             except BaseException as error:  # of any kind: no caller may wait for ever
@@ -285,6 +286,8 @@ class GroupCommit:
                 if isinstance(error, Fenced):
                     self._join_newer_epoch()
             seconds = time.monotonic() - began
+            last_round_size = len(self._working)  # without those that went back into the queue
+            wait_pays = (wait_pays and arrived) or last_round_size > 1
             with self._lock:
                 self._working = []
             self.priority.withdraw_unused()

@@ -27,6 +27,7 @@ from strandline.metastore.snapshot_holds import SnapshotHolds
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
+from strandline.outage import waiting_until
 from strandline.transactions import Hold, Transaction, Transactions
 
 logger = logging.getLogger("strandline.ddl")
@@ -97,7 +98,8 @@ class Metastore:
             user=user,
             deadline=deadline,
         )
-        resolved = places.resolve(batch)
+        with waiting_until(deadline):
+            resolved = places.resolve(batch)
         seconds_left = deadline - time.monotonic()
         applied = self.catalogs.execute(resolved, author=user, identity=user, timeout=seconds_left)
         if applied.actions and logger.isEnabledFor(logging.INFO):
