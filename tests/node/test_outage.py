@@ -67,8 +67,10 @@ def test_ddl_waits_for_the_server_no_longer_than_its_time_out(
         monkeypatch.setattr(CatalogManager, "present", away)
         with pytest.raises(Unavailable, match="refused"):
             node.metastore.execute(CreateSchema(name="sales"), user="ann", timeout=0.0)
+        with pytest.raises(Unavailable, match="refused"):
+            node.session(user="ann").undo(2, timeout=0.001)
         monkeypatch.undo()
-    assert waits == [False]
+    assert waits == [False, False]
 
 
 @pytest.mark.slow

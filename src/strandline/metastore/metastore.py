@@ -123,7 +123,8 @@ class Metastore:
         """
         deadline = time.monotonic() + timeout
         while True:
-            undo = read()
+            with waiting_until(deadline):
+                undo = read()
             seconds_left = max(0.0, deadline - time.monotonic())
             try:
                 with work.budget(None):  # what changes something is not given up
