@@ -13,6 +13,7 @@ what a table must have as long as a version of the catalog has it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from sqlalchemy import Connection
 
@@ -78,6 +79,8 @@ _UNREMOVED = (
     " (SELECT 1 FROM store_removal AS removal WHERE removal.row_id = stored.row_id) AND row_id IN "
 )
 _STORED = "SELECT row_id FROM store_row WHERE row_id BETWEEN ? AND ?"
+_ROWS_AT_ONCE = 100_000
+"""About how many ids of rows are in memory at once; an event may have added as many."""
 _LAST_ASSIGNED = "SELECT row_id FROM store_sequence"
 _COMMITTED = (
     "SELECT 1 FROM txn_write_id WHERE table_id = ? AND write_id = ? AND commit_time IS NOT NULL"
@@ -125,14 +128,19 @@ def lost_additions(
     added = [(event, event.write().added) for event in events]
     # With a flipped byte, an event may name ids that were never assigned, and very many.
     added = [(event, row_ids) for event, row_ids in added if row_ids and row_ids[-1] <= last_id]
-    if not added:
-        return
-    bounds = min(ids.start for _, ids in added), max(ids.stop for _, ids in added)
-    stored_ids = {row_id for (row_id,) in run(connection, _STORED, bounds)}
-    for event, row_ids in added:
-        missing_ids = [row_id for row_id in row_ids if row_id not in stored_ids]
-        if missing_ids and run(connection, _COMMITTED, (event.table_id, event.write_id)):
-            yield from ((row_id, event.table_id or 0) for row_id in missing_ids)
+    added.sort(key=_first_id)
+    for _, group in groupby(added, key=lambda pair: _first_id(pair) // _ROWS_AT_ONCE):
+        near = list(group)
+        bounds = _first_id(near[0]), max(ids.stop for _, ids in near)
+        stored_ids = {row_id for (row_id,) in run(connection, _STORED, bounds)}
+        for event, row_ids in near:
+            missing_ids = [row_id for row_id in row_ids if row_id not in stored_ids]
+            if missing_ids and run(connection, _COMMITTED, (event.table_id, event.write_id)):
+                yield from ((row_id, event.table_id or 0) for row_id in missing_ids)
+
+
+def _first_id(added: tuple[Notification, range]) -> int:
+    return added[1].start
 
 
 def lost_of_store(connection: Connection) -> Iterator[tuple[str, str]]:
