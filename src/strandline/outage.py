@@ -21,6 +21,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 logger = logging.getLogger(__name__)
 
+LONGEST_WAIT = 25.0
+"""Seconds. Clients get the error of a call before they give up: an `HttpSession` after 30."""
 _SHARE = 0.25
 """The part of an outage's duration so far for which a call waits between two attempts."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -41,25 +43,26 @@ class Outage:
     ) -> bool:
         """Wait before the next attempt to reach the server, which failed for ``reason``.
 
-        Returns False at once if there is to be none: ``patience`` seconds after the beginning of
-        the outage, or at ``end``, an instant of `time.monotonic`. ``has_answered`` says that the
-        server answered, if only that it is not ready.
+        Returns False at once if there is to be none: ``patience`` seconds, or `LONGEST_WAIT`, after
+        the beginning of the outage, or at ``end``, an instant of `time.monotonic`. ``has_answered``
+        says that the server answered, if only that it is not ready.
         """
         now, end = time.monotonic(), min(end, _end())
         with self._lock:
             self._has_answered |= has_answered
-            if not self._has_answered or end <= now:
+            if not self._has_answered:
                 return False
             begins = self._since is None
             since = self._since = now if self._since is None else self._since
-        seconds = min(max((now - since) * _SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        if now + seconds > min(since + patience, end):
-            return False
+        patience = min(patience, LONGEST_WAIT)
         if begins:
             logger.warning(
                 "%s cannot be reached (%s); calls wait for it for up to %g s",
                 *(self._name, reason, patience),
             )
+        seconds = min(max((now - since) * _SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+        if now + seconds > min(since + patience, end):
+            return False
         time.sleep(seconds)
         return True
 

@@ -8,17 +8,20 @@ describes an earlier moment.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.errors import StrandlineError
 from strandline.logs import in_one_line
-from strandline.outage import failing_at_once
+from strandline.outage import waiting_until
 from strandline.sql import StoreFull
 
 logger = logging.getLogger(__name__)
 
 Check = Callable[[], object]
+ELECTION_SECONDS = 1.5
+"""How long a report waits for servers that cannot be reached: etcd needs as long for a leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +50,11 @@ class NodeHealth:
 
     def report(self) -> list[Problem]:
         """Return the problems of this moment; an empty list if the node can do its work."""
-        problems = []
+        problems, end = [], time.monotonic() + ELECTION_SECONDS
         for name, (check, stops_reads) in self._checks.items():
             self.in_progress = name
             try:
-                with failing_at_once():
+                with waiting_until(end):
                     check()
             except (StrandlineError, OSError) as error:
                 may_read = not stops_reads or isinstance(error, StoreFull)
