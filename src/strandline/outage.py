@@ -89,6 +89,11 @@ def waiting_until(end: float) -> Iterator[None]:
         _thread.end = before
 
 
+def waits_for_less() -> bool:
+    """Whether calls of this thread wait for a shorter time than those of other threads may."""
+    return _end() < math.inf
+
+
 def failing_at_once() -> AbstractContextManager[None]:
     """In the block, no call of this thread waits for the end of an outage."""
     return waiting_until(-math.inf)

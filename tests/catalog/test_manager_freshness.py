@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,16 @@ import pytest
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
-from strandline.errors import AlreadyExists, NotFresh, Unavailable, UnknownOutcome, VersionNotFound
+from strandline.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    NotFresh,
+    Unavailable,
+    UnknownOutcome,
+    VersionNotFound,
+)
 from strandline.metastorage import Head
+from strandline.outage import failing_at_once
 from strandline.sql import StoreFull
 from tests.catalog.callers import wait_for
 from tests.catalog.lagging_nodes import DELAY, SKEW, Node, Nodes, TogetherLock, carried_out
@@ -474,6 +483,30 @@ def test_concurrent_readers_of_an_unavailable_store_share_one_failure(
     reader.passes(3 * DELAY)
     with reader.manager._applying:  # a caller that came before the last look gets its result
         reader.manager._for_all(pytest.fail, since=0)
+
+
+@pytest.mark.parametrize("error", [Unavailable, DeadlineExceeded])
+def test_a_reader_that_may_wait_for_a_server_gets_no_failure_of_one_that_may_not(
+    new_node: Nodes, error: type[Unavailable]
+) -> None:
+    """But both wait equally long for a server that does not answer."""
+    manager = new_node().manager
+    calls: list[str] = []
+
+    def away() -> None:
+        calls.append("away")
+        raise error("the server is away")
+
+    def reached() -> None:
+        calls.append("reached")
+
+    looks = manager._looks
+    with manager._applying:
+        with failing_at_once(), pytest.raises(error):
+            manager._for_all(away, since=looks)
+        with suppress(DeadlineExceeded):
+            manager._for_all(reached, since=looks)
+    assert calls == (["away", "reached"] if error is Unavailable else ["away"])
 
 
 def test_changes_become_active_although_the_time_of_the_log_is_hours_ahead(

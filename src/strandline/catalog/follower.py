@@ -45,6 +45,7 @@ from strandline.clock import (
 )
 from strandline.durable import DurableCatalogState, Update, joined_anew
 from strandline.errors import DeadlineExceeded, NotFresh, StrandlineError
+from strandline.outage import waits_for_less
 from strandline.sql import StoreFull
 from strandline.work.following import FollowingThread
 
@@ -195,7 +196,8 @@ class CatalogFollower(CatalogApplier):
         The caller holds the lock; ``since`` is the number of looks that had begun when it arrived.
         A look that began after that also answers this caller, and so does its failure. If each
         caller tried again, the last would wait for one time-out per caller before it learned that
-        the store is unavailable.
+        the store is unavailable. A call that waited less for the end of an outage than others may
+        keeps its failure for itself.
         """
         number, error = self._last_look
         if number > since:
@@ -207,8 +209,9 @@ class CatalogFollower(CatalogApplier):
         try:
             look()
         except StrandlineError as failure:
-            # Without its frames, which would keep an open cursor and a closed database alive.
-            self._last_look = number, type(failure)(failure.message)
+            if isinstance(failure, DeadlineExceeded) or not waits_for_less():
+                # Without its frames, which would keep an open cursor and a closed database alive.
+                self._last_look = number, type(failure)(failure.message)
             raise
         self._last_look = number, None
 
