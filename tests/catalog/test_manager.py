@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,16 +14,20 @@ from strandline import work
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import DropSchema
 from strandline.catalog.events import AppliedVersion
+from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.history import History
 from strandline.catalog.initial import MAX_DELAY_MS, MAX_SKEW_MS
+from strandline.catalog.requests import Request
 from strandline.clock import Timestamp, add_milliseconds, milliseconds, round_up, timestamp
 from strandline.durable import Frontier
 from strandline.durable.collections import STORAGE_USAGE_EVENT
+from strandline.durable.state import AppliedUpdate
 from strandline.errors import (
     DeadlineExceeded,
     IllegalChange,
     InvalidInput,
     Stopping,
+    Unavailable,
     UnknownOutcome,
     VersionNotFound,
 )
@@ -489,6 +493,40 @@ def test_a_change_in_the_log_that_cannot_be_applied_is_reported_as_unknown_outco
         with pytest.raises(UnknownOutcome, match="in the log as version 3"):
             manager.execute(create("a"), author="ann")
     assert names(manager) == names(other) == ["a", "default"]
+
+
+def test_a_change_in_the_log_is_applied_when_the_store_is_back(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = new_manager()
+    apply_own, failures = manager.apply_own, [Unavailable("the store is away")] * 2
+
+    def apply_later(updates: Sequence[AppliedUpdate]) -> list[Catalog]:
+        if failures:
+            raise failures.pop()
+        return apply_own(updates)
+
+    monkeypatch.setattr(manager, "apply_own", apply_later)
+    assert manager.execute(create("a"), author="ann").version == 3
+    assert not failures
+
+
+def test_no_caller_learns_that_nothing_was_changed_if_the_change_is_in_the_log(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = new_manager()
+    request = Request([create("a")], "ann", math.inf, identity=None)
+
+    def fail(*_: object) -> None:
+        raise Unavailable("the store is away; nothing was changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "apply_own", fail)
+        patch.setattr(GroupCommit, "_wait_with", lambda *_: False)  # the node stops
+        manager._commits._commit([request])
+    assert isinstance(request.error, UnknownOutcome)
+    assert "in the log as version 3" in request.error.message
+    assert names(manager) == ["a", "default"]
 
 
 def test_the_last_moment_is_right_for_a_version_that_is_trimmed_meanwhile(

@@ -368,8 +368,10 @@ class GroupCommit:
                     synced = True
                 pause = _FIRST_PAUSE
             except Unavailable as error:
-                for request in waiting:
-                    request.error = error
+                with self._lock:
+                    for request in waiting:
+                        if request.stage is not Stage.DONE:  # that one may be in the log
+                            request.error = error
                 self._unsend(waiting)
                 self._stop.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
@@ -441,13 +443,31 @@ class GroupCommit:
         self.counts.appends += 1
         self.counts.largest_group = max(self.counts.largest_group, len(requests))
         try:
-            catalogs = self._follower.apply_own(appended)
+            catalogs = self._apply_own(appended, requests)
         except BaseException as error:
             for request, applied in zip(requests, appended, strict=True):
                 self._end([request], _appended_only(applied, error))
             raise
         self._project_up_to(appended[-1].version)
         self._answer(group, catalogs)
+
+    def _apply_own(
+        self, appended: Sequence[AppliedUpdate], requests: Sequence[Request]
+    ) -> Sequence[Catalog]:
+        """Apply what is in the log; if the store is away, try again while a caller waits."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return self._follower.apply_own(appended)
+            except Unavailable:
+                if not self._wait_with(requests, pause):
+                    raise
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _wait_with(self, requests: Sequence[Request], seconds: float) -> bool:
+        """Wait before the next attempt. Return False if no caller waits for it."""
+        self._stop.wait(min(seconds, max(request.left() for request in requests)))
+        return not self._stop.is_set() and any(request.left() for request in requests)
 
     def _project_up_to(self, version: int) -> None:
         if self.effects is None:
@@ -483,9 +503,8 @@ class GroupCommit:
                     raise unknown from error
             for request in requests:  # a caller that leaves now learns why
                 request.error = unknown
-            self._stop.wait(min(pause, max(request.left() for request in requests)))
-            if self._stop.is_set() or not any(request.left() for request in requests):
-                raise unknown  # every caller has left
+            if not self._wait_with(requests, pause):
+                raise unknown
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _rebase(self, group: Group) -> Group | None:
