@@ -26,6 +26,7 @@ those of another by about a round.
 
 What must stay true:
 
+* No caller whose change is in the log learns that nothing was changed.
 * Each caller has its own deadline. It may leave until its commands are sent to the log. They are
   then never appended (the other requests are validated again without them). After the commands were
   sent, a caller whose deadline passes gets `UnknownOutcome`.
@@ -310,7 +311,10 @@ class GroupCommit:
         return requests[:limit]
 
     def _serve(self, requests: Sequence[Request], number: int) -> Sequence[Request]:
-        """Put all but the first ``number`` of the requests of a round back into the queue."""
+        """Put all but the first ``number`` requests of a round back into the queue.
+
+        Returns these first ones, whose users have had their turn.
+        """
         with self._lock:
             self._turns |= {request.author: self._rounds for request in requests[:number]}
             others = dict.fromkeys(requests[number:])

@@ -334,11 +334,12 @@ class Transactions(TransactionEnds):
     # -- inside one SQL transaction
 
     def _require_room(self, count: int, *, user: str) -> None:
-        """Raise `LimitExceeded` if ``count`` more transactions of ``user`` would exceed `MAX_OPEN`.
+        """Raise `LimitExceeded` if ``count`` more transactions of ``user`` would be too many.
 
-        Or, if they would exceed three quarters of it, which one user may have. The cost of counting
-        grows with the number of open transactions. So this process counts again only after it has
-        begun a sixteenth of what the last count left: other processes begin transactions, too.
+        At most `MAX_OPEN` may be open, and three quarters of these may be of one user. The cost of
+        counting grows with the number of open transactions. So this process counts again only after
+        it has begun a sixteenth of what the last count left: other processes begin transactions,
+        too.
         """
         with self._counting:
             self._uncounted -= count
