@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +18,9 @@ from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import looking, postgres_database
 from strandline.sql.postgres_database import PostgresDatabase
 from tests.metastorage import test_conformance_servers as servers
+from tests.metastorage.conftest import LONG
 from tests.metastorage.teeth import Teeth, Tooth, wrap
+from tests.servers.etcd import EtcdServer
 from tests.servers.loopback import Cut
 
 STORES = (SqlMetastorage, EtcdMetastorage)
@@ -175,13 +178,23 @@ def away_is_news(patch: pytest.MonkeyPatch) -> None:
     complaint="timeout=SOON",
 )
 def no_look_after_a_reconnection(patch: pytest.MonkeyPatch) -> None:
-    """A watch that is reopened seconds later is taken for a continuation of the lost one."""
-    patch.setattr(etcd_feed, "_FIRST_PAUSE_SECONDS", 3.0)
+    """A watch that is reopened long after the change is taken for a continuation of the lost one.
+
+    The server stops when the waiter has looked and watches, so that no later look finds the change.
+    """
+    watches = threading.Event()
+    patch.setattr(etcd_feed, "_FIRST_PAUSE_SECONDS", LONG)
 
     def take(real: Any, self: ChangeFeed, message: Any) -> None:
         real(self, {**message, "created": message.get("created") and not self.generation})
+        watches.set()
+
+    def stop(real: Any, server: EtcdServer) -> None:
+        assert watches.wait(LONG)
+        real(server)
 
     wrap(patch, "_take", ChangeFeed, by=take)
+    wrap(patch, "stop", EtcdServer, by=stop)
 
 
 @TEETH.found_by(
