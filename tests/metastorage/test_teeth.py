@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +30,7 @@ from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import change, postgres_database
 from strandline.sql.postgres_listener import PostgresListener
 from tests.metastorage import test_conformance as entries
+from tests.metastorage.conftest import LONG, MEETING
 from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
 
 STORES = (SqlMetastorage, EtcdMetastorage)
@@ -215,6 +216,33 @@ def last_chunk_lost(patch: pytest.MonkeyPatch) -> None:
 # -- waiting -----------------------------------------------------------------------------------
 
 
+def write_once_a_thread_waits(patch: pytest.MonkeyPatch) -> None:
+    """Begin no write before a thread has looked, and waits for news that come after its look."""
+    waits = threading.Event()
+
+    def wait_for_notification(real: Any, self: PostgresListener, after: int, **named: Any) -> Any:
+        with self._moved:
+            if self._listens and self._news == after:
+                waits.set()
+        return real(self, after, **named)
+
+    def wait_for_message(
+        real: Any, self: ChangeFeed, *given: Any, generation: int, **named: Any
+    ) -> Any:
+        with self._moved:
+            if generation and self._generation == generation:
+                waits.set()
+        return real(self, *given, generation=generation, **named)
+
+    def invoke(real: Any, *given: Any) -> Any:
+        assert waits.wait(MEETING), "no thread waits"
+        return real(*given)
+
+    wrap(patch, "wait", PostgresListener, by=wait_for_notification)
+    wrap(patch, "wait", ChangeFeed, by=wait_for_message)
+    wrap(patch, "invoke", *STORES, by=invoke)
+
+
 @TEETH.found_by(
     entries.test_a_delete_is_a_change_under_its_own_prefix_only,
     "sqlite",
@@ -278,8 +306,10 @@ def everything_is_news(patch: pytest.MonkeyPatch) -> None:
     complaint=r"assert waiting.result\(\)",
 )
 def unannounced(patch: pytest.MonkeyPatch) -> None:
-    """No notification is sent for a commit."""
+    """A commit moves no number, and no notification is sent for it."""
     patch.setattr(postgres_database, "_NEWS", "SELECT 1")
+    patch.setattr(PostgresListener, "count_commit", lambda _: None)
+    write_once_a_thread_waits(patch)
 
 
 @TEETH.found_by(
@@ -294,6 +324,8 @@ def wakes_for_any_key(patch: pytest.MonkeyPatch) -> None:
         return real(self, "", "\x7f", *after, **named)
 
     wrap(patch, "wait", ChangeFeed, by=wait)
+    write_once_a_thread_waits(patch)
+    patch.setattr(entries, "AWHILE", LONG)
 
 
 @TEETH.found_by(
@@ -302,10 +334,10 @@ def wakes_for_any_key(patch: pytest.MonkeyPatch) -> None:
     complaint=r"assert hears",
 )
 def listens_after_the_look(patch: pytest.MonkeyPatch) -> None:
-    """A waiter checks, and begins to listen a little later."""
+    """A waiter checks, and begins to listen when the next change has been announced."""
 
-    def wait(real: Any, self: PostgresListener, _: int, *, timeout: float) -> Any:
-        time.sleep(0.05)
+    def wait(real: Any, self: PostgresListener, after: int, *, timeout: float) -> Any:
+        real(self, after, timeout=timeout)
         return real(self, self.news(), timeout=timeout)
 
     wrap(patch, "wait", PostgresListener, by=wait)
@@ -320,11 +352,12 @@ def left_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """Waiters are not told that the store is closed."""
 
     def close(self: ChangeFeed) -> None:
-        self._closed = True
         if self._thread is not None:
             self._thread.join()
+        self._closed = True
 
     patch.setattr(ChangeFeed, "close", close)
+    write_once_a_thread_waits(patch)
 
 
 @TEETH.found_by(
