@@ -98,8 +98,10 @@ def dead_connections_are_used(patch: pytest.MonkeyPatch) -> None:
 
     def first(self: PostgresDatabase, begin: Any, **_: Any) -> Any:
         pooled = self._engine.raw_connection()
+        raw = postgres_database._raw(pooled)
+        postgres_database._allow(raw, self._patience)
         try:
-            return pooled, begin(postgres_database._raw(pooled))
+            return pooled, begin(raw)
         except BaseException:
             pooled.close()
             raise
@@ -134,15 +136,18 @@ def given_up_for_good(patch: pytest.MonkeyPatch) -> None:
     complaint="assert SHORT <= ",
 )
 def little_patience(patch: pytest.MonkeyPatch) -> None:
-    """A call ends before its patience is over."""
+    """A call ends long before a short patience is over, also on a busy machine."""
+    short = LONG / 2
+    patch.setattr(servers, "SHORT", short)
 
-    def half(gateway: EtcdGateway) -> float:
-        return float(vars(gateway)["timeout"]) / 2
+    def little(gateway: EtcdGateway) -> float:
+        seconds = float(vars(gateway)["timeout"])
+        return 0.5 if seconds == short else seconds
 
     def keep(gateway: EtcdGateway, seconds: float) -> None:
         vars(gateway)["timeout"] = seconds
 
-    patch.setattr(EtcdGateway, "timeout", property(half, keep), raising=False)
+    patch.setattr(EtcdGateway, "timeout", property(little, keep), raising=False)
 
 
 @TEETH.found_by(
@@ -152,6 +157,7 @@ def little_patience(patch: pytest.MonkeyPatch) -> None:
 )
 def waiters_give_up(patch: pytest.MonkeyPatch) -> None:
     """A wait ends when the server stops."""
+    patch.setattr(servers, "AWHILE", LONG)
     patch.setattr(looking, "Unavailable", KeyboardInterrupt)
 
 
@@ -162,6 +168,7 @@ def waiters_give_up(patch: pytest.MonkeyPatch) -> None:
 )
 def away_is_news(patch: pytest.MonkeyPatch) -> None:
     """A waiter that loses the server reports a change."""
+    patch.setattr(servers, "AWHILE", LONG)
 
     def look(real: Any, *given: Any) -> Any:
         try:
