@@ -13,6 +13,8 @@ from strandline.metastorage import Condition, LeaseHeld, Metastorage, Put
 from tests.conftest import ManualWall
 from tests.metastorage.conftest import MEETING, Place, keys, put
 
+CALLERS = 8
+
 
 def test_a_lease_has_one_holder_and_each_new_holder_gets_a_larger_token(place: Place) -> None:
     wall = ManualWall(1_000)
@@ -121,7 +123,7 @@ def test_a_lost_lease_cannot_be_renewed(place: Place) -> None:
 def test_only_one_of_many_concurrent_callers_gets_a_lease(place: Place) -> None:
     nodes = [place.node(), place.node()]
     names = [f"lead{number}" for number in range(10)]
-    together = threading.Barrier(8)
+    together = threading.Barrier(CALLERS)
 
     def run_for(number: int) -> list[str]:
         got = []
@@ -131,6 +133,6 @@ def test_only_one_of_many_concurrent_callers_gets_a_lease(place: Place) -> None:
                 got.append(name)
         return got
 
-    with ThreadPoolExecutor(8) as threads:
-        got = list(threads.map(run_for, range(8)))
+    with ThreadPoolExecutor(CALLERS) as threads:
+        got = list(threads.map(run_for, range(CALLERS)))
     assert sorted(name for listing in got for name in listing) == names

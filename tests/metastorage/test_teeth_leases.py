@@ -257,11 +257,27 @@ def _granted_over(patch: pytest.MonkeyPatch, which: Callable[[Lease, str], bool]
     leases.test_only_one_of_many_concurrent_callers_gets_a_lease, "etcd", complaint="== names"
 )
 def row_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """A lease is written even if its row has changed since it was read."""
+    """A lease is written even if its row has changed since it was read.
+
+    Each caller of the check reads twice, and waits until all others have too: all find it free.
+    """
+    looks = Counter[str]()
+    together = threading.Barrier(leases.CALLERS)
+    counting = threading.Lock()
+
+    def read(real: Any, row_leases: EtcdLeases, name: str) -> Any:
+        row = real(row_leases, name)
+        with counting:
+            looks[name] += 1
+            waits = looks[name] <= 2 * leases.CALLERS
+        if waits:
+            together.wait(MEETING)
+        return row
 
     def always(key: bytes, _: int) -> Json:
         return {"key": to_text(key), "target": "MOD", "result": "GREATER", "mod_revision": -1}
 
+    wrap(patch, "_read", EtcdLeases, by=read)
     patch.setattr(etcd_leases, "if_modified_at", always)
 
 

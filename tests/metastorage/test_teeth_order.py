@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -142,13 +141,13 @@ def checked_in_two_steps(patch: pytest.MonkeyPatch) -> None:
     complaint=r"revision\(\) == theirs|seen == mine",
 )
 def revision_from_memory(patch: pytest.MonkeyPatch) -> None:
-    """The revision is reread only after some time."""
-    known: dict[int, tuple[float, int]] = {}
+    """The revision is read at every second call, and remembered for the next one."""
+    remembered: dict[int, int] = {}
 
     def revision(real: Any, self: Any) -> int:
-        read, seen_revision = known.get(id(self), (0.0, 0))
-        if time.monotonic() - read > 0.02:
-            read, seen_revision = known[id(self)] = time.monotonic(), real(self)
+        seen_revision = remembered.pop(id(self), None)
+        if seen_revision is None:
+            seen_revision = remembered[id(self)] = real(self)
         return seen_revision
 
     wrap(patch, "revision", *STORES, by=revision)
