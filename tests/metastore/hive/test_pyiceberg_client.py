@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from threading import Barrier
 from typing import Any
 
@@ -281,6 +282,17 @@ def test_a_commit_whose_lock_has_timed_out_does_not_undo_another_commit(
 def test_locks_that_are_always_granted_lose_rows(
     hive: HiveNode, catalog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first two writers wait until both have loaded the table that they change."""
+    from pyiceberg.catalog.hive import HiveCatalog
+
+    stage, numbers, both = HiveCatalog._update_and_stage_table, count(), Barrier(2)
+
+    def stage_together(*arguments: Any) -> Any:
+        if next(numbers) < 2:
+            both.wait(120)
+        return stage(*arguments)
+
+    monkeypatch.setattr(HiveCatalog, "_update_and_stage_table", stage_together)
     monkeypatch.setattr(locks_of_transactions, "_first_conflict", lambda *_: None)
     monkeypatch.setattr(AlterRelation, "_check_iceberg_base", lambda *_: None)
-    assert len(append_concurrently(hive, catalog, writers=WRITERS)) < WRITERS * ROWS
+    assert len(append_concurrently(hive, catalog, writers=FEW_WRITERS)) < FEW_WRITERS * ROWS
