@@ -138,6 +138,7 @@ def test_the_tests_find_each_planted_fault(
     others = {"monkeypatch": monkeypatch} if "monkeypatch" in parameters else {}
     with monkeypatch.context() as patch:
         patch.setattr("tests.catalog.callers.PATIENCE", 3.0)
+        patch.setattr(listeners, "AWHILE", 60.0)  # the call does end
         fault(patch)
         with pytest.raises((AssertionError, StrandlineError, pytest.fail.Exception)):
             check(subject, **others)

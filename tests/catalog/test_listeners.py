@@ -14,6 +14,9 @@ from strandline.errors import UnknownOutcome
 from tests.catalog import callers
 from tests.catalog.callers import Call, Managers, create, keep_books, leave_after, wait_for
 
+AWHILE = 0.2
+"""Seconds that a call is given to end if it does not wait."""
+
 
 def test_the_call_and_the_next_version_wait_until_the_listener_has_returned(
     manager: CatalogManager,
@@ -31,7 +34,7 @@ def test_the_call_and_the_next_version_wait_until_the_listener_has_returned(
         wait_for(lambda: heard == [3])
         ready = manager.ready(3)
         second = Call(manager, create("b"))
-        first.join(0.2)  # long enough for a call that does not wait
+        first.join(AWHILE)
         assert not ready.done()
         assert first.is_alive()
         assert heard == [3]
