@@ -363,6 +363,20 @@ def test_a_pooler_is_refused_unless_each_connection_has_a_session_of_its_own(url
         assert database.rows("SELECT time FROM strandline_clock WHERE id = 1") == [(0,)]
 
 
+def test_a_call_succeeds_although_a_pooler_has_lost_its_session_of_the_server(url: str) -> None:
+    """As while the server restarts. PgBouncer reports that as a violation of the protocol."""
+    port = postgresql.running().port
+    with (
+        Pooler(port, shares_sessions=False) as pooler,
+        closing(open_url(url.replace(f":{port}/", f":{pooler.port}/"))) as database,
+    ):
+        [(backend,)] = database.rows("SELECT pg_backend_pid()")
+        with psycopg.connect(url) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 60000)", (backend,))
+        with database.write() as connection:
+            assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+
+
 def test_a_write_whose_session_timed_out_cannot_commit(database: PostgresDatabase) -> None:
     def be_silent() -> None:
         with database.write() as connection:

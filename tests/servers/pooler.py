@@ -1,7 +1,8 @@
 """A connection pooler in front of PostgreSQL, like PgBouncer: one session for many clients.
 
 It begins a connection with a process number of its own. A client gets a session of the server, or
-shares one with all clients, for a statement each. Notifications are not passed on.
+shares one with all clients, for a statement each. Notifications are not passed on. A client whose
+session the server has ended gets an error of the pooler, at its next statement.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import threading
 from typing import Self
 
 _ENCRYPTION_REQUESTS = (80877103, 80877104)  # TLS, GSSAPI
+_FIELDS = b"SFATAL\0VFATAL\0C08P01\0Mserver conn crashed?\0\0"
+_CRASHED = b"E" + struct.pack("!I", len(_FIELDS) + 4) + _FIELDS
 _INVENTED_KEY = b"K" + struct.pack("!III", 12, 1, 1)
 
 
@@ -83,12 +86,17 @@ class Pooler:
 
     def _answer(self, client: socket.socket, session: socket.socket, message: bytes) -> None:
         """Pass on a message, and the answers up to the end of a statement."""
+        answers: list[bytes] = []
         with self._turn if self._shares_sessions else contextlib.nullcontext():
-            session.sendall(message)
-            if message[:1] in b"QS":  # a statement, or the end of a group of messages
-                while (answer := _message(session))[:1] != b"Z":
-                    client.sendall(answer)
-                client.sendall(answer)
+            try:
+                session.sendall(message)
+                if message[:1] in b"QS":  # a statement, or the end of a group of messages
+                    while not answers or answers[-1][:1] != b"Z":
+                        answers.append(_message(session))
+            except OSError:
+                client.sendall(_CRASHED)
+                raise
+        client.sendall(b"".join(answers))
 
 
 def _message(connection: socket.socket) -> bytes:

@@ -94,6 +94,8 @@ _SETTINGS = (
 )
 _CALLERS_CLASSES = ("22", "23")
 """Classes of SQLSTATE for errors in the caller's input: data, constraints."""
+_CONNECTION_CLASS = "08"
+"""Of a pooler whose own connection to the server was lost, or cannot be made."""
 NOT_PREPARED = ("26000", "0A000")
 """A prepared statement no longer exists, or its table has changed."""
 _LATE_STATES = ("55P03", "57014")
@@ -418,7 +420,9 @@ def is_lost(error: BaseException) -> bool:
     if not isinstance(original, psycopg.Error) or isinstance(original, NoAnswer):
         return False
     state = original.sqlstate or ""
-    return state[:4] == "57P0" or (isinstance(original, psycopg.OperationalError) and not state)
+    if not state:
+        return isinstance(original, psycopg.OperationalError)
+    return state[:4] == "57P0" or state[:2] == _CONNECTION_CLASS
 
 
 def is_away(error: BaseException) -> bool:
