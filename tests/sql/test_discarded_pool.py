@@ -11,7 +11,7 @@ import pytest
 
 from strandline.errors import Unavailable
 from strandline.sql import postgres_connection as driver
-from strandline.sql import postgres_database, run
+from strandline.sql import postgres_server, run
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from tests.servers import postgresql
 
@@ -47,7 +47,7 @@ def test_connections_that_are_made_together_after_a_takeover_run_its_statements_
     with closing(open_url(url)) as database:
         database.rows("SELECT 1")
         database.at_takeover(["SELECT nextval('runs'), pg_sleep(0.1)"])
-        monkeypatch.setattr(postgres_database, "_SERVER_START", "SELECT 'another'")
+        monkeypatch.setattr(postgres_server, "_START", "SELECT 'another'")
         together = threading.Barrier(4)
 
         def use(_: int) -> None:

@@ -453,7 +453,8 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
     if isinstance(original, OtherDatabase):
         return StoreMoved(
             f"{name} is another database now than when this process opened it: it was restored or "
-            "cloned, or the address leads to another server; nothing was changed. Correct the "
+            "cloned, or the address leads to another server, such as a former primary that was "
+            "started after a takeover; nothing was changed. Stop that server, or correct the "
             "address; if the other database is to be used, restart this process with it"
         )
     if not isinstance(original, psycopg.Error):

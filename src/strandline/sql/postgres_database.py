@@ -40,9 +40,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from hashlib import blake2b
 from itertools import takewhile
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 from weakref import WeakSet
 
 from sqlalchemy import Connection, create_engine, event
@@ -65,6 +64,7 @@ from strandline.sql.database import GIVE_UP_SECONDS, PATIENCE, Database
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.pool import ConnectionPool
 from strandline.sql.postgres_listener import PostgresListener
+from strandline.sql.postgres_server import Server
 from strandline.sql.statements import (
     Parameter,
     Query,
@@ -97,13 +97,6 @@ _LOCK, _LOOK_LOCK = (
     f"SELECT 1 FROM strandline_clock WHERE id = {row} FOR UPDATE"
     for row in (schema_versions.WRITES_ROW, schema_versions.LOOKS_ROW)
 )
-_MAY_READ_IDENTITY = "SELECT has_function_privilege('pg_control_system()', 'execute')"
-# PostgreSQL keeps both numbers when it restarts, and a standby has those of its primary.
-_IDENTITY = (
-    "SELECT s.system_identifier, CAST(d.oid AS bigint) FROM pg_control_system() s"
-    " JOIN pg_database d ON d.datname = current_database()"
-)
-_SERVER_START = "SELECT extract(epoch FROM pg_postmaster_start_time())"
 # Both are NULL for the collation C, whose order never changes.
 _COLLATION_VERSIONS = (
     "SELECT quote_ident(datname), datcollversion, pg_database_collation_actual_version(oid)"
@@ -157,10 +150,7 @@ class PostgresDatabase(Database):
         self._writing: Connection | None = None  # that of the thread whose turn it is
         self._awaits_lock = False  # that thread waits for another process
         self._heard = 0.0  # it held the lock at this instant or later
-        self._identity: int | None = None  # of the database of the first connection
-        self._may_read_identity = False
-        self._server_start: object = None  # that of the server of the last connection
-        self._taking_over = threading.Lock()
+        self._server = Server()
         self._outage = Outage(name)
         self._open_outcomes = 0
         self._settled_outcomes = 0
@@ -255,10 +245,10 @@ class PostgresDatabase(Database):
 
     def identity(self) -> int:
         """See `Database.identity`. A physical standby that takes over has the same."""
-        if self._identity is None:
+        if self._server.identity is None:
             self.rows("SELECT 1")  # which connects
-        assert self._identity is not None
-        return self._identity
+        assert self._server.identity is not None
+        return self._server.identity
 
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
@@ -297,40 +287,13 @@ class PostgresDatabase(Database):
     def _connect(self) -> driver.Connection:
         connection = driver.connect(self._address, patience=self._patience)
         try:
-            self._refuse_other_database(connection)
-            self._notice_takeover(connection)
+            self._server.accept(connection, at_takeover=self._at_takeover)
         except BaseException:
             connection.close()
             raise
         with self._state:
             self._connections.add(connection)
         return connection
-
-    def _refuse_other_database(self, connection: driver.Connection) -> None:
-        """Raise unless the connection is to the database of the first one.
-
-        A copy has the same catalog and fence, so a change of a running process would succeed there.
-        """
-        if self._identity is None:
-            self._may_read_identity = _first(connection, _MAY_READ_IDENTITY)[0]
-        identity = 0
-        if self._may_read_identity:
-            row = _first(connection, _IDENTITY)
-            digest = blake2b(repr(row).encode(), digest_size=8).digest()
-            identity = int.from_bytes(digest) >> 1 or 1  # as a positive BIGINT
-        with self._state:
-            if self._identity is None:
-                self._identity = identity
-        if identity != self._identity:
-            raise driver.OtherDatabase("it is another database now")
-
-    def _notice_takeover(self, connection: driver.Connection) -> None:
-        (start,) = _first(connection, _SERVER_START)
-        with self._taking_over:  # once, and no other connection is used earlier
-            if self._server_start not in (None, start):
-                for statement in self._at_takeover:
-                    connection.execute(statement.encode(), prepare=False)
-            self._server_start = start
 
     def give_up(self) -> None:
         self._patience = min(self._patience, GIVE_UP_SECONDS)
@@ -638,9 +601,3 @@ def _allow(
 
 def _raw(pooled: PoolProxiedConnection) -> driver.Connection:
     return cast(driver.Connection, pooled.driver_connection)
-
-
-def _first(connection: driver.Connection, query: str) -> tuple[Any, ...]:  # Any: of each type
-    row = connection.execute(query.encode(), prepare=False).fetchone()
-    assert row is not None  # no query has a condition that may fail
-    return row
