@@ -55,8 +55,11 @@ def main(thrift_uri: str, http_uri: str, warehouse: str) -> None:
         assert past.columns == ["id", "price"]
         with pytest.raises(InvalidInput, match=r"^not a condition on shop\.orders: .*nosuch.*\Z"):
             tables.delete("shop.orders", "nosuch = 1")
-        with pytest.raises(InvalidInput, match=r"^the rows cannot be written: .*STRING.*\Z"):
+        with pytest.raises(InvalidInput, match=r"^the rows do not fit shop\.orders: .*STRING.*\Z"):
             tables.append("shop.orders", spark.sql("SELECT 'x' AS id"))
+        tables.create("shop.nested", "items ARRAY<STRUCT<id: BIGINT>>")
+        items = spark.sql("SELECT array(named_struct('id', 1), NULL) AS items")
+        assert tables.append("shop.nested", items).rows == 1
         for partitioned_by in ([], ["bucket(2, id)"]):
             name = f"shop.lost_{len(partitioned_by)}"
             tables.create(name, "id BIGINT", partitioned_by=partitioned_by)

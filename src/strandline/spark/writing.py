@@ -88,15 +88,16 @@ def conform(frame: DataFrame, table: ResolvedTable) -> Conformed:
     _NameCheck(table.name, exact=exact).run(frame.schema, declared_schema(table_columns), path="")
     target = file_schema(table_columns)
     try:
-        shaped = frame.to(target)
+        # Spark Connect answers `to(target).schema` with ``target``, and checks the rows later.
+        shaped = frame.to(target).select("*")
+        sources = shaped.schema.fields
     except AnalysisException as error:
         raise InvalidInput(f"the rows do not fit {table.name}: {reason_of(error)}") from error
     checked, messages = _with_checks(shaped, table)
     # `DataFrame.to` loses the id of a column in which nothing else changes, because the optimizer
     # drops such a projection; it keeps an alias.
     columns = [
-        _with_ids(source, field)
-        for source, field in zip(shaped.schema.fields, target.fields, strict=True)
+        _with_ids(source, field) for source, field in zip(sources, target.fields, strict=True)
     ]
     return Conformed(select(checked, columns), messages)
 
