@@ -32,6 +32,7 @@ from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.thrift import ThriftException
 from strandline.node import Node
 from strandline.work.child_pool import ChildPool, Reply
+from strandline.work.children import send_packet
 from strandline.work.contents import Content
 from tests.log_lines import NEVER_SLOW_MS, log_lines
 from tests.metastore.hive.hive_node import HiveNode, hive_node
@@ -227,13 +228,21 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
         def end_without_a_reply() -> None:
             with theirs:
                 theirs.recv(1)
+                if not only_reads:
+                    send_packet(theirs, {"announces": True}, Content.of(b"an update"))
+                    theirs.recv(1)  # the node has noted it
 
         threads.append(threading.Thread(target=end_without_a_reply))
         threads[-1].start()
         return ours
 
     async def run() -> None:
-        pool = ChildPool(start, on_ended=node.catalogs.child_ended)
+        priority = node.catalogs._commits.priority
+        pool = ChildPool(
+            start,
+            on_announced=lambda update: priority.grant(),
+            on_ended=node.catalogs.child_ended,
+        )
         with pytest.raises(Unavailable if only_reads else UnknownOutcome):
             await delegate(node.metastore, pool, "change", {}, b"", only_reads=only_reads)
         pool.close()
@@ -244,8 +253,6 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
         monkeypatch.setattr(
             node.metastore.store.log_applier, "look_again", lambda: looked.append(1)
         )
-        if not only_reads:  # the child had announced an update
-            node.catalogs._commits.priority.grant()
         asyncio.run(run())
         node.session(user="ann").execute(CreateSchema(name="s"))
     for thread in threads:

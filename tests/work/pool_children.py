@@ -22,8 +22,9 @@ class Children:
     """Starts children in threads. A child echoes its task, unless the name of the task is special:
 
     "wait" is answered once ``go`` is set; "end" closes the connection without a reply; "bare" sends
-    a packet without a descriptor; "announce" announces its data first, and "announce when told to"
-    does so once ``go`` is set; "missing", "greedy" and "fails" raise errors.
+    a packet without a descriptor; "announce" and "announce and end" announce their data first,
+    and "announce when told to" does so once ``go`` is set; "missing", "greedy" and "fails" raise
+    errors.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,9 @@ class Children:
                     assert self.go.wait(WAIT)
                     if self.refuses:
                         raise Stopping("nothing was done")
-                case "end":
+                case "end" | "announce and end" as name:
+                    if name != "end":
+                        announce(data)
                     connection.shutdown(socket.SHUT_RDWR)
                 case "bare":
                     connection.send(b"{}")

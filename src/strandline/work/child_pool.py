@@ -171,11 +171,14 @@ class _Child:
         connection.setblocking(False)
         self._connection = connection
         self.only_reads = only_reads
+        self.has_announced = False
+        """Whether it has announced something during its present task."""
         self.closing: asyncio.TimerHandle | None = None
 
     def send(self, fields: Fields, content: Content) -> None:
         if self.closing is not None:
             self.closing.cancel()
+        self.has_announced = False
         send_packet(self._connection, fields, content)
 
     async def reply(self, on_announced: Announce) -> Reply | None:
@@ -184,6 +187,7 @@ class _Child:
             fields, content = packet
             if "announces" not in fields:
                 return Reply(fields, content)
+            self.has_announced = True
             try:
                 await asyncio.to_thread(lambda announced: on_announced(announced.read()), content)
             except Exception:
@@ -229,7 +233,7 @@ class ChildPool:
     reads ends because of its memory, the pool starts a new one immediately, so that it opens the
     store before the next task comes. Large reads come in series; large writes are rare.
     ``on_announced`` is called, in a thread, with the data that a child announces, and
-    ``on_ended`` after each task that may announce something, also if its caller was cancelled.
+    ``on_ended`` after each task whose child has announced something, also if its caller left.
     """
 
     def __init__(
@@ -403,6 +407,7 @@ class ChildPool:
         finally:
             if not child.only_reads:
                 self._writing.discard(child)
+            if child.has_announced:
                 self._on_ended()
         if reply is None:
             child.close()
