@@ -214,6 +214,16 @@ def test_ddl_in_a_fork_of_a_process_with_a_node_is_refused_at_once(
             node.session(user="ann").execute(CreateRole(name="r"), timeout=1.0)
 
 
+def test_a_close_in_a_fork_waits_for_no_lock_that_a_thread_of_the_parent_had(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(folder) as node:
+        with ThreadPoolExecutor(1) as threads, monkeypatch.context() as child, node.database._state:
+            child.setattr("os.getpid", lambda: -1)
+            threads.submit(node.close).result(timeout=10.0)
+        node.session(user="ann").execute(CreateRole(name="r"))
+
+
 def test_a_node_can_be_closed_twice(folder: Path) -> None:
     node = Node.open(folder)
     node.close()

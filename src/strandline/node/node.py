@@ -174,6 +174,7 @@ class Node:
         self._cache_file: StateFile | None = None
         self._closing = threading.Lock()
         self._is_closed = False
+        self._process = os.getpid()
 
     def _new_projector(self) -> Projector:
         return Projector(
@@ -559,7 +560,12 @@ class Node:
         self._opened_store.give_up()
 
     def close(self) -> None:
-        """Stop following and close the store. Idempotent; after Ctrl-C, the next call goes on."""
+        """Stop following and close the store. Idempotent; after Ctrl-C, the next call goes on.
+
+        Does nothing in a fork, which has none of the threads, but perhaps locks that they hold.
+        """
+        if self._process != os.getpid():
+            return
         if self._is_closed or not self._closing.acquire(blocking=False):
             return
         try:
