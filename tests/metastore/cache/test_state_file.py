@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert, update
 
+from strandline import __version__
 from strandline.clock import Timestamp
 from strandline.errors import VersionNotFound
 from strandline.fencing import FenceToken
@@ -258,6 +259,7 @@ def test_a_state_of_another_release_is_ignored(
     path.write_bytes(data)
     monkeypatch.setattr(state_file, "__version__", "99.0")
     assert refused(dml, path, caplog)
+    assert caplog.messages[-1].endswith(f"release {__version__} wrote it, but this is release 99.0")
 
 
 def test_a_damaged_or_truncated_state_is_ignored(

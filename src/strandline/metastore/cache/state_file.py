@@ -177,11 +177,15 @@ class StateFile:
     def _accepted(self, data: bytes) -> int:
         """The last event of the head in ``data``. Raises `_Ignored` if the head is not accepted."""
         head = json.loads(data or b"{}")
+        release = head.get("release")
+        if release != __version__:
+            raise _Ignored(f"release {release} wrote it, but this is release {__version__}")
         described = head.get("event") or [0]
         event = self._event(described[0])
         if event is None or self._head(event) != head:
             raise _Ignored(
-                f"it belongs to another store or release, or is older than the log: {head}"
+                "it belongs to another store, is older than the notification log, or was written "
+                "before another node took the store over or before the store was restored"
             )
         behind = self._notifications.head() - event.event_id
         if behind > MAX_EVENTS:
