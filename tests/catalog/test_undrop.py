@@ -12,12 +12,14 @@ from strandline.catalog.commands import (
     CreateIndex,
     CreateRole,
     CreateSchema,
+    DropRole,
     DropSchema,
     DropTable,
     DropView,
     RenameSchema,
     RenameTable,
 )
+from strandline.catalog.undo import reading
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.update import Update
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
@@ -180,6 +182,42 @@ def test_a_schema_is_restored_without_what_a_version_dropped_that_did_more(
     run(manager, DropSchema(name="s", cascade=True))
     undrop(manager, "s", kind="schema")
     assert manager.present().relation_names("s") == ["u"]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "restored"),
+    [
+        (create_table("other.t"), ["t", "u"]),
+        (create_view("s.w"), ["u", "w"]),
+        (DropRole(name="r"), ["u"]),
+    ],
+    ids=["another schema", "this schema", "no schema"],
+)
+def test_a_schema_is_restored_past_what_others_did_in_other_schemas(
+    manager: CatalogManager, meanwhile: Command, restored: list[str]
+) -> None:
+    """An owner of the schema's objects may be gone, or a name in it may be taken."""
+    run(manager, create_table("s.t"), create_table("s.u"))
+    run(manager, CreateSchema(name="other"), CreateRole(name="r"))
+    run(manager, DropTable(schema="s", table="t"))
+    run(manager, meanwhile, author="bob")
+    run(manager, DropSchema(name="s", cascade=True))
+    undrop(manager, "s", kind="schema")
+    assert manager.present().relation_names("s") == restored
+
+
+def test_a_schema_is_restored_without_what_was_dropped_long_before_what_others_did(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CASCADE_PAUSE_MS", -1)
+    run(manager, create_table("s.t"), create_table("s.u"), create_table("s.v"))
+    run(manager, CreateSchema(name="other"))
+    run(manager, DropTable(schema="s", table="t"))
+    run(manager, create_table("other.t"), author="bob")
+    run(manager, DropTable(schema="s", table="u"))
+    run(manager, DropSchema(name="s", cascade=True))
+    undrop(manager, "s", kind="schema")
+    assert manager.present().relation_names("s") == ["u", "v"]
 
 
 def test_a_schema_is_restored_without_what_another_user_had_dropped_before(

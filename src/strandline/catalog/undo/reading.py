@@ -27,6 +27,7 @@ from strandline.catalog.privileges.access import Access, owned_by
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
 from strandline.catalog.undo.net import Net, Target, as_one, target_of
 from strandline.catalog.verbs import Action, verb_named
+from strandline.clock import milliseconds
 from strandline.durable.collections import collection, id_key
 from strandline.durable.contents import Namespace
 from strandline.durable.log import updates_at_once
@@ -41,6 +42,8 @@ MAX_VERSIONS = 10_000
 """The maximum number of versions undone as one; all of them are in memory at once."""
 _UNITS_PER_OBJECT = 20
 """The cost of planning the undo of one object, in units of `strandline.work`."""
+CASCADE_PAUSE_MS = 60_000
+"""The longest time between two drops of one DROP SCHEMA CASCADE if others make versions then."""
 
 
 def restorable() -> tuple[str, ...]:
@@ -156,19 +159,41 @@ def _was_in_parent(
 def _drops_before(older: Iterator[Update], update: Update, schema_id: int) -> list[Update]:
     """The versions directly before ``update`` in which its author only dropped from the schema.
 
-    Spark's DROP SCHEMA CASCADE drops one table after another, then the schema.
+    Spark's DROP SCHEMA CASCADE drops one table after another, then the schema. In between, there
+    may be versions of others that concern other schemas, for at most `CASCADE_PAUSE_MS`.
     """
     emptying: list[Update] = []
+    next_drop, skips = update, False
     for earlier in older:
+        is_same_author = (earlier.author, earlier.member) == (update.author, update.member)
+        skips = skips or not is_same_author
+        if skips and milliseconds(next_drop.time) - milliseconds(earlier.time) > CASCADE_PAUSE_MS:
+            break
+        if not is_same_author and _is_elsewhere(earlier, schema_id):
+            continue
         dropped = [change for change in earlier.changes() if _is_dropped_by_name(change)]
-        if (earlier.author, earlier.member) != (update.author, update.member) or not dropped:
+        if not is_same_author or not dropped:
             break
         if any(change.new is not None for change in earlier.changes()):
             break
         if any(_stored(change).parent != schema_id for change in dropped):
             break
         emptying.insert(0, earlier)
+        next_drop, skips = earlier, False
     return emptying
+
+
+def _is_elsewhere(update: Update, schema_id: int) -> bool:
+    """Whether a version only changed objects that are directly in schemas other than this one."""
+    for change in update.changes():
+        kind = kind_named(change.kind)
+        if kind.in_schema:
+            stored_objects = map(kind.collection.stored, filter(None, (change.old, change.new)))
+            if any(stored.parent == schema_id for stored in stored_objects):
+                return False
+        elif kind.collection.has_id or not kind.is_internal(change.key.decode()):
+            return False
+    return True
 
 
 def _is_dropped_by_name(change: Change) -> bool:
