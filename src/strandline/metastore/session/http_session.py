@@ -29,19 +29,16 @@ in the transaction of the change itself: a table for what the transaction's own 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from strandline.catalog import Command, VersionInfo
-from strandline.catalog.configuration import ParameterValue
-from strandline.catalog.differences import Difference
-from strandline.catalog.storage_usage import StorageUsage
-from strandline.clock import Timestamp
-from strandline.config import SettingValue
+from strandline.catalog import Command
 from strandline.errors import (
     AlreadyExists,
     Conflict,
@@ -55,30 +52,22 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from strandline.metastore.inspection import VerificationReport
 from strandline.metastore.interface import (
-    MAX_COMMITS,
     PRESENT,
     AsOf,
-    CatalogStatus,
-    ColumnBounds,
     Executed,
-    ResolvedTable,
-    Role,
     Session,
     Snapshot,
-    TableFiles,
     distinct_names,
     time_limit,
 )
 from strandline.metastore.session.field_types import checked_batch, session_calls
 from strandline.metastore.session.http_transport import HttpTransport, Lost
 from strandline.metastore.session.staged_files import check_staging
-from strandline.metastore.store.cleaning import Cleanable
-from strandline.metastore.store.data_history import DataCommit
 from strandline.metastore.store.rows import DataFile, DeleteFile
-from strandline.transactions import Hold, Holders, Transaction, TransactionState, ValidWriteIdList
+from strandline.transactions import Transaction, TransactionState
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -93,6 +82,25 @@ _ANSWER_MARGIN = 5.0
 """Seconds that the session waits for DDL beyond the time that the node may take for it."""
 _ABOUT_THE_CALL = (InvalidInput, NotFound, AlreadyExists, Conflict)
 """Errors that say what became of a call, or that no attempt at it can succeed."""
+
+
+def _repeated(
+    call: Callable[Concatenate[Any, P], T], *, in_shares: bool = True
+) -> Callable[Concatenate[HttpSession, P], T]:
+    """The method that sends ``call``, a repeatable method of `Session`, with its own arguments.
+
+    ``in_shares`` is that of `HttpSession._repeat`.
+    """
+    signature = inspect.signature(call)
+
+    @wraps(call, updated=())  # `call` says in its dictionary that it is abstract
+    def repeated(session: HttpSession, /, *arguments: P.args, **named: P.kwargs) -> T:
+        given = signature.bind(session, *arguments, **named)
+        given.apply_defaults()
+        _, *values = given.arguments.items()
+        return session._repeat(call, in_shares=in_shares, **dict(values))
+
+    return repeated
 
 
 @session_calls
@@ -128,23 +136,12 @@ class HttpSession(Session):
         batch = commands if isinstance(commands, Sequence) else [commands]
         return self._change(Session.execute, timeout, commands=checked_batch(batch))
 
-    def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
-        return self._repeat(Session.table, name=name, at=at)
-
-    def schemas(self, *, at: AsOf = PRESENT) -> list[str]:
-        return self._repeat(Session.schemas, at=at)
-
-    def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
-        return self._repeat(Session.tables, schema=schema, at=at)
-
-    def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
-        return self._repeat(Session.history, start=start, end=end)
-
-    def compact(self, version: int) -> bool:
-        return self._repeat(Session.compact, version=version)
-
-    def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
-        return self._repeat(Session.differences, old=old, new=new)
+    table = _repeated(Session.table)
+    schemas = _repeated(Session.schemas)
+    tables = _repeated(Session.tables)
+    history = _repeated(Session.history)
+    compact = _repeated(Session.compact)
+    differences = _repeated(Session.differences)
 
     def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
         return self._change(Session.undo, timeout, version=version, through=through)
@@ -159,40 +156,17 @@ class HttpSession(Session):
             look="list the partitions of the table: either all of them are back, or none is",
         )
 
-    def data_history(
-        self,
-        *,
-        since: Timestamp | None = None,
-        until: Timestamp | None = None,
-        table: str | None = None,
-        limit: int = MAX_COMMITS,
-    ) -> list[DataCommit]:
-        return self._repeat(
-            Session.data_history, since=since, until=until, table=table, limit=limit
-        )
-
-    def status(self) -> CatalogStatus:
-        return self._repeat(Session.status)
-
-    def roles(self) -> list[Role]:
-        return self._repeat(Session.roles)
-
-    def parameters(self) -> list[ParameterValue]:
-        return self._repeat(Session.parameters)
+    data_history = _repeated(Session.data_history)
+    status = _repeated(Session.status)
+    roles = _repeated(Session.roles)
+    parameters = _repeated(Session.parameters)
 
     # -- for the operator of the store ---------------------------------------------------------
 
-    def config(self) -> list[SettingValue]:
-        return self._repeat(Session.config)
-
-    def clean(self) -> Cleanable:
-        return self._repeat(Session.clean, in_shares=False)
-
-    def dump(self, *, ignore: Sequence[str] = (), stats_only: bool = False) -> bytes:
-        return self._repeat(Session.dump, in_shares=False, ignore=ignore, stats_only=stats_only)
-
-    def verify(self, *, pages: bool = False) -> VerificationReport:
-        return self._repeat(Session.verify, in_shares=False, pages=pages)
+    config = _repeated(Session.config)
+    clean = _repeated(Session.clean, in_shares=False)
+    dump = _repeated(Session.dump, in_shares=False)
+    verify = _repeated(Session.verify, in_shares=False)
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -201,42 +175,18 @@ class HttpSession(Session):
     ) -> Snapshot:
         return self._repeat(Session.open, names=distinct_names(names), at=at, txn_id=txn_id)
 
-    def files(
-        self,
-        table_id: int,
-        write_ids: ValidWriteIdList,
-        *,
-        bounds: Sequence[ColumnBounds] = (),
-    ) -> TableFiles:
-        return self._repeat(Session.files, table_id=table_id, write_ids=write_ids, bounds=bounds)
-
-    def hold(
-        self, kind: str, owner: str | None = None, *, at: Timestamp | None, ttl_ms: int = 60_000
-    ) -> Hold:
-        return self._repeat(Session.hold, kind=kind, owner=owner, at=at, ttl_ms=ttl_ms)
-
-    def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:
-        return self._repeat(Session.renew_hold, hold_id=hold_id, ttl_ms=ttl_ms)
-
-    def release_hold(self, hold_id: int) -> None:
-        self._repeat(Session.release_hold, hold_id=hold_id)
-
-    def storage_usage(self, table: str | None = None) -> list[StorageUsage]:
-        return self._repeat(Session.storage_usage, table=table)
-
-    def holders(self) -> Holders:
-        return self._repeat(Session.holders)
+    files = _repeated(Session.files)
+    hold = _repeated(Session.hold)
+    renew_hold = _repeated(Session.renew_hold)
+    release_hold = _repeated(Session.release_hold)
+    storage_usage = _repeated(Session.storage_usage)
+    holders = _repeated(Session.holders)
 
     # -- transactions --------------------------------------------------------------------------
 
-    def begin(self, *, read_only: bool = False) -> Transaction:
-        return self._repeat(Session.begin, read_only=read_only)
-
-    def transaction(self, txn_id: int) -> Transaction:
-        return self._repeat(Session.transaction, txn_id=txn_id)
-
-    def heartbeat(self, txn_id: int) -> None:
-        self._repeat(Session.heartbeat, txn_id=txn_id)
+    begin = _repeated(Session.begin)
+    transaction = _repeated(Session.transaction)
+    heartbeat = _repeated(Session.heartbeat)
 
     def stage(
         self,
