@@ -24,7 +24,6 @@ would need a slot for them.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from strandline.clock import Timestamp
@@ -39,14 +38,6 @@ MAX_RECORD_BYTES = MAX_GENERATION_BYTES // 16
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RecentStatistics:
-    """The number of cached values, and the bytes of their records."""
-
-    values: int
-    bytes: int
-
-
 class RecentValues:
     """A cache of recently decoded values, by the bytes of their records. Thread-safe."""
 
@@ -55,7 +46,6 @@ class RecentValues:
         self._young: dict[bytes, Any] = {}  # Any: values of every registered class
         self._old: dict[bytes, Any] = {}
         self._young_bytes = 0
-        self._old_bytes = 0
         self._lock = threading.Lock()
 
     def get(self, data: bytes) -> Any:  # Any: the class is named in the bytes
@@ -75,23 +65,14 @@ class RecentValues:
             if data in self._young:
                 return
             if self._young_bytes + len(data) > self._limit:
-                self._old, self._old_bytes = self._young, self._young_bytes
-                self._young, self._young_bytes = {}, 0
+                self._old, self._young, self._young_bytes = self._young, {}, 0
             self._young[data] = value
             self._young_bytes += len(data)
 
     def forget(self) -> None:
         """Clear the cache, so that the next access to each record decodes it."""
         with self._lock:
-            self._young, self._young_bytes = {}, 0
-            self._old, self._old_bytes = {}, 0
-
-    def statistics(self) -> RecentStatistics:
-        """Return the current statistics. A value in both generations counts twice."""
-        with self._lock:
-            return RecentStatistics(
-                len(self._young) + len(self._old), self._young_bytes + self._old_bytes
-            )
+            self._old, self._young, self._young_bytes = {}, {}, 0
 
 
 RECENT = RecentValues()
