@@ -8,6 +8,7 @@ import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from strandline.model.types import INT
 from strandline.node import Node as WholeNode
 from strandline.sql import SqliteDatabase, change
 from tests.catalog.callers import wait_for
+from tests.interrupts import is_interrupted
 from tests.metastore.store.test_projection import Node, create, failing, node, rename
 
 __all__ = ["node"]
@@ -172,6 +174,24 @@ def test_an_interrupted_batch_leaves_the_projection_to_the_next_caller(
             node.projector.project_up_to(version)
     node.projector.project_up_to(version)
     assert node.verbs().count("create_table") == 1
+
+
+def test_a_caller_that_is_interrupted_at_any_step_leaves_the_projection_to_the_next_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    projector = node.projector
+
+    def project(version: int, _: float) -> None:
+        projector._known.projected = version
+
+    monkeypatch.setattr(projector, "_project_batch", project)
+    step = 0
+    while is_interrupted(partial(projector.project_up_to, 1), at_step=step):
+        projector.set_back()
+        projector.project_up_to(1, timeout=0.0)  # it does not wait for the interrupted call
+        projector.set_back()
+        step += 1
+    assert step
 
 
 def test_a_version_that_no_caller_waits_for_is_projected_in_the_background(

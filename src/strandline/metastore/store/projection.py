@@ -155,7 +155,7 @@ class Projector:
         self._head = head
         self._known = _Known()
         self._state = Condition()
-        self._projecting = False
+        self._projecting: object = None  # the call whose batch is in progress
         self._applied = 0
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
@@ -181,12 +181,12 @@ class Projector:
         is no longer in the log, and `DeadlineExceeded` after ``timeout`` seconds.
         """
         deadline = time.monotonic() + min(timeout, LONGEST_PATIENCE)
-        repeats_left = 1
+        repeats_left, call = 1, object()
         while version > self._known.projected:
-            if self._await_batch(deadline):
-                continue
             last = max(version, self._applied)
             try:
+                if self._await_batch(deadline, call):
+                    continue
                 self._project_batch(last, deadline)
             except UnknownOutcome as error:
                 if not repeats_left:  # the caller may be a reader, who has changed nothing
@@ -196,10 +196,11 @@ class Projector:
                     ) from error
                 repeats_left -= 1
             finally:
-                with self._state:
-                    self._batches += 1
-                    self._projecting = False
-                    self._state.notify_all()
+                if self._projecting is call:  # Ctrl-C may have come just after it was set
+                    with self._state:
+                        self._batches += 1
+                        self._projecting = None
+                        self._state.notify_all()
 
     def companion(
         self, transactions: Sequence[CatalogTransaction], catalogs: Sequence[Catalog]
@@ -241,14 +242,14 @@ class Projector:
             )
             return None
 
-    def _await_batch(self, deadline: float) -> bool:
+    def _await_batch(self, deadline: float, call: object) -> bool:
         """Wait for the batch in progress and share its failure; return False if there is none.
 
-        In that case the calling thread must project.
+        In that case ``call`` must project.
         """
         with self._state:
-            if not self._projecting:
-                self._projecting = True
+            if self._projecting is None:
+                self._projecting = call
                 return False
             batch = self._batches
             seconds_left = deadline - time.monotonic()
