@@ -1,20 +1,21 @@
-"""A condition variable and signal handlers that raise."""
+"""Locks and signal handlers that raise."""
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
-from strandline.condition import Condition
+from strandline.condition import Condition, Turn, TurnTaken
 from tests.interrupts import is_interrupted
 
 
-def is_free(condition: threading.Condition) -> bool:
+def is_free(lock: threading.Condition | threading.RLock) -> bool:
     """Whether another thread can take the lock."""
     taken: list[bool] = []
-    thread = threading.Thread(target=lambda: taken.append(condition.acquire(blocking=False)))
+    thread = threading.Thread(target=lambda: taken.append(lock.acquire(blocking=False)))
     thread.start()
     thread.join()
     return taken == [True]
@@ -34,6 +35,28 @@ def test_an_interrupt_leaves_only_the_lock_of_the_standard_library_taken(
         was_taken |= not is_free(condition)
         step += 1
     assert was_taken == (kind is threading.Condition)
+
+
+def take_a_turn(lock: threading.RLock, timeout: float) -> None:
+    with Turn(lock, timeout=timeout):
+        pass
+
+
+def test_an_interrupt_leaves_the_lock_of_a_turn_free() -> None:
+    step = 0
+    while is_interrupted(partial(take_a_turn, lock := threading.RLock(), 60.0), at_step=step):
+        assert is_free(lock)
+        step += 1
+    assert step
+
+
+def test_a_turn_waits_for_another_thread_no_longer_than_its_timeout() -> None:
+    lock = threading.RLock()
+    with ThreadPoolExecutor(1) as other_thread:
+        with lock:
+            late = other_thread.submit(take_a_turn, lock, 0.0).exception()
+        assert isinstance(late, TurnTaken)
+        other_thread.submit(take_a_turn, lock, 0.0).result()
 
 
 def test_it_wakes_waiting_threads_and_can_be_entered_again_by_its_thread() -> None:

@@ -1,4 +1,4 @@
-"""A condition variable whose lock stays free if a signal handler raises.
+"""Locks that stay free if a signal handler raises: a condition variable, and a limited wait.
 
 The handlers of Python run between its instructions, and those of Ctrl-C, of a time limit and often
 of SIGTERM raise. ``with lock`` is safe: nothing runs between taking the lock and the block, nor
@@ -6,12 +6,40 @@ between the block and the release. But the ``__enter__`` and ``__exit__`` of `th
 are functions in Python. If a handler raises in one of them, the lock stays taken, and each thread
 that needs it waits for ever. That is not rare: a signal that comes while the thread waits for the
 interpreter is handled there. So `Condition` has those of its lock, which are in C.
+
+Nor is ``lock.acquire(timeout=…)`` safe before a ``try``: a handler may raise between the two.
+`Turn` gives the lock back then. It needs an `RLock`, which says whether the thread has it.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from operator import attrgetter
+
+
+class TurnTaken(Exception):
+    """Another thread had the lock for as long as `Turn` waited."""
+
+
+class Turn:
+    """See the module. Use it in ``with``. Raises `TurnTaken` after ``timeout`` seconds."""
+
+    __exit__ = property(attrgetter("lock.__exit__"))
+
+    def __init__(self, lock: threading.RLock, *, timeout: float) -> None:
+        self.lock = lock
+        self._timeout = timeout
+
+    def __enter__(self) -> None:
+        try:
+            if self.lock.acquire(timeout=self._timeout):
+                return
+        except BaseException:
+            with suppress(RuntimeError):  # this thread does not have it
+                self.lock.release()
+            raise
+        raise TurnTaken
 
 
 class Condition(threading.Condition):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -63,8 +65,11 @@ def test_a_hold_waits_for_the_look_of_another_call_no_longer_than_its_timeout(
     store: Store,
 ) -> None:
     holds = store.transactions.holds
-    with holds._looking, pytest.raises(DeadlineExceeded, match="nothing was changed"):
-        holds.acquire("reader", "ann", at=None, ttl_ms=1000, timeout=0.0)
+    acquire = partial(holds.acquire, "reader", "ann", at=None, ttl_ms=1000, timeout=0.0)
+    with holds._looking, ThreadPoolExecutor(1) as other_thread:
+        late = other_thread.submit(acquire).exception()
+    assert isinstance(late, DeadlineExceeded)
+    assert "nothing was changed" in late.message
     assert holds.acquire("reader", "ann", at=None, ttl_ms=1000, timeout=math.inf).owner == "ann"
 
 

@@ -48,6 +48,7 @@ from strandline.clock import (
     milliseconds_before,
     require_time,
 )
+from strandline.condition import Turn, TurnTaken
 from strandline.errors import Conflict, DeadlineExceeded, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.sql import (
@@ -121,7 +122,7 @@ class Holds:
         self._guard = guard
         self._retention_ms = history_retention_ms
         self._monotonic = monotonic
-        self._looking = threading.Lock()
+        self._looking = threading.RLock()
         self._ahead: int | None = None  # how far the present was ahead of ``monotonic``
 
     def acquire(
@@ -229,27 +230,29 @@ class Holds:
         first call, the clock may be ahead of theirs, so they get to know it too.
         """
         seconds_left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-        if not self._looking.acquire(timeout=min(seconds_left, threading.TIMEOUT_MAX)):
+        try:
+            with Turn(self._looking, timeout=min(seconds_left, threading.TIMEOUT_MAX)):
+                self._look_for_leap(deadline)
+        except TurnTaken:
             raise DeadlineExceeded(
                 "another call extends the holds after a leap of the clock and waits for writers; "
                 "nothing was changed, try again"
-            )
-        try:
-            with self._database.read() as connection:
-                stored = stored_time(connection)
-            present = milliseconds(max(self._clock.current(), stored))
-            ahead = present - round(self._monotonic() * 1000)
-            leap = 0 if self._ahead is None else ahead - self._ahead
-            unknown = present - milliseconds(stored) if self._ahead is None else leap
-            if unknown > _LEAP_MS and self._clock.ahead_of_wall(stored) <= 0:
-                with self._database.write(deadline=deadline) as connection:
-                    self._guard(connection)
-                    now = take_time(connection, self._clock, bounded=False)
-                    start, end = (add_milliseconds(now, ms) for ms in (-leap, leap))
-                    change(connection, _OUTLAST, (end - now, start, end))
-            self._ahead = ahead
-        finally:
-            self._looking.release()
+            ) from None
+
+    def _look_for_leap(self, deadline: float | None) -> None:
+        with self._database.read() as connection:
+            stored = stored_time(connection)
+        present = milliseconds(max(self._clock.current(), stored))
+        ahead = present - round(self._monotonic() * 1000)
+        leap = 0 if self._ahead is None else ahead - self._ahead
+        unknown = present - milliseconds(stored) if self._ahead is None else leap
+        if unknown > _LEAP_MS and self._clock.ahead_of_wall(stored) <= 0:
+            with self._database.write(deadline=deadline) as connection:
+                self._guard(connection)
+                now = take_time(connection, self._clock, bounded=False)
+                start, end = (add_milliseconds(now, ms) for ms in (-leap, leap))
+                change(connection, _OUTLAST, (end - now, start, end))
+        self._ahead = ahead
 
     def time_before(self, ms: int) -> Timestamp:
         """The time ``ms`` before the present, not counting leaps of the store's time."""

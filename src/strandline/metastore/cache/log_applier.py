@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 from strandline.catalog.verbs import verb_named
 from strandline.clock import Timestamp
+from strandline.condition import Turn, TurnTaken
 from strandline.errors import Stopping, StrandlineError, Unavailable
 from strandline.metastore.cache.replica_set import Change, HeldReplica, ReplicaSet
 from strandline.metastore.cache.replicas import Replica
@@ -99,7 +100,7 @@ class LogApplier:
         self._applying = threading.Lock()
         self._last_applied: tuple[int, Timestamp] | None = None  # the last event, if it was read
         self._last_outage = self._noticed_outage = object()  # noticed by a read that began after it
-        self._checking = threading.Lock()
+        self._checking = threading.RLock()
         self._last_level: _Level | None = None
         self._looks = 0  # that have begun; changed under `_checking`
         self._last_reach = 0  # the last look that reached the head
@@ -334,18 +335,17 @@ class LogApplier:
             return False
         looks = self._looks
         patience = min(max(self._staleness(), SHORTEST_PATIENCE), LONGEST_PATIENCE)
-        if not self._checking.acquire(timeout=patience):
-            return False
         try:
-            # The look that this reader waited for may have found memory far behind.
-            if self._far_behind:
-                return False
-            return self._last_reach > looks or self._look() is None
+            with Turn(self._checking, timeout=patience):
+                # The look that this reader waited for may have found memory far behind.
+                if self._far_behind:
+                    return False
+                return self._last_reach > looks or self._look() is None
+        except TurnTaken:
+            return False
         except (Unavailable, Stopping):
             logger.warning("the head of the notification log cannot be read", exc_info=True)
             return False
-        finally:
-            self._checking.release()
 
     def catch_up(self) -> None:
         """Apply the log up to its present head.
