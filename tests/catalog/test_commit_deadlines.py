@@ -22,9 +22,10 @@ from strandline.errors import (
     DeadlineExceeded,
     Fenced,
     Stopping,
-    StrandlineError,
+    StoreMoved,
     Unavailable,
     UnknownOutcome,
+    WrongClock,
 )
 from tests.catalog import callers
 from tests.catalog.callers import Call, Gate, create, leave_after, schemas, wait_for
@@ -301,9 +302,9 @@ def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
     assert manager.present().version == 3
 
 
-@pytest.mark.parametrize("error", [Stopping, Fenced, CorruptData])
+@pytest.mark.parametrize("error", [Stopping, Fenced, CorruptData, WrongClock, StoreMoved, OSError])
 def test_an_unknown_outcome_stays_unknown_when_the_append_cannot_be_sent_again(
-    manager: CatalogManager, error: type[StrandlineError]
+    manager: CatalogManager, error: type[Exception]
 ) -> None:
     gate = Gate(manager)
     gate.let_all_pass()

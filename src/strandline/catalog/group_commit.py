@@ -59,7 +59,6 @@ from strandline.durable.log import Companion
 from strandline.durable.state import AppliedUpdate
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import (
-    CorruptData,
     DeadlineExceeded,
     Fenced,
     InvalidInput,
@@ -498,9 +497,11 @@ class GroupCommit:
                 if unknown is not None:
                     self._follower.refuse_set_back()  # a standby may have taken over meanwhile
                 return self._follower.state.commit_transactions(transactions, companion=companion)
+            except OutOfSync:
+                raise  # also of an earlier attempt, the log has nothing
             except UnknownOutcome as error:
                 unknown = error
-            except (Unavailable, Stopping, Fenced, CorruptData) as error:
+            except Exception as error:
                 if unknown is None:
                     raise
                 if not isinstance(error, Unavailable):  # perhaps without asking the log
