@@ -42,7 +42,11 @@ class Children:
 
         def run() -> None:
             with theirs:
-                serve_tasks(theirs, lambda announce, _: self._open(theirs, announce))
+                serve_tasks(
+                    theirs,
+                    lambda announce, _: self._open(theirs, announce),
+                    only_reads=only_reads,
+                )
 
         thread = threading.Thread(target=run)
         thread.start()

@@ -174,8 +174,10 @@ def test_a_child_whose_reply_is_not_read_exits_without_an_error() -> None:
 
     with theirs:
         with ours, closing(Content.of(b"x")) as content:
-            child_processes.send_packet(ours, {"name": "echo", "only_reads": False}, content)
-            child = threading.Thread(target=serve_tasks, args=(theirs, open_service))
+            child_processes.send_packet(ours, {"name": "echo"}, content)
+            child = threading.Thread(
+                target=serve_tasks, args=(theirs, open_service), kwargs={"only_reads": False}
+            )
             child.start()
             assert select.select([ours], [], [], WAIT)[0]
         child.join(WAIT)
@@ -228,6 +230,27 @@ async def test_errors_of_tasks_reach_the_caller_and_unexpected_ones_show_their_t
         assert pool.statistics().children == 1
 
 
+def test_a_reader_that_is_abandoned_while_it_opens_the_store_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node counts it no longer and starts another, so their number would have no limit."""
+    exits = threading.Event()
+    monkeypatch.setattr(child_processes, "_exit", exits.set)
+
+    @contextmanager
+    def open_service(*_: object) -> Iterator[child_processes.Service]:
+        ours.close()
+        assert exits.wait(WAIT)
+        checked.set()
+        yield child_processes.Service(lambda fields, data: (fields, data), lambda: None)
+
+    checked = threading.Event()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        serve_tasks(theirs, open_service, only_reads=True)
+    assert checked.is_set()  # what goes wrong while a child opens the store is not raised
+
+
 @pytest.mark.parametrize(("only_reads", "expected"), [(True, Unavailable), (False, UnknownOutcome)])
 async def test_a_child_that_exits_without_a_reply_is_an_error(
     only_reads: bool, expected: type[StrandlineError]
@@ -267,7 +290,7 @@ pids = []
 for child in children:
     for word in (b"first", b"second"):
         content = Content.of(word)
-        send_packet(child, {"name": "echo", "only_reads": True}, content)
+        send_packet(child, {"name": "echo"}, content)
         fields, answer = receive_packet(child)
         assert answer.read() == word
         assert not fields["ends"]  # it has given back the memory that it took
@@ -280,14 +303,14 @@ assert len(set(pids)) == 2 and os.getpid() not in pids
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # to all processes of a service
     os.kill(fields["parent"], number)
 writer = server.child(only_reads=False)
-send_packet(writer, {"name": "echo", "only_reads": False}, Content.of(b""))
+send_packet(writer, {"name": "echo"}, Content.of(b""))
 fields, _ = receive_packet(writer)
 assert fields["session"] == fields["pid"] and fields["niceness"] == os.nice(0)
 writer.close()
 end = time.monotonic() + 60
 while Path(f"/proc/{fields['pid']}").exists():  # not even as a zombie
     assert time.monotonic() < end
-send_packet(children[0], {"name": "sleep", "only_reads": True}, Content.of(b""))
+send_packet(children[0], {"name": "sleep"}, Content.of(b""))
 print(fields["parent"], *set(pids), flush=True)
 sys.stdin.readline()
 """
@@ -308,7 +331,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
 server = ForkServer.start(lambda announce, environment: nullcontext(Service(serve, bool)))
 child = server.child(only_reads=True)
 for name in ("limits", "greedy"):
-    send_packet(child, {"name": name, "only_reads": True}, Content.of(b"task"))
+    send_packet(child, {"name": name}, Content.of(b"task"))
     fields, _ = receive_packet(child)
     print(fields.get("limits") or fields["error"][1])
 """
@@ -343,7 +366,7 @@ echo = Service(lambda fields, data: ({}, data), bool)
 server = ForkServer.start(lambda announce, environment: nullcontext(echo))
 assert receive_packet(server.child(only_reads=True)) is None
 child = server.child(only_reads=True)
-send_packet(child, {"name": "echo", "only_reads": True}, Content.of(b"word"))
+send_packet(child, {"name": "echo"}, Content.of(b"word"))
 _, answer = receive_packet(child)
 print(answer.read())
 """

@@ -309,8 +309,7 @@ class ChildPool:
                 data.close()
             raise
         task = asyncio.get_running_loop().create_task(
-            self._do({**fields, "name": name, "only_reads": only_reads}, data, shared_call),
-            name=name,
+            self._do({**fields, "name": name}, data, shared_call, only_reads=only_reads), name=name
         )
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -380,7 +379,9 @@ class ChildPool:
             self._lost,
         )
 
-    async def _do(self, fields: Fields, data: Data, shared_call: _SharedCall | None) -> Reply:
+    async def _do(
+        self, fields: Fields, data: Data, shared_call: _SharedCall | None, *, only_reads: bool
+    ) -> Reply:
         try:
             content = data if isinstance(data, Content) else await _copied(data)
         except OSError as shortage:
@@ -391,7 +392,7 @@ class ChildPool:
         if shared_call is not None:
             shared_call.is_open = False
         try:
-            child = self._assign(fields, content)
+            child = self._assign(fields, content, only_reads=only_reads)
         finally:
             content.close()
         self._tasks += 1
@@ -412,7 +413,7 @@ class ChildPool:
         if reply is None:
             child.close()
             self._lost += 1
-            raise _lost(fields)
+            raise _lost(fields["name"], only_reads=only_reads)
         self._keep(child, ends=reply.fields["ends"])
         error = reply.fields.get("error")
         if error is not None:
@@ -420,9 +421,8 @@ class ChildPool:
             raise error_of(*error)
         return reply
 
-    def _assign(self, fields: Fields, content: Content) -> _Child:
+    def _assign(self, fields: Fields, content: Content, *, only_reads: bool) -> _Child:
         """Send the task to an idle child that is still alive, else to a new child."""
-        only_reads: bool = fields["only_reads"]
         for child in [child for child in self._idle if child.only_reads == only_reads]:
             self._idle.remove(child)
             try:
@@ -481,9 +481,8 @@ def _settle(readable: asyncio.Future[None]) -> None:
         readable.set_result(None)
 
 
-def _lost(fields: Fields) -> StrandlineError:
-    name = fields["name"]
-    if fields["only_reads"]:
+def _lost(name: str, *, only_reads: bool) -> StrandlineError:
+    if only_reads:
         return Unavailable(f"the process that computed {name} has ended; try again")
     return UnknownOutcome(
         f"the process that carried out {name} has ended: it is not known whether the call took "

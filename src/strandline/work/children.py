@@ -16,9 +16,9 @@ form. The child continues after the node has noted it.
 
 What must stay true:
 
-* A child ends when the node closes the connection or dies. If this happens during a task, a child
-  that only reads ends immediately. A child that writes finishes the task first, but waits for no
-  other writer.
+* A child ends when the node closes the connection or dies. A child that only reads ends
+  immediately, also while it opens the store: the node counts it no longer. A child that writes
+  finishes its task first, but waits for no other writer.
 * A child returns the memory of a task to the system after the task. If it cannot return most of it,
   it ends after its reply. It uses at most `MEMORY_BYTES`.
 
@@ -93,7 +93,11 @@ OpenService = Callable[[Announce, str | None], AbstractContextManager[Service]]
 
 
 def serve_tasks(
-    connection: socket.socket, open_service: OpenService, environment: str | None = None
+    connection: socket.socket,
+    open_service: OpenService,
+    environment: str | None = None,
+    *,
+    only_reads: bool,
 ) -> None:
     """Answer tasks one after the other until the connection is closed or too much memory stays."""
 
@@ -102,18 +106,23 @@ def serve_tasks(
             send_packet(connection, {"announces": True}, content)
             connection.recv(len(NOTED))
 
+    def opened() -> Service:
+        with ExitStack() as watched:
+            if only_reads:
+                watched.enter_context(_Watched(connection, _exit))
+            return stack.enter_context(open_service(announce, environment))
+
     with ExitStack() as stack:
         service: Service | None = None
         with suppress(Exception):  # the first task tries again and reports the error
-            service = stack.enter_context(open_service(announce, environment))
+            service = opened()
         before = _memory_bytes()
         while (task := receive_packet(connection)) is not None:
             fields, content = task
             data = content.read()
             content.close()
             try:
-                service = service or stack.enter_context(open_service(announce, environment))
-                only_reads = fields["only_reads"]
+                service = service or opened()
                 with _Watched(connection, _exit if only_reads else service.stop_waiting):
                     reply_fields, answer = service.answer(fields, data)
             except StrandlineError as error:
@@ -332,4 +341,4 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
                     gc.disable()  # the child ends before garbage matters
                     limit = _memory_limit()
                     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-                    serve_tasks(connection, open_service, environment)
+                    serve_tasks(connection, open_service, environment, only_reads=only_reads)
