@@ -13,7 +13,9 @@ history and stands for one promise:
 * if one of two concurrent transactions removes a file or deletes rows of it, the first committer
   wins;
 * each node gives the same events under the same numbers, without a gap, in the order of commits;
-* history that a hold keeps can be read; a node that was taken over no longer writes.
+* history that a hold keeps can be read; a node that was taken over no longer writes;
+* a change of the catalog is one version, the one that its answer names; a refused one is none. Real
+  time agrees with the order of versions, and all nodes give the same.
 
 About a transaction of unknown outcome, the checks claim only what holds for either outcome.
 """
@@ -327,6 +329,44 @@ def who_was_taken_over_writes_no_more(facts: Facts) -> Complaints:
                 yield Complaint("fenced node", "it wrote after the takeover", (takeover, op))
 
 
+# -- changes of the catalog
+
+
+def changes_are_the_versions_of_their_answers(facts: Facts) -> Complaints:
+    logs = sorted(facts.of("log"), key=lambda op: len(op.versions))
+    for shorter, longer in pairwise(logs):
+        if longer.versions[: len(shorter.versions)] != shorter.versions:
+            yield Complaint("two histories", "of the catalog", (shorter, longer))
+    if not logs:
+        return
+    made = defaultdict(list)
+    for version, author in logs[-1].versions:
+        made[author].append(version)
+    for op in facts.operations:
+        if op.call != "change":
+            continue
+        versions = made[op.author]
+        if op.is_done and op.is_before(logs[-1]) and versions != [op.version]:
+            yield Complaint("lost change", f"the versions of its author are {versions}", (op,))
+        if op.error not in ("", "unknown_outcome") and versions:
+            yield Complaint("refused change", f"it is the version {versions}", (op,))
+        if len(versions) > 1:
+            yield Complaint("repeated change", f"as the versions {versions}", (op,))
+
+
+def versions_are_in_real_time_order(facts: Facts) -> Complaints:
+    changes = [*facts.of("change")]
+    ended = sorted(changes, key=lambda op: op.ended or 0)
+    latest: Operation | None = None
+    for op in sorted(changes, key=lambda op: op.began):
+        while ended and ended[0].is_before(op):
+            other = ended.pop(0)
+            if latest is None or other.version > latest.version:
+                latest = other
+        if latest is not None and op.version <= latest.version:
+            yield Complaint("version order", "a later change has no later version", (latest, op))
+
+
 CHECKS: tuple[Callable[[Facts], Complaints], ...] = (
     ids_are_given_once,
     transactions_end_once,
@@ -339,4 +379,6 @@ CHECKS: tuple[Callable[[Facts], Complaints], ...] = (
     events_are_the_commits_in_order,
     what_is_held_can_be_read,
     who_was_taken_over_writes_no_more,
+    changes_are_the_versions_of_their_answers,
+    versions_are_in_real_time_order,
 )

@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strandline.catalog import Command
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.clock import Timestamp
 from strandline.errors import ProtocolError, StrandlineError, Unavailable
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 _HIDDEN = re.compile(r"`([^`]+@data_([0-9a-f]+)_[^`]+)`")
 _AWAY = re.compile("cannot be (used now|reached)|did not answer|no etcd endpoint|is stopping")
-_SCHEMA = "default"
+SCHEMA = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Table:
 
     @property
     def full_name(self) -> str:
-        return f"{_SCHEMA}.{self.name}"
+        return f"{SCHEMA}.{self.name}"
 
 
 Answer = tuple[T, Mapping[str, object]]
@@ -112,8 +113,8 @@ class Client:
         definition = TableDefinition(name=name, columns=columns, transactional=True)
 
         def do() -> Answer[Table]:
-            self._session.execute(CreateTable(schema=_SCHEMA, definition=definition))
-            resolved = self._session.table(f"{_SCHEMA}.{name}")
+            self._session.execute(CreateTable(schema=SCHEMA, definition=definition))
+            resolved = self._session.table(f"{SCHEMA}.{name}")
             folder = Path(resolved.location.removeprefix("file://"))
             table = Table(name, resolved.descriptor.id, folder)
             return table, {"table_id": table.table_id}
@@ -121,8 +122,30 @@ class Client:
         return self._call("create", do, table=name)
 
     def drop(self, table: Table) -> None:
-        command = DropTable(schema=_SCHEMA, table=table.name)
+        command = DropTable(schema=SCHEMA, table=table.name)
         self._call("drop", lambda: (self._session.execute(command), {}), table=table.name)
+
+    def change(self, author: str, command: Command) -> None:
+        """Change the catalog as the user ``author``, who makes no other call."""
+
+        def do() -> Answer[None]:
+            with closing(self._node.session(user=author, timeout=self._timeout)) as session:
+                try:
+                    executed = session.execute(command, timeout=self._timeout)
+                except Unavailable as error:  # an answer: nothing was done, or the outcome is open
+                    return None, {"error": error.code}
+            return None, {"version": executed.version}
+
+        self._call("change", do, author=author)
+
+    def log(self) -> None:
+        """Read the authors of all versions of the catalog."""
+
+        def do() -> Answer[None]:
+            versions = [(info.version, info.author) for info in self._session.history()]
+            return None, {"versions": tuple(versions)}
+
+        self._call("log", do)
 
     def trim(self) -> None:
         """Trim the catalog's history as far as is allowed."""
@@ -243,11 +266,11 @@ class Client:
 
         def do() -> Answer[list[str]]:
             with self._thrift() as client:
-                view = client.call("get_table", dbname=_SCHEMA, tbl_name=table.name)
+                view = client.call("get_table", dbname=SCHEMA, tbl_name=table.name)
                 hidden = _HIDDEN.findall(view["viewExpandedText"])
                 names: list[str] = []
                 for name, _ in hidden:
-                    part = client.call("get_table", dbname=_SCHEMA, tbl_name=name)
+                    part = client.call("get_table", dbname=SCHEMA, tbl_name=name)
                     glob = part["sd"]["serdeInfo"]["parameters"]["pathGlobFilter"]
                     names += filter(None, glob.strip("{}").split(","))
             return names, {"files": tuple(names), "time": int(hidden[0][1], 16)}

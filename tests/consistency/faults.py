@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from strandline.catalog.manager import CatalogManager
 from strandline.catalog.planning import Planning
 from strandline.clock import Timestamp
 from strandline.durable import CatalogTransaction
+from strandline.errors import DeadlineExceeded
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.cache.replica_set import Change
@@ -145,3 +147,14 @@ def an_abort_ignored(patch: pytest.MonkeyPatch) -> None:
 def a_conflict_ignored(patch: pytest.MonkeyPatch) -> None:
     """The second committer is not refused."""
     patch.setattr(transaction_ends, "row_conflict", lambda *_, **__: None)
+
+
+def a_change_refused_after_its_commit(patch: pytest.MonkeyPatch) -> None:
+    """A change of the catalog succeeds, and its caller is told that it did not start."""
+    real = CatalogManager.execute
+
+    def execute(self: CatalogManager, *given: Any, **named: Any) -> Any:
+        real(self, *given, **named)
+        raise DeadlineExceeded("planted")
+
+    patch.setattr(CatalogManager, "execute", execute)

@@ -55,6 +55,8 @@ class Operation:
               number, type, transaction
     hold      of the history from ``at`` on; the answer is ``hold_id``
     release   of ``hold_id``
+    change    of the catalog by the user ``author``, who makes no other; the answer is ``version``
+    log       of the catalog's versions; the answer is ``versions``: number, author
     takeover  of the store by another ``generation`` of nodes
     ========  =====================================================================================
 
@@ -76,6 +78,8 @@ class Operation:
     at: int = 0
     after: int = 0
     hold_id: int = 0
+    author: str = ""
+    version: int = 0
     status: str = ""
     write_ids: str = ""
     lists: Mapping[int, str] = field(default_factory=dict)
@@ -83,6 +87,7 @@ class Operation:
     removed: tuple[str, ...] = ()
     touched: tuple[str, ...] = ()
     events: tuple[tuple[int, str, int], ...] = ()
+    versions: tuple[tuple[int, str], ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -144,5 +149,6 @@ def _operation(values: dict[str, Any]) -> Operation:  # Any: JSON
         values["lists"] = {int(table_id): text for table_id, text in values["lists"].items()}
     for name in ("files", "removed", "touched"):
         values[name] = tuple(values.get(name, ()))
-    values["events"] = tuple((n, kind, txn_id) for n, kind, txn_id in values.get("events", ()))
+    for name in ("events", "versions"):
+        values[name] = tuple(map(tuple, values.get(name, ())))
     return Operation(**values)

@@ -19,9 +19,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandline.errors import Conflict, ProtocolError, Stopping, Unavailable, VersionNotFound
+from strandline.catalog import Command
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateTable,
+    DropTable,
+    RenameTable,
+    SetTableProperties,
+    TableDefinition,
+)
+from strandline.errors import (
+    AlreadyExists,
+    Conflict,
+    ObjectNotFound,
+    ProtocolError,
+    Stopping,
+    Unavailable,
+    VersionNotFound,
+)
 from strandline.metastore.interface import Snapshot
-from tests.consistency.client import Client, Table, path_of
+from strandline.model.types import BIGINT
+from tests.consistency.client import SCHEMA, Client, Table, path_of
 from tests.consistency.history import OPEN, History, is_delete_file
 from tests.servers import etcd, postgresql
 from tests.servers.served_node import ServedNode
@@ -29,6 +47,8 @@ from tests.servers.stores import EmptyStore
 
 LOST = (Unavailable, ProtocolError, Stopping)
 TABLES = ("orders", "parts", "stock")
+SCRATCH_TABLES = ("x", "y", "z")
+"""The tables that clients create, change and drop."""
 HELD_SHARE = 0.3
 """The share of snapshots that are held."""
 PATIENCE = 5.0
@@ -151,12 +171,18 @@ class Load:
     def run(self, name: str) -> None:
         """Run one client until the load is over."""
         rng = random.Random(f"{self._seed}/{name}")
-        actions = {self._write: 10, self._read: 8, self._read_again: 4, self._look: 2}
+        actions = {
+            self._write: 10,
+            self._read: 8,
+            self._read_again: 4,
+            self._look: 2,
+            self._change: 4,
+        }
         while not self.is_over():
             (action,) = rng.choices([*actions], [*actions.values()])
             try:
                 action(rng, name)
-            except (Conflict, VersionNotFound):
+            except (AlreadyExists, Conflict, ObjectNotFound, VersionNotFound):
                 pass
             except LOST:
                 self._back_off.wait(BACK_OFF)
@@ -229,6 +255,19 @@ class Load:
             else:
                 client.events()
 
+    def _change(self, rng: random.Random, name: str) -> None:
+        """Change one of a few tables, which other clients change too."""
+        author, (table, other) = f"author {self._number()}", rng.sample(SCRATCH_TABLES, 2)
+        column = ColumnDefinition("k", BIGINT)
+        commands: list[Command] = [
+            CreateTable(schema=SCHEMA, definition=TableDefinition(name=table, columns=(column,))),
+            DropTable(schema=SCHEMA, table=table),
+            RenameTable(schema=SCHEMA, table=table, new_name=other),
+            SetTableProperties(schema=SCHEMA, table=table, set=(("author", author),)),
+        ]
+        with self._client(rng, name) as client:
+            client.change(author, rng.choice(commands))
+
     def settle(self) -> None:
         """Learn each outcome, and read everything on each node."""
         begun = {op.txn_id for op in self._history.operations if op.txn_id}
@@ -248,6 +287,7 @@ class Load:
                 client.events()
                 for table in self.tables:
                     client.view(table)
+                client.log()
 
 
 def storm(

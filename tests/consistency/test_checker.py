@@ -100,6 +100,13 @@ def test_an_explainable_history_brings_no_complaint() -> None:
     of_1 = [(1, "ACID_WRITE", 1), (2, "ACID_WRITE", 1), (3, "COMMIT_TXN", 1)]
     of_2 = [(4, "ACID_WRITE", 2), (5, "COMMIT_TXN", 2)]
     story.events(*of_1, *of_2, (6, "ACID_WRITE", 4), (7, "COMMIT_TXN", 4), (8, "ABORT_TXN", 3))
+    story.call("change", author="ann", version=2)
+    story.call("log", versions=((2, "ann"),))
+    story.call("change", author="bob", error="unknown_outcome")
+    story.call("change", author="carl", error="already_exists")
+    story.call("change", author="dora", version=4, began=500, ended=600)
+    story.call("change", author="eve", version=3, began=501, ended=599)
+    story.call("log", began=601, ended=602, versions=((2, "ann"), (3, "eve"), (4, "dora")))
     assert check(story.operations) == []
 
 
@@ -314,6 +321,31 @@ def fenced_node(story: Story) -> None:
     story.write(3, 3, "c", time=40)
 
 
+def two_histories(story: Story) -> None:
+    story.call("log", versions=((2, "ann"), (3, "bob")))
+    story.call("log", versions=((2, "ann"), (3, "eve"), (4, "bob")))
+
+
+def lost_change(story: Story) -> None:
+    story.call("change", author="ann", version=2)
+    story.call("log", versions=((2, "bob"), (3, "ann")))
+
+
+def repeated_change(story: Story) -> None:
+    story.call("change", author="ann", error="unknown_outcome")
+    story.call("log", versions=((2, "ann"), (3, "bob"), (4, "ann")))
+
+
+def refused_change(story: Story) -> None:
+    story.call("change", author="ann", error="deadline_exceeded")
+    story.call("log", versions=((2, "ann"),))
+
+
+def version_order(story: Story) -> None:
+    story.call("change", author="ann", version=3)
+    story.call("change", author="bob", version=2)
+
+
 BAD: dict[Callable[[Story], None], str] = {
     settled_commit: "stale list",
     torn: "torn transaction",
@@ -353,6 +385,11 @@ BAD: dict[Callable[[Story], None], str] = {
     aborted_in_the_log: "false event",
     hold_ignored: "hold ignored",
     fenced_node: "fenced node",
+    two_histories: "two histories",
+    lost_change: "lost change",
+    repeated_change: "repeated change",
+    refused_change: "refused change",
+    version_order: "version order",
 }
 """What is added to `two_commits`, and the complaint that it must bring."""
 

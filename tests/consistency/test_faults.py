@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from strandline.catalog.commands import CreateSchema
 from strandline.errors import Conflict, Fenced, VersionNotFound
 from strandline.fencing import FenceToken
 from strandline.node import DATABASE_FILE
@@ -177,6 +178,11 @@ def two_writers_of_one_file(site: Site) -> None:
             site.other.commit(txn_id)
 
 
+def a_change(site: Site) -> None:
+    site.other.change("the author", CreateSchema(name="changed"))
+    site.other.log()
+
+
 def a_takeover(site: Site) -> None:
     """Another generation has raised the fence of the rows, but not yet that of the log."""
     table = site.other.create("taken")
@@ -215,6 +221,7 @@ TEETH: dict[Plant, Tooth] = {
     faults.a_hold_ignored: Tooth(a_trimming_below_a_hold, "hold ignored"),
     faults.an_abort_ignored: Tooth(an_abort_while_a_node_sleeps, "abort ignored"),
     faults.a_conflict_ignored: Tooth(two_writers_of_one_file, "lost update"),
+    faults.a_change_refused_after_its_commit: Tooth(a_change, "refused change"),
     # This fault is the last: after its schedule, the nodes write nothing.
     faults.the_token_not_compared_in_sql: Tooth(a_takeover, "fenced node"),
 }
