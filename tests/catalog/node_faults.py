@@ -109,11 +109,11 @@ def wait_for_ever(patch: Patch) -> None:
 # -- how a node knows the present ------------------------------------------------------------------
 
 
-def news_every_second(patch: Patch) -> None:
-    """The node looks at the log once a second, and reads see only what that look found."""
+def news_every_minute(patch: Patch) -> None:
+    """The node looks at the log once a minute, and reads see only what that look found."""
 
     def follow(self: CatalogFollower) -> None:
-        if not self._stop.wait(1.0):
+        if not self._stop.wait(60.0):
             self.sync()
 
     patch.setattr(CatalogFollower, "_follow", follow)
@@ -218,7 +218,7 @@ NODE_FAULTS: dict[str, Callable[[Patch], None]] = {
         new_ids_for_each_try,
         carry_out_who_has_left,
         wait_for_ever,
-        news_every_second,
+        news_every_minute,
         memory_without_a_look,
         time_of_its_own_cpu,
         time_in_ticks,
