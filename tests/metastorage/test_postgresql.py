@@ -37,7 +37,7 @@ from strandline.metastorage import (
     SqlMetastorage,
     open_metastorage,
 )
-from strandline.sql import StoreFull, postgres_database, run, run_at_commit
+from strandline.sql import StoreFull, postgres_database, run, run_all, run_at_commit
 from strandline.sql import postgres_connection as driver
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from strandline.sql.postgres_listener import PostgresListener
@@ -424,6 +424,22 @@ def test_a_write_after_many_reads_prepares_no_statement(database: PostgresDataba
         with recorded() as statements, database.write(first=[query]) as connection:
             run(connection, *query)
     assert not any("PREPARE" in text or "DEALLOCATE" in text for text, _ in statements)
+
+
+@pytest.mark.parametrize(("length", "are_prepared"), [(16, True), (17, False)])
+def test_statements_with_long_lists_are_planned_for_their_values(
+    database: PostgresDatabase, length: int, are_prepared: bool
+) -> None:
+    """A plan for all values, from when a table was small, would be used when it is large."""
+    ids = tuple(range(length))
+    query = f"SELECT time FROM strandline_clock WHERE id IN ({', '.join('?' * length)})", ids
+    for begin in (database.read, database.write):
+        with begin(first=[query]) as connection:
+            for _ in range(7):
+                run(connection, *query)
+                run_all(connection, query, query)
+            prepared = "SELECT 1 FROM pg_prepared_statements WHERE statement LIKE ?"
+            assert bool(run(connection, prepared, ("%IN (%",))) is are_prepared
 
 
 def test_texts_are_returned_as_they_were_sent(database: PostgresDatabase) -> None:

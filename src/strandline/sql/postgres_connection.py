@@ -78,6 +78,13 @@ _LONGEST_INSERT = 64 << 10
 _MAX_TOGETHER = 32
 _MAX_PREPARED = 256
 """The maximum number of prepared statements of a connection; some statements have many forms."""
+_LONG_LIST = ", ".join(["?"] * 17), ", ".join(["%s"] * 17)
+"""Part of each statement with a long list of values, in both formats.
+
+The server plans these for their values each time. A plan for all values, once made from statistics
+of a small table, compares each row of a large one with the whole list: seconds, in place of the
+half of a millisecond that planning takes.
+"""
 _SETTINGS = (
     f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', false),"
     " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
@@ -127,6 +134,15 @@ class NotConnected(psycopg.OperationalError):
 
 class OtherDatabase(psycopg.OperationalError):
     """The address leads to another database than before."""
+
+
+class Cursor(psycopg.Cursor[tuple[Any, ...]]):
+    """The driver's, except that statements with long lists are not prepared."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:  # as the driver's
+        if params and has_long_list(query, params):
+            options["prepare"] = False
+        return super().execute(query, params, **options)
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -190,6 +206,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return (
             len(queries) <= _MAX_TOGETHER
             and len(self.prepared) <= _MAX_PREPARED
+            and not any(has_long_list(*query) for query in queries)
             and is_short(value for _, parameters in queries for value in parameters)
         )
 
@@ -365,6 +382,7 @@ def connect(address: str, *, patience: float) -> Connection:
         connection = Connection.connect(
             address,
             autocommit=True,
+            cursor_factory=Cursor,
             application_name="strandline",
             client_encoding="utf-8",
             connect_timeout=round(max(2, min(10, patience))),
@@ -406,6 +424,15 @@ def _written(value: Parameter) -> str:
     if type(value) is str and not _NEEDS_QUOTING.search(value):
         return f"'{value}'"  # ten times as fast as the driver
     return rf"E'\\x{value.hex()}'" if isinstance(value, bytes) else quote(value)
+
+
+def has_long_list(text: object, parameters: Sequence[object]) -> bool:
+    """Whether the statement has a list of more than 16 values, in either format."""
+    return (
+        len(parameters) > 16
+        and isinstance(text, str)
+        and any(marks in text for marks in _LONG_LIST)
+    )
 
 
 def is_short(values: Iterable[object]) -> bool:

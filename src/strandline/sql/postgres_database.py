@@ -589,7 +589,9 @@ def _returned(connection: Connection) -> Iterator[Connection]:
 
 def _short(queries: Sequence[Query]) -> list[Query]:
     """The queries before the first one that is too long to be sent with a begin."""
-    return list(takewhile(lambda query: driver.is_short(query[1]), queries))
+    return list(
+        takewhile(lambda q: driver.is_short(q[1]) and not driver.has_long_list(*q), queries)
+    )
 
 
 def _allow(

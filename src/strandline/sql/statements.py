@@ -245,8 +245,8 @@ def insert_queries(
 def in_lists(values: Iterable[T]) -> Iterator[tuple[str, tuple[T, ...]]]:
     """The marks and the parameters of ``IN`` lists of up to `CHUNK` of ``values``.
 
-    The last value is repeated until the length is a power of two or `CHUNK`: a server prepares each
-    length as a statement of its own, and keeps few.
+    The last value is repeated until the length is a power of two or `CHUNK`: a database prepares
+    each length as a statement of its own, and keeps few.
     """
     rest = iter(values)
     while chunk := tuple(islice(rest, CHUNK)):
