@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import settings
@@ -373,9 +373,12 @@ def test_a_retention_that_reaches_before_the_first_timestamp_keeps_everything(st
 
 @pytest.mark.parametrize("hold_id", [0, 7, 1 << 63])
 def test_an_unknown_hold_is_reported_as_expired(store: Store, hold_id: int) -> None:
+    def may_touch(_: str) -> NoReturn:
+        raise AssertionError
+
     with pytest.raises(HoldExpired, match=str(hold_id)):
-        store.transactions.holds.renew(hold_id, ttl_ms=5)
-    store.transactions.holds.release(hold_id)
+        store.transactions.holds.renew(hold_id, ttl_ms=5, may_touch=may_touch)
+    store.transactions.holds.release(hold_id, may_touch=may_touch)
 
 
 @pytest.mark.parametrize("at", [0, -1, 1 << 63])

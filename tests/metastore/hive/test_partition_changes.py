@@ -558,6 +558,31 @@ def test_a_cascading_alter_keeps_what_another_node_changes_meanwhile(
     assert parts["1"]["parameters"]["k"] == "v"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cols": [{"name": "a", "type": "int"}] * 2}, "duplicate column 'a' in partition p=1"),
+        ({"serdeInfo": None}, "Invalid SerDeInfo object"),
+    ],
+)
+def test_a_partition_with_a_wrong_format_is_refused_and_adds_none(
+    call: Caller, wrong: Any, message: str
+) -> None:
+    _partitioned(call)
+    added = [partition("t", 0), {**partition("t", 1), "sd": {**SD, **wrong}}]
+    with pytest.raises(ThriftException, match=message):
+        call("add_partitions", new_parts=added)
+    assert shown(call, "t") == {}
+
+
+def test_an_alter_of_a_table_without_a_serde_changes_nothing(call: Caller) -> None:
+    table = _partitioned(call)
+    with pytest.raises(ThriftException, match="Invalid SerDeInfo object"):
+        altered = {**table, "sd": {**table["sd"], "serdeInfo": None}, "parameters": {"k": "v"}}
+        call("alter_table", dbname="default", tbl_name="t", new_tbl=altered)
+    assert call("get_table", dbname="default", tbl_name="t") == table
+
+
 def test_a_cascading_alter_decodes_each_partition_once(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,6 @@ from strandline.durable.log import (
     UpdateLog,
     refuse_absent,
     refuse_lasting,
-    refuse_other_token,
     refuse_unreadable,
 )
 from strandline.durable.opening import new_environment_id
@@ -266,9 +265,7 @@ class PersistLog(UpdateLog):
 
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         refuse_lasting(kind)
-        recent = self.shard.recent()
-        refuse_other_token(recent.fence, token)
-        refuse_absent(up_to, _frontier_in(recent))
+        refuse_absent(up_to, _frontier_in(self.shard.recent()))
         try:
             self.shard.commit(prune(kind, up_to, token))
         except Superseded:
