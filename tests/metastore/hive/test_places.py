@@ -11,6 +11,7 @@ from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Par
 
 from strandline.config import Settings
 from strandline.errors import ObjectNotFound
+from strandline.metastore.hive import table_changes
 from strandline.metastore.interface import AsOf
 from strandline.node.relocation import relocate
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
@@ -300,6 +301,30 @@ def test_the_folder_of_a_table_that_is_refused_is_removed_again(tmp_path: Path) 
             assert refused == ("AlreadyExistsException", "Table t already exists")
         assert sorted(path.name for path in root.iterdir()) == ["t", "used"]
         stub.create_table(table("u", sd=storage(location=str(place))))
+        assert place.is_dir()
+
+
+def test_the_folder_of_a_refused_table_stays_if_another_client_has_just_created_the_table_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "outside/t"
+    place.parent.mkdir()
+    settings = Settings(location_roots=(str(place.parent),))
+    with hive_node(tmp_path / "store", settings=settings) as node:
+        sent = table("t", sd=storage(location=str(place)))
+
+        def make_folder(*arguments: Any) -> None:
+            monkeypatch.undo()
+            make(*arguments)
+            with node.stub() as other:
+                other.create_table(sent)
+
+        with node.stub() as stub:
+            stub.create_database(Database("d1"))
+            make = table_changes._make_folder
+            monkeypatch.setattr(table_changes, "_make_folder", make_folder)
+            refused = refusal(lambda: stub.create_table(sent))
+        assert refused == ("AlreadyExistsException", "Table t already exists")
         assert place.is_dir()
 
 
