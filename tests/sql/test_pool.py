@@ -10,6 +10,7 @@ from functools import partial
 from threading import Thread
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from strandline.sql.pool import ConnectionPool
@@ -65,6 +66,24 @@ def test_a_thread_that_waits_gets_a_connection_once_another_is_returned_or_lost(
         other.result(10.0)
     pool.dispose()
     gc.collect()  # the one that was lost
+
+
+def test_a_pool_that_replaces_another_has_its_limits_options_and_listeners() -> None:
+    """SQLAlchemy replaces the pool of an engine whose connections are given up."""
+    connect = partial(sqlite3.connect, ":memory:")
+    pool = ConnectionPool(connect, 1, max_overflow=0, timeout=0.0, reset_on_return=None)
+    taken: list[sqlite3.Connection] = []
+    event.listen(pool, "checkout", lambda *connection: taken.append(connection[0]))
+    replacement = pool.recreate()
+    assert replacement._timeout == 0.0
+    with closing(replacement.connect()) as connection:
+        connection.cursor().execute("CREATE TABLE t (a)")
+        connection.cursor().execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(NoConnection):
+            replacement.connect()
+    (driver_connection,) = taken
+    assert driver_connection.in_transaction  # nothing rolled it back
+    replacement.dispose()
 
 
 def test_a_thread_that_waits_is_served_before_the_one_that_returns_a_connection() -> None:
