@@ -170,11 +170,6 @@ def schema_json(struct: StructType, *, field_ids: bool = False) -> str:
         return _encodable({"type": "struct", "fields": fields})
 
 
-def type_value(data_type: DataType, *, field_ids: bool = False) -> Any:
-    """Return Spark's JSON of any type, as `json.loads` returns it. Char and varchar stay."""
-    return _value(data_type, field_ids=field_ids)
-
-
 def parse_schema_json(text: str, *, field_ids: bool = False) -> StructType:
     """Return the schema that `schema_json` or Spark wrote.
 
@@ -255,7 +250,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _value(data_type: DataType, *, field_ids: bool) -> object:
+def type_value(data_type: DataType, *, field_ids: bool = False) -> Any:
+    """Return Spark's JSON of any type, as `json.loads` returns it. Char and varchar stay."""
     # Nearly all types take these two branches; a match statement is several times slower.
     if type(data_type) is AtomicType:
         return _JSON_NAMES.get(data_type.name, data_type.name)
@@ -265,14 +261,14 @@ def _value(data_type: DataType, *, field_ids: bool) -> object:
         case ArrayType():
             return {
                 "type": "array",
-                "elementType": _value(data_type.element, field_ids=field_ids),
+                "elementType": type_value(data_type.element, field_ids=field_ids),
                 "containsNull": data_type.contains_null,
             }
         case MapType():
             return {
                 "type": "map",
-                "keyType": _value(data_type.key, field_ids=field_ids),
-                "valueType": _value(data_type.value, field_ids=field_ids),
+                "keyType": type_value(data_type.key, field_ids=field_ids),
+                "valueType": type_value(data_type.value, field_ids=field_ids),
                 "valueContainsNull": data_type.value_contains_null,
             }
         case StructType():
@@ -309,7 +305,7 @@ def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dic
     if _has_plain_type(user_defined, data_type):
         value = user_defined
     else:
-        value = _value(data_type, field_ids=field_ids)
+        value = type_value(data_type, field_ids=field_ids)
     return {
         "name": entry.name,
         "type": value,
