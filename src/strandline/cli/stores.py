@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from shlex import quote
 
 from sqlalchemy import inspect
 
@@ -45,7 +46,9 @@ def ensure_store(folder: Path) -> Path:
         raise NotFound(f"{folder} is a file; name the folder of a store, which holds {file.name}")
     if not file.exists():
         refuse_lost_database(folder)
-        raise NotFound(f"there is no store in {folder}; `strandline serve {folder}` creates one")
+        raise NotFound(
+            f"there is no store in {folder}; `strandline serve {quote(str(folder))}` creates one"
+        )
     return file.absolute()
 
 

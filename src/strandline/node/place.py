@@ -35,6 +35,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table
 
@@ -95,8 +96,8 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     elif recorded.inode != present.inode:
         raise StoreMoved(
             f"the database in {folder} is not the one that was here before: it was restored, or "
-            f"copied to this place. If it replaces that one, run `strandline relocate {folder}`; "
-            f"if both stay in use, run `strandline relocate {folder} --copy`"
+            f"copied to this place. If it replaces that one, run `{_relocate(folder)}`; if both "
+            f"stay in use, run `{_relocate(folder)} --copy`"
         )
     names = united(
         recorded.names if recorded else (),
@@ -162,9 +163,13 @@ def _moved(folder: Path, old: str) -> StoreMoved:
     link = "" if real == str(folder) else f", which leads to {real},"
     return StoreMoved(
         f"the store in {folder}{link} was made or last opened in {old}. If the folder was moved, or"
-        f" is mounted here from now on, run `strandline relocate {folder}`; if it is a copy, run"
-        f" `strandline relocate {folder} --copy`"
+        f" is mounted here from now on, run `{_relocate(folder)}`; if it is a copy, run"
+        f" `{_relocate(folder)} --copy`"
     )
+
+
+def _relocate(folder: Path) -> str:
+    return f"strandline relocate {quote(str(folder))}"
 
 
 def recorded_place(database: Database) -> RecordedPlace | None:

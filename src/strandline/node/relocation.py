@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 
 from sqlalchemy import Connection, update
 
@@ -90,7 +91,7 @@ def _refuse_half_copied(database: Database, environment: str, *, path: str) -> N
     if fence is not None and fence.environment != environment:
         raise Conflict(
             f"{path} was being made a separate store, which was interrupted; run"
-            f" `strandline relocate {path} --copy` again"
+            f" `strandline relocate {quote(path)} --copy` again"
         )
 
 
@@ -106,12 +107,13 @@ def refuse_unmoved_folder(old: Path, folder: Path, environment: str) -> None:
         raise Conflict(
             f"{folder} cannot be recorded as the new folder of the store at {old}: there is still "
             f"a database at {old}, which cannot be read ({error}). If {folder} is a copy of it, "
-            f"run `strandline relocate {folder} --copy`; otherwise move that database away"
+            f"run `strandline relocate {quote(str(folder))} --copy`; otherwise move that database "
+            "away"
         ) from error
     if any(row[0] == environment for row in rows):
         raise Conflict(
             f"{folder} was not moved: the store that it was copied from is still at {old}. Run"
-            f" `strandline relocate {folder} --copy`"
+            f" `strandline relocate {quote(str(folder))} --copy`"
         )
 
 

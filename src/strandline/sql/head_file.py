@@ -33,6 +33,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from zlib import crc32
 
 from strandline.errors import CorruptData, IncompatibleFormat
@@ -135,7 +136,7 @@ class HeadFile:
                 f"{', '.join(missing)}, which were committed. Its write-ahead log was cut or "
                 "removed, or only the database was restored from an older backup. Restore the "
                 "whole folder from a backup; to go on without what is missing, run `strandline "
-                f"accept-loss {self.path.parent}`"
+                f"accept-loss {quote(str(self.path.parent))}`"
             )
 
     # -- writing
