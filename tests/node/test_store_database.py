@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog.commands import CreateSchema
-from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
+from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved, Unavailable
 from strandline.node import DATABASE_FILE, Node, store_database
 from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import (
@@ -48,6 +48,11 @@ def test_a_warehouse_without_its_database_is_not_taken_for_a_new_store(
         with pytest.raises(CorruptData, match=message):
             Node.open(folder)
     assert left != "nothing" or not (folder / DATABASE_FILE).exists()
+
+
+def test_a_folder_in_which_no_file_can_be_created_is_refused_with_the_reason() -> None:
+    with pytest.raises(Unavailable, match=r"/proc/strandline\.db cannot be created: .*; a store"):
+        Node.open(Path("/proc"))  # refuses root too
 
 
 def test_a_head_file_without_a_database_is_not_taken_for_a_new_store(folder: Path) -> None:

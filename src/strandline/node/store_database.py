@@ -24,7 +24,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from strandline.durable import stash_tables
-from strandline.errors import CorruptData, IncompatibleFormat, NotFound, StrandlineError
+from strandline.errors import (
+    CorruptData,
+    IncompatibleFormat,
+    NotFound,
+    StrandlineError,
+    Unavailable,
+)
 from strandline.metastorage import sql_tables
 from strandline.metastore.store import upgrades
 from strandline.node import catalog_log, place
@@ -84,13 +90,20 @@ def open_store_database(
     Without ``check``, the database is not checked for damage.
 
     Raises `CorruptData` if the store is not complete, `IncompatibleFormat` if a newer release wrote
-    it, and what `open_sqlite` raises.
+    it, `Unavailable` if its file cannot be created, and what `open_sqlite` raises.
     """
 
     def before_creation() -> None:
         refuse_lost_database(folder)
         # Created here, because SQLite gives its other files the permissions of this one.
-        os.close(os.open(folder / DATABASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            os.close(os.open(folder / DATABASE_FILE, flags, mode))
+        except OSError as error:
+            raise Unavailable(
+                f"{folder / DATABASE_FILE} cannot be created: {error.strerror}; a store needs a "
+                "folder that the user of this process may write to"
+            ) from error
 
     database = open_sqlite(
         folder / DATABASE_FILE,
