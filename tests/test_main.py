@@ -68,5 +68,5 @@ def test_an_interrupt_of_the_first_imports_ends_the_program_as_one_of_its_comman
             raise KeyboardInterrupt
 
     monkeypatch.setitem(sys.modules, "strandline.cli", Interrupted("strandline.cli"))
-    with pytest.raises(SystemExit, match=r"^Aborted!$"):
+    with pytest.raises(SystemExit, match=r"^130$"):
         __main__.run()

@@ -18,7 +18,7 @@ def run() -> None:
     try:
         from strandline.cli import main
     except KeyboardInterrupt:
-        sys.exit("Aborted!")  # as for one during the command
+        sys.exit(128 + signal.SIGINT)  # as for one during the command
 
     main()
 
