@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from shlex import quote
 
 from sqlalchemy import Connection
 
@@ -80,7 +79,7 @@ class DatabaseMark:
             f"{recorded}. If it is that of another store, name the right one in the setting"
             " objects. Else only the database was restored, or its backup is older than that of"
             " etcd: restore both from one backup; to continue without the missing changes, run "
-            f"`strandline accept-loss {quote(self.address)}`"
+            "`strandline accept-loss` with the address of the store"
         )
 
     def note(

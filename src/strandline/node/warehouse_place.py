@@ -24,7 +24,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
 from strandline.files import give_to_owner, sync_folder
@@ -212,8 +211,9 @@ def refuse_copied(database: Database, *, address: str) -> None:
         raise StoreMoved(
             f"{database.name} is a copy of the database that the store was last opened in: it was "
             "cloned, restored, or moved to another or an upgraded server. If it replaces that "
-            f"database, run `strandline relocate {quote(address)}`; if both stay in use, make a "
-            "separate store with `strandline backup` and `strandline restore --copy`"
+            f"database, run `strandline relocate` with the address of the store ({address}, with "
+            "its user and options); if both stay in use, make a separate store with `strandline "
+            "backup` and `strandline restore --copy`"
         )
 
 
