@@ -19,8 +19,9 @@ WAIT = 60.0
 
 
 class Children:
-    """Starts children in threads. A child echoes its task, unless the name of the task is special:
+    """Starts children in threads, which open the store once ``opens`` is set.
 
+    A child echoes its task, unless the name of the task is special:
     "wait" is answered once ``go`` is set; "end" closes the connection without a reply; "bare" sends
     a packet without a descriptor; "announce" and "announce and end" announce their data first,
     and "announce when told to" does so once ``go`` is set; "missing", "greedy" and "fails" raise
@@ -30,6 +31,8 @@ class Children:
     def __init__(self) -> None:
         self.go = threading.Event()
         self.begun = threading.Semaphore(0)
+        self.opens = threading.Event()
+        self.opens.set()
         self.opened = 0
         self.refuses = False
         self.kinds: list[bool] = []
@@ -58,6 +61,7 @@ class Children:
         self, connection: socket.socket, announce: child_processes.Announce
     ) -> Iterator[child_processes.Service]:
         self.opened += 1
+        assert self.opens.wait(WAIT)
         if self.failures:
             raise self.failures.pop()
 
@@ -95,6 +99,7 @@ class Children:
 
     def join(self) -> None:
         self.go.set()
+        self.opens.set()
         for thread in self._threads:
             thread.join(WAIT)
             assert not thread.is_alive()

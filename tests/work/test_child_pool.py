@@ -120,6 +120,42 @@ async def test_a_child_that_fails_to_open_the_store_tries_again_at_each_task(fai
         assert (pool.statistics().lost, pool.statistics().children) == (0, 1)
 
 
+async def test_a_child_that_is_abandoned_while_it_opens_the_store_is_given_the_next_task() -> None:
+    """Else callers with little patience would never get an answer."""
+    async with running_pool(max_children=1) as (pool, children):
+        children.opens.clear()
+        asking = asyncio.create_task(ask(pool, "echo", only_reads=True))
+        while not children.kinds:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        equal = [asyncio.create_task(ask(pool, "echo", b"x", only_reads=True)) for _ in range(2)]
+        while not pool.statistics().joined:
+            await asyncio.sleep(0)
+        children.opens.set()
+        assert await asyncio.gather(*equal) == [b"x", b"x"]
+        assert (pool.statistics().children, pool.statistics().tasks) == (1, 1)
+
+
+async def test_a_child_of_the_other_kind_that_is_still_opening_the_store_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = threading.Semaphore(0)
+    monkeypatch.setattr(os, "_exit", lambda status: ended.release())
+    async with running_pool(max_children=1) as (pool, children):
+        children.opens.clear()
+        asking = asyncio.create_task(ask(pool, "echo", only_reads=True))
+        while not children.kinds:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        writing = asyncio.create_task(ask(pool, "echo", b"x"))
+        assert await asyncio.to_thread(ended.acquire, timeout=WAIT)
+        children.opens.set()
+        assert await writing == b"x"
+        assert children.kinds == [True, False]
+
+
 async def test_an_idle_child_that_has_died_is_replaced() -> None:
     async with running_pool() as (pool, children):
         await ask(pool, "echo")
@@ -140,7 +176,7 @@ async def test_a_new_child_that_has_already_ended_is_reported_as_unavailable() -
 
     async with running_pool() as (pool, _):
         pool._start = start
-        with pytest.raises(Unavailable, match="cannot be reached"):
+        with pytest.raises(Unavailable, match="a new child process ended at once"):
             await ask(pool, "echo")
         assert [connection.fileno() for connection in connections] == [-1]
 

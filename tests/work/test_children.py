@@ -179,6 +179,7 @@ def test_a_child_whose_reply_is_not_read_exits_without_an_error() -> None:
                 target=serve_tasks, args=(theirs, open_service), kwargs={"only_reads": False}
             )
             child.start()
+            assert receive_packet(ours) is not None  # it has opened the store
             assert select.select([ours], [], [], WAIT)[0]
         child.join(WAIT)
         assert not child.is_alive()
@@ -288,6 +289,7 @@ server = ForkServer.start(service)
 children = [server.child("lake", only_reads=True) for _ in range(2)]
 pids = []
 for child in children:
+    assert receive_packet(child)[0] == {"opened": True}
     for word in (b"first", b"second"):
         content = Content.of(word)
         send_packet(child, {"name": "echo"}, content)
@@ -303,6 +305,7 @@ assert len(set(pids)) == 2 and os.getpid() not in pids
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # to all processes of a service
     os.kill(fields["parent"], number)
 writer = server.child(only_reads=False)
+assert receive_packet(writer)[0] == {"opened": True}
 send_packet(writer, {"name": "echo"}, Content.of(b""))
 fields, _ = receive_packet(writer)
 assert fields["session"] == fields["pid"] and fields["niceness"] == os.nice(0)
@@ -330,6 +333,7 @@ def serve(fields, data):
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
 server = ForkServer.start(lambda announce, environment: nullcontext(Service(serve, bool)))
 child = server.child(only_reads=True)
+receive_packet(child)
 for name in ("limits", "greedy"):
     send_packet(child, {"name": name}, Content.of(b"task"))
     fields, _ = receive_packet(child)
@@ -366,6 +370,7 @@ echo = Service(lambda fields, data: ({}, data), bool)
 server = ForkServer.start(lambda announce, environment: nullcontext(echo))
 assert receive_packet(server.child(only_reads=True)) is None
 child = server.child(only_reads=True)
+receive_packet(child)
 send_packet(child, {"name": "echo"}, Content.of(b"word"))
 _, answer = receive_packet(child)
 print(answer.read())

@@ -173,11 +173,18 @@ class _Child:
         self.only_reads = only_reads
         self.has_announced = False
         """Whether it has announced something during its present task."""
+        self.is_open = False
+        """Whether it has tried to open the store."""
         self.closing: asyncio.TimerHandle | None = None
 
+    async def opens(self) -> bool:
+        """Wait until the child ``is_open``. Returns False if it has ended."""
+        if not self.is_open and (packet := await self._packet()) is not None:
+            packet[1].close()
+            self.is_open = True
+        return self.is_open
+
     def send(self, fields: Fields, content: Content) -> None:
-        if self.closing is not None:
-            self.closing.cancel()
         self.has_announced = False
         send_packet(self._connection, fields, content)
 
@@ -389,10 +396,8 @@ class ChildPool:
                 f"{fields['name']} cannot be sent to a child process: {shortage.strerror}; nothing"
                 " was done, try again"
             ) from shortage
-        if shared_call is not None:
-            shared_call.is_open = False
         try:
-            child = self._assign(fields, content, only_reads=only_reads)
+            child = await self._sent(fields, content, shared_call, only_reads=only_reads)
         finally:
             content.close()
         self._tasks += 1
@@ -421,25 +426,44 @@ class ChildPool:
             raise error_of(*error)
         return reply
 
-    def _assign(self, fields: Fields, content: Content, *, only_reads: bool) -> _Child:
-        """Send the task to an idle child that is still alive, else to a new child."""
-        for child in [child for child in self._idle if child.only_reads == only_reads]:
-            self._idle.remove(child)
+    async def _sent(
+        self, fields: Fields, content: Content, shared_call: _SharedCall | None, *, only_reads: bool
+    ) -> _Child:
+        """Send the task to an idle child that is still alive, else to a new child; returns it.
+
+        If the caller leaves before the child has opened the store, the child is kept. Otherwise
+        callers with less patience than an opening takes would never get an answer.
+        """
+        while True:
+            idle = self._idle_child(only_reads=only_reads)
+            child = idle or self._new_child(only_reads=only_reads)
             try:
-                child.send(fields, content)
-            except OSError:  # the child has ended in the meantime
-                child.close()
-            else:
-                return child
+                is_alive = await child.opens()
+            except asyncio.CancelledError:
+                self._keep(child, ends=False)
+                raise
+            if shared_call is not None:
+                shared_call.is_open = False
+            with suppress(OSError):  # the child has ended in the meantime
+                if is_alive:
+                    child.send(fields, content)
+                    return child
+            child.close()
+            if idle is None:
+                raise Unavailable("a new child process ended at once; try again")
+
+    def _idle_child(self, *, only_reads: bool) -> _Child | None:
+        """Take an idle child, if possible an open one. Without any, end those beyond the limit."""
+        children = [child for child in self._idle if child.only_reads == only_reads]
+        child = min(children, key=lambda child: not child.is_open, default=None)
+        if child is not None:
+            self._idle.remove(child)
+            if child.closing is not None:
+                child.closing.cancel()
+            return child
         while self._idle and len(self._running) + len(self._idle) > self._max_children:
             self._idle.pop(0).close()
-        child = self._new_child(only_reads=only_reads)
-        try:
-            child.send(fields, content)
-        except OSError as error:
-            child.close()
-            raise Unavailable(f"a new child process cannot be reached: {error}") from error
-        return child
+        return None
 
     def _new_child(self, *, only_reads: bool) -> _Child:
         self._children += 1

@@ -11,8 +11,9 @@ lead elsewhere by then. A child runs one task at a time. The node sends tasks to
 through `strandline.work.child_pool`.
 
 A task and its reply are one packet each: a small JSON object and the descriptor of a `Content`.
-During a task, a child may announce to the node what it is about to do, in a packet of the same
-form. The child continues after the node has noted it.
+A child begins with a packet of the same form, which says that it has opened the store. During a
+task, it may announce to the node what it is about to do, in another one, and continues after the
+node has noted it.
 
 What must stay true:
 
@@ -116,6 +117,8 @@ def serve_tasks(
         service: Service | None = None
         with suppress(Exception):  # the first task tries again and reports the error
             service = opened()
+        with suppress(BrokenPipeError), closing(Content()) as nothing:  # the node has ended
+            send_packet(connection, {"opened": True}, nothing)
         before = _memory_bytes()
         while (task := receive_packet(connection)) is not None:
             fields, content = task
