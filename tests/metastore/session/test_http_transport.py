@@ -100,8 +100,8 @@ def test_a_time_limit_of_the_caller_ends_a_request_as_itself(node: FakeNode) -> 
     former = signal.signal(signal.SIGALRM, end)
     try:
         with closing(HttpTransport(node.url, user="ann")) as transport:
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
             with pytest.raises(TimeoutError, match="the limit of this job"):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
                 beat(transport)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
