@@ -159,12 +159,14 @@ def revision_from_memory(patch: pytest.MonkeyPatch) -> None:
     complaint=r"revision\(\) >= floor",
 )
 def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
-    """The revision is remembered with the data version from after it was read."""
+    """The revision is remembered with a mark from after it was read, and after the next commit."""
 
     def revision(self: SqlMetastorage) -> int:
-        if self._remembered[0] != self._database.mark():
+        mark = self._database.mark()
+        if self._remembered[0] != mark:
             with self._database.read() as connection:
                 seen_revision = self.revision_on(connection)
+            self._database.wait_for_commit(mark, timeout=0.05)  # none comes after the last write
             self._remembered = (self._database.mark(), seen_revision)
         return self._remembered[1]
 
