@@ -67,6 +67,11 @@ def main(thrift_uri: str, http_uri: str, warehouse: str) -> None:
                 lose_a_file(patch)
                 with pytest.raises(UnsupportedOperation, match=r"wrote 20 rows .* sees"):
                     tables.append(name, spark.range(0, 20, 1, 2))
+        other = spark.newSession()
+        frame = other.range(1)
+        other.client.close()  # as its stop does, which stops a local server too
+        with pytest.raises(InvalidInput, match="session was stopped: build another"):
+            tables.append("shop.orders", frame)
         frame = spark.range(1)
         spark.stop()
         for use in (

@@ -351,7 +351,6 @@ def check_reading(spark: SparkSession, columns: Iterable[ColumnDescriptor] = ())
 
     Raises `InvalidInput` if it was stopped.
     """
-    _refuse_stopped(spark)
     _check(spark, READ_BY_ID, "would look for columns by name, and not find renamed ones")
     if any(isinstance(inner, StructType) for column in columns for inner in walk(column.type)):
         _check(spark, PRUNE_FIELDS, "would lose the id of a struct of which it reads some fields")
@@ -364,7 +363,6 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
     days and microseconds in the calendar of Spark, not in the one of Spark 2. Raises `InvalidInput`
     if the session was stopped.
     """
-    _refuse_stopped(spark)
     _check(spark, WRITE_IDS, "would write files without column ids, which no reader could read")
     types = {inner for column in columns for inner in walk(column.type)}
     if types & {DATE, TIMESTAMP}:
@@ -381,7 +379,11 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
 
 
 def setting_of(spark: SparkSession, setting: str) -> str:
-    """The value of a setting whose case Spark ignores, or its default, in upper case."""
+    """The value of a setting whose case Spark ignores, or its default, in upper case.
+
+    Raises `InvalidInput` if the session was stopped.
+    """
+    _refuse_stopped(spark)
     return str(spark.conf.get(setting)).strip().upper()
 
 
