@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -181,6 +182,24 @@ def test_permanent_errors_are_refusals_and_temporary_errors_are_not(
         with pytest.raises(Unavailable) as caught:
             attempt()
         assert isinstance(caught.value, FolderRefused) is refused
+
+
+@pytest.mark.parametrize("call", ["mkdir", "rename", "rmdir", "fsync"])
+def test_an_error_of_a_signal_handler_is_none_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def end(*_: object, **__: object) -> NoReturn:
+        raise TimeoutError("the time limit of the caller")
+
+    place = str(tmp_path / "a")
+    monkeypatch.setattr(os, call, end)
+    with pytest.raises(TimeoutError, match=r"^the time limit of the caller$"):
+        if call in ("mkdir", "fsync"):
+            FOLDERS.make(place)
+        elif call == "rename":
+            FOLDERS.move(place, f"{place}/b")
+        else:
+            FOLDERS.remove_empty(place)
 
 
 @pytest.mark.parametrize("code", ["EACCES", "EINVAL", "EIO"])

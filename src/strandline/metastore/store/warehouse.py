@@ -103,6 +103,8 @@ class Unsynced:
             except (FileNotFoundError, NotADirectoryError):
                 pass  # it was removed meanwhile, with its contents
             except OSError as error:
+                if _is_of_handler(error):
+                    raise
                 raise Unavailable(
                     f"could not sync the folder {folder} to disk: {_reason(error)}; check the "
                     "disk, and try again"
@@ -425,7 +427,14 @@ def _reason(error: OSError) -> str:
     return f"{text} ({error.filename})" if error.filename else text
 
 
+def _is_of_handler(error: OSError) -> bool:
+    """Whether a signal handler raised it, such as the `TimeoutError` of a time limit."""
+    return error.errno is None
+
+
 def _failed(what: str, where: object, error: OSError) -> Unavailable:
+    if _is_of_handler(error):
+        raise error
     message = f"could not {what} the folder {where}: {_reason(error)}"
     if error.errno in REFUSED:
         return FolderRefused(f"{message}; check what is there and who may write there")
