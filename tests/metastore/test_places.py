@@ -21,6 +21,7 @@ from strandline.catalog.commands import (
     CreateTable,
     DropSchema,
     DropTable,
+    GrantPrivileges,
     RenameTable,
     SetConfiguration,
     TableDefinition,
@@ -34,6 +35,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import TABLE_LOCATION
 from strandline.model.descriptors import TableKind
 from strandline.model.places import Place
+from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.metastore.session.served import serving
@@ -372,6 +374,31 @@ def test_a_managed_table_is_not_created_where_an_external_table_has_its_files(
     session.execute(drop("old"))
     session.execute(create("new"))
     assert (folder / "f").read_text() == "rows"
+
+
+@pytest.mark.parametrize(
+    ("usage", "holder"),
+    [(Privilege.USAGE, r"the external table other\.old"), (Privilege(0), "an external table")],
+)
+def test_a_refused_place_names_no_table_of_a_schema_that_the_user_does_not_reach(
+    node: Node, lake: Path, usage: Privilege, holder: str
+) -> None:
+    folder = lake / "warehouse/shop.db/new"
+    folder.mkdir()
+    root = node.session(user="root")
+    root.execute([CreateSchema(name="other"), create("old", schema="other", location=str(folder))])
+    root.execute([CreateRole(name="root", superuser=True), CreateRole(name="eve")])
+    granted = {"shop": Privilege.USAGE | Privilege.CREATE, "other": usage}
+    for name, privileges in granted.items():
+        if privileges:
+            root.execute(
+                GrantPrivileges(
+                    kind=ObjectKind.SCHEMA, name=name, privileges=privileges, grantee="eve"
+                )
+            )
+    root.execute(SetConfiguration(name="enforce_privileges", value="on"))
+    with pytest.raises(InvalidInput, match=f"where {holder} has its files"):
+        node.session(user="eve").execute(create("new"))
 
 
 def test_a_managed_table_gets_a_folder_beside_that_of_a_table_that_became_external(

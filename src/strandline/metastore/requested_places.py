@@ -279,10 +279,13 @@ class RequestedPlaces:
                 continue
             if command.instead_of is None and self._store.tables_at([place]):
                 return  # the projection chooses a place beside it
+            schema, holder = catalog.schema_by_id(stored.value.schema_id), "an external table"
+            if schema is not None and self._access.reaches(schema):
+                holder = f"the external table {catalog.qualified_name(stored.value)}"
             raise InvalidInput(
                 f"{command.definition.name} cannot be created at {self._folders.location(place)}, "
-                f"where the external table {catalog.qualified_name(stored.value)} has its files; "
-                "give that one another location, or choose another name"
+                f"where {holder} has its files; give that one another location, or choose another "
+                "name"
             )
 
     def _refuse_stranded_partitions(self, undo: Undo) -> None:

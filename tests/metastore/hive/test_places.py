@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
+from strandline.catalog.commands import CreateRole, GrantPrivileges, RenameTable, SetConfiguration
 from strandline.config import Settings
 from strandline.errors import ObjectNotFound
 from strandline.metastore.hive import table_changes
 from strandline.metastore.interface import AsOf
+from strandline.model.privileges import ObjectKind, Privilege
 from strandline.node.relocation import relocate
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
 
@@ -326,6 +328,36 @@ def test_the_folder_of_a_refused_table_stays_if_another_client_has_just_created_
             refused = refusal(lambda: stub.create_table(sent))
         assert refused == ("AlreadyExistsException", "Table t already exists")
         assert place.is_dir()
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_a_table_is_not_created_in_the_folder_that_a_renamed_table_could_not_leave(
+    tmp_path: Path, is_reached: bool
+) -> None:
+    """The message names that table only to users who may know what is in its schema."""
+    warehouse, may_create = tmp_path / "store/warehouse", Privilege.USAGE | Privilege.CREATE
+    with hive_node(tmp_path / "store") as node, node.stub() as stub:
+        for name in ("d1", "d2"):
+            stub.create_database(Database(name))
+        stub.create_table(table("t"))
+        (warehouse / "d2.db/moved").mkdir()
+        (warehouse / "d2.db/moved/f").touch()
+        root = node.node.session(user="root")
+        for command in (
+            RenameTable(schema="d1", table="t", new_schema="d2", new_name="moved"),
+            CreateRole(name="root", superuser=True),
+            CreateRole(name="eve", superuser=is_reached),
+            GrantPrivileges(
+                kind=ObjectKind.SCHEMA, name="d1", privileges=may_create, grantee="eve"
+            ),
+            SetConfiguration(name="enforce_privileges", value="on"),
+        ):
+            root.execute(command)
+        stub.set_ugi("eve", [])
+        again = table("t", sd=storage(location=f"{warehouse}/d1.db/t"))
+        _, message = refusal(lambda: stub.create_table(again))
+    holder = "table d2.moved" if is_reached else "another table"
+    assert f"which is the folder of {holder}; move that table" in message
 
 
 @pytest.mark.parametrize("below", ["", "/p=1"])

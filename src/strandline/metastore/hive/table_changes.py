@@ -159,9 +159,12 @@ def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
     holders = call.metastore.store.sql_store.tables_at([at]).get(at, set())
     for holder in map(catalog.table_by_id, holders):
         if holder is not None and holder.name.lower() != table.lower():
+            schema, name = catalog.schema_by_id(holder.schema_id), "another table"
+            if schema is not None and call.reader.access.reaches(schema):
+                name = f"table {catalog.qualified_name(holder)}"
             raise InvalidInput(
-                f"{table} cannot be created at {place}, which is the folder of table "
-                f"{catalog.qualified_name(holder)}; move that table, or choose another name"
+                f"{table} cannot be created at {place}, which is the folder of {name}; move that "
+                "table, or choose another name"
             )
     return min(holders) if len(holders) == 1 else None
 
