@@ -376,6 +376,23 @@ def test_a_managed_table_is_not_created_where_an_external_table_has_its_files(
     assert (folder / "f").read_text() == "rows"
 
 
+@pytest.mark.parametrize(("user", "holder"), [("root", "schema shop"), ("eve", "another schema")])
+def test_a_refused_place_names_no_schema_that_the_user_does_not_reach(
+    node: Node, lake: Path, user: str, holder: str
+) -> None:
+    root = node.session(user="root")
+    root.execute([CreateRole(name="root", superuser=True), CreateRole(name="eve")])
+    root.execute(
+        GrantPrivileges(
+            kind=ObjectKind.DATABASE, name="hive", privileges=Privilege.CREATE, grantee="eve"
+        )
+    )
+    root.execute(SetConfiguration(name="enforce_privileges", value="on"))
+    place = str(lake / "warehouse/shop.db")
+    with pytest.raises(InvalidInput, match=f"that is the folder of {holder};"):
+        node.session(user=user).execute(CreateSchema(name="new", location=place))
+
+
 @pytest.mark.parametrize(
     ("usage", "holder"),
     [(Privilege.USAGE, r"the external table other\.old"), (Privilege(0), "an external table")],

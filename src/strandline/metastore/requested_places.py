@@ -169,9 +169,11 @@ class RequestedPlaces:
         if place.is_of_schema:
             for other in self._catalog.all_schemas():
                 if self._folders.place_of_schema(other) == place:
+                    is_reached = self._access.reaches(other)
+                    holder = f"schema {other.name}" if is_reached else "another schema"
                     raise InvalidInput(
                         f"schema {command.name} cannot be located at {location}: that is the "
-                        f"folder of schema {other.name}; name another location, or leave it out"
+                        f"folder of {holder}; name another location, or leave it out"
                     )
         return replace(command, location=place.text) if place.is_inside else command
 
