@@ -200,6 +200,25 @@ def test_a_session_without_the_name_of_its_user_is_refused(node: Node, user: Any
         assert refusal.value.message.endswith(f"characters, not {user!r:.80}")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named", "reason"),
+    [
+        ((1,), {}, "missing 1 required positional argument: 'write_ids'"),
+        ((1, 2, ()), {}, "takes 3 positional arguments but 4 were given"),
+        ((1, 2), {"write_ids": 3}, "multiple values for argument 'write_ids'"),
+        ((1, 2), {"bound": ()}, "unexpected keyword argument 'bound'"),
+    ],
+)
+def test_a_call_with_other_arguments_than_its_own_is_refused(
+    arguments: tuple[Any, ...], named: dict[str, Any], reason: str
+) -> None:
+    with (
+        HttpSession("http://127.0.0.1:1", user="ann") as session,
+        pytest.raises(TypeError, match=rf"Session\.files\(\) .*{reason}"),
+    ):
+        session.files(*arguments, **named)
+
+
 def test_a_snapshot_of_a_list_among_the_names_is_refused() -> None:
     names: list[Any] = ["s.t", ["s.u"]]
     expected = r"expected names, each a text, found \['s.t', \["

@@ -91,14 +91,15 @@ def _repeated(
 
     ``in_shares`` is that of `HttpSession._repeat`.
     """
-    signature = inspect.signature(call)
+    parameters = list(inspect.signature(call).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters]
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
     @wraps(call, updated=())  # `call` says in its dictionary that it is abstract
     def repeated(session: HttpSession, /, *arguments: P.args, **named: P.kwargs) -> T:
-        given = signature.bind(session, *arguments, **named)
-        given.apply_defaults()
-        _, *values = given.arguments.items()
-        return session._repeat(call, in_shares=in_shares, **dict(values))
+        call(session, *arguments, **named)  # abstract: only refuses wrong arguments
+        given = {**defaults, **dict(zip(names, arguments, strict=False)), **named}
+        return session._repeat(call, in_shares=in_shares, **given)
 
     return repeated
 
