@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from threading import Event, current_thread, main_thread
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
@@ -20,10 +26,12 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.model.types import STRING
-from strandline.spark import Counts, Tables
+from strandline.spark import Counts, Tables, TablesTransaction
 from strandline.spark import transaction as transaction_module
+from strandline.spark.positions import bitmaps_of_rows
+from strandline.spark.writing import write_data_files
 from strandline.transactions import Transaction, TransactionState
-from tests.spark.data import files, folder, ids, numbers, suffixes
+from tests.spark.data import files, folder, frame, ids, numbers, suffixes
 
 pytestmark = pytest.mark.spark
 
@@ -97,6 +105,68 @@ def test_a_failed_statement_does_not_affect_the_others_of_its_transaction(tables
         transaction.append("shop.t", tables.spark.sql("SELECT 4 AS id"))
     assert ids(tables.read("shop.t")) == [1, 4]
     assert suffixes(files(folder(tables, "shop.t"))) == {"_files": 2}
+
+
+@contextmanager
+def meanwhile(
+    patch: pytest.MonkeyPatch,
+    transaction: TablesTransaction,
+    statement: Callable[[], Counts],
+    *,
+    step: str,
+) -> Iterator[Future[Counts]]:
+    """Run ``statement`` in another thread before a ``step`` of this thread, if it need not wait."""
+    is_before_step, waits_or_has_ended = Event(), Event()
+    call = getattr(transaction_module, step)
+
+    def paused(*arguments: Any, **options: Any) -> Any:
+        if current_thread() is main_thread():
+            is_before_step.set()
+            assert waits_or_has_ended.wait(60)
+        return call(*arguments, **options)
+
+    def run() -> Counts:
+        assert is_before_step.wait(60)
+        if transaction._statement.acquire(blocking=False):
+            transaction._statement.release()
+        else:
+            waits_or_has_ended.set()
+        try:
+            return statement()
+        finally:
+            waits_or_has_ended.set()
+
+    patch.setattr(transaction_module, step, paused)
+    with ThreadPoolExecutor() as threads:
+        yield threads.submit(run)
+
+
+def test_a_statement_that_fails_keeps_the_files_that_another_thread_appends_meanwhile(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create("shop.t", "id BIGINT NOT NULL")
+    step = write_data_files.__name__
+    with tables.transaction() as transaction:
+        append = partial(transaction.append, "shop.t", numbers(tables, 1))
+        with meanwhile(monkeypatch, transaction, append, step=step) as other:
+            with pytest.raises(InvalidInput, match="NOT NULL"):
+                transaction.append("shop.t", frame(tables, id=pa.array([None], pa.int64())))
+            assert other.result() == Counts(rows=1, files=1)
+    assert ids(tables.read("shop.t")) == [1]
+
+
+def test_rows_that_two_threads_delete_are_counted_once(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, *range(10)).coalesce(1))
+    step = bitmaps_of_rows.__name__
+    with tables.transaction() as transaction:
+        delete = partial(transaction.delete, "shop.t", "id < 3")
+        with meanwhile(monkeypatch, transaction, delete, step=step) as other:
+            assert {delete().rows, other.result().rows} == {3, 0}
+    tables.delete("shop.t", "id > 5")  # as many rows as are left if the others count twice
+    assert ids(tables.read("shop.t")) == [3, 4, 5]
 
 
 def test_the_first_to_commit_of_two_deletes_from_one_file_wins(tables: Tables) -> None:

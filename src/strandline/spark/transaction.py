@@ -12,11 +12,14 @@ What must stay true:
   file, the first to commit wins. Otherwise a position that both delete would count twice.
 * Files are removed only once it is certain that the transaction is aborted. After a commit whose
   outcome is unknown they stay.
+* Statements run one after another, also those of several threads. A statement that fails removes
+  what was placed since it began, and a delete must not count rows that another one deletes.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,13 +102,17 @@ class _OpenedTable:
 
 
 class TablesTransaction:
-    """See the module docstring. Made by `Tables.transaction`; for one thread, within its block."""
+    """See the module docstring. Made by `Tables.transaction`; used within its block.
+
+    A statement waits until those of other threads have ended.
+    """
 
     def __init__(self, spark: SparkSession, session: Session, begun: OpenTransaction) -> None:
         self._spark = spark
         self._session = session
         self._open = begun
         self._opened: dict[str, _OpenedTable] = {}
+        self._statement = threading.RLock()
         self._ended = False
 
     def __repr__(self) -> str:
@@ -126,9 +133,10 @@ class TablesTransaction:
 
         With ``where``, only rows for which the condition is true, from files that may contain them.
         """
-        opened = self._table(name)
-        rows = live_rows(self._spark, self._session, opened.table, self._files(opened, where))
-        return rows if where is None else rows.filter(where)
+        with self._statement:
+            opened = self._table(name)
+            rows = live_rows(self._spark, self._session, opened.table, self._files(opened, where))
+            return rows if where is None else rows.filter(where)
 
     def append(self, name: str, frame: DataFrame) -> Counts:
         """Append the rows of ``frame``; return how many, in how many files.
@@ -136,23 +144,24 @@ class TablesTransaction:
         Columns are matched by name. Raises `InvalidInput` for columns or values that do not fit,
         and whatever makes the Spark job fail; then the statement has changed nothing.
         """
-        opened = self._table(name)
-        folder = opened.folder
-        descriptor = opened.table.descriptor
-        rows = conform(frame, opened.table)
-        check_writing(frame.sparkSession, descriptor.columns)  # this session will write the rows
-        with self._discarding(opened):
-            files = write_data_files(
-                rows,
-                folder,
-                descriptor,
-                txn_id=self.txn_id,
-                new_file_id=lambda: self._new_file_id(opened),
-                placed=opened.placed.append,
-            )
-            if files:
-                self._stage(opened, add=files)
-        return Counts(rows=sum(file.rows for file in files), files=len(files))
+        with self._statement:
+            opened = self._table(name)
+            folder = opened.folder
+            descriptor = opened.table.descriptor
+            rows = conform(frame, opened.table)
+            check_writing(frame.sparkSession, descriptor.columns)  # it will write the rows
+            with self._discarding(opened):
+                files = write_data_files(
+                    rows,
+                    folder,
+                    descriptor,
+                    txn_id=self.txn_id,
+                    new_file_id=lambda: self._new_file_id(opened),
+                    placed=opened.placed.append,
+                )
+                if files:
+                    self._stage(opened, add=files)
+            return Counts(rows=sum(file.rows for file in files), files=len(files))
 
     def delete(self, name: str, condition: str | Column) -> Counts:
         """Delete the rows for which ``condition`` is true; return how many, in how many data files.
@@ -160,31 +169,32 @@ class TablesTransaction:
         Rows for which it is NULL stay. Raises `InvalidInput` if the condition is not valid.
         """
         require_condition(condition)
-        opened = self._table(name)
-        files = self._files(opened, condition)
-        rows = live_rows(self._spark, self._session, opened.table, files, positions=True)
-        at_most = sum(file.rows for file in files.data_files)
-        hits = bitmaps_of_rows(rows.filter(condition), at_most=at_most)
-        if not hits:
-            return Counts(rows=0, files=0)
-        counts = {file_id: deleted_rows(bitmap) for file_id, bitmap in hits.items()}
-        emptied_files = _emptied(files, counts)
-        paths = {file.file_id: file.path for file in files.data_files}
-        kept = counts.keys() - emptied_files
-        add: list[DataFile | DeleteFile] = []
-        with self._discarding(opened):
-            if kept:
-                bitmaps = {file_id: hits[file_id] for file_id in sorted(kept)}
-                delete_file = write_delete_file(opened.folder, bitmaps, txn_id=self.txn_id)
-                opened.placed.append(delete_file.path)
-                add.append(delete_file)
-            self._stage(
-                opened,
-                add=add,
-                remove=[paths[file_id] for file_id in sorted(emptied_files)],
-                touch=[paths[file_id] for file_id in sorted(kept)],
-            )
-        return Counts(rows=sum(counts.values()), files=len(counts))
+        with self._statement:
+            opened = self._table(name)
+            files = self._files(opened, condition)
+            rows = live_rows(self._spark, self._session, opened.table, files, positions=True)
+            at_most = sum(file.rows for file in files.data_files)
+            hits = bitmaps_of_rows(rows.filter(condition), at_most=at_most)
+            if not hits:
+                return Counts(rows=0, files=0)
+            counts = {file_id: deleted_rows(bitmap) for file_id, bitmap in hits.items()}
+            emptied_files = _emptied(files, counts)
+            paths = {file.file_id: file.path for file in files.data_files}
+            kept = counts.keys() - emptied_files
+            add: list[DataFile | DeleteFile] = []
+            with self._discarding(opened):
+                if kept:
+                    bitmaps = {file_id: hits[file_id] for file_id in sorted(kept)}
+                    delete_file = write_delete_file(opened.folder, bitmaps, txn_id=self.txn_id)
+                    opened.placed.append(delete_file.path)
+                    add.append(delete_file)
+                self._stage(
+                    opened,
+                    add=add,
+                    remove=[paths[file_id] for file_id in sorted(emptied_files)],
+                    touch=[paths[file_id] for file_id in sorted(kept)],
+                )
+            return Counts(rows=sum(counts.values()), files=len(counts))
 
     def _table(self, name: str) -> _OpenedTable:
         if self._ended:
