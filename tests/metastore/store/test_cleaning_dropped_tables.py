@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from strandline.catalog import Catalog
 from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
@@ -29,6 +30,7 @@ from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, begin
 from strandline.metastore.store.rows import RowKind
 from strandline.model.descriptors import TableKind
+from strandline.model.places import Place
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.transactions.holds import BACKUP
@@ -99,6 +101,25 @@ def test_other_writers_wait_only_for_the_removal_of_a_few_folders_of_schemas(
     assert len(in_folder.folders()) == 2
     in_folder.clean()
     assert in_folder.folders() == set()
+
+
+def test_other_writers_do_not_wait_for_a_look_at_all_schemas_for_each_few_folders(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaner, looked = in_folder.node.cleaner, list[Catalog]()
+    places_of_schemas = cleaner._places_of_schemas
+
+    def look(catalog: Catalog) -> set[Place]:
+        looked.append(catalog)
+        return places_of_schemas(catalog)
+
+    for number in range(3):
+        (in_folder.warehouse() / f"s{number}.db" / ".dropped").mkdir(parents=True)
+    monkeypatch.setattr(cleaning, "MAX_FOLDERS", 1)
+    monkeypatch.setattr(cleaner, "_places_of_schemas", look)
+    cleaner.clean()
+    assert in_folder.folders() == set()
+    assert looked == [in_folder.node.catalogs.latest_catalog()]
 
 
 def test_every_node_drops_a_table_from_memory_when_no_kept_version_has_it(lake: Lake) -> None:

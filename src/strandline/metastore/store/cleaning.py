@@ -63,7 +63,7 @@ from itertools import chain
 
 from sqlalchemy import Connection
 
-from strandline.catalog import CatalogManager
+from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.undo.command import ReadAgain
 from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.durable.transaction import OBJECT_IDS
@@ -575,7 +575,9 @@ class Cleaner:
         No folder is made or moved while the database is written. One of a version that this node
         has not applied yet may already be there: then the next pass looks again.
         """
-        emptied = list(set(self._files.emptied_schemas()) - self._places_of_schemas())
+        judged = self._catalogs.latest_catalog()
+        places = self._places_of_schemas(judged)
+        emptied = list(set(self._files.emptied_schemas()) - places)
         for start in range(0, len(emptied), MAX_FOLDERS):
             if this_pass.stopped():
                 return
@@ -584,16 +586,16 @@ class Cleaner:
                 if is_backed_up(connection, self._clock.current()):
                     return
                 ((_, version, entries),) = run(connection, POSITION)
-                if version + bool(entries) > self._catalogs.latest_catalog().version:
+                if version + bool(entries) > (latest := self._catalogs.latest_catalog()).version:
                     return
-                places = self._places_of_schemas()
+                if latest is not judged:  # writers wait, and there may be many schemas
+                    judged, places = latest, self._places_of_schemas(latest)
                 for place in emptied[start : start + MAX_FOLDERS]:
                     if place not in places:
                         self._files.remove_emptied(place)
 
-    def _places_of_schemas(self) -> set[Place]:
-        schemas = self._catalogs.latest_catalog().all_schemas()
-        return set(map(self._folders.place_of_schema, schemas))
+    def _places_of_schemas(self, catalog: Catalog) -> set[Place]:
+        return set(map(self._folders.place_of_schema, catalog.all_schemas()))
 
     def _is_purge_committed(self, table_id: int, row: str | None) -> bool:
         """Whether the purge of a table, or of its partition in that row, was committed.
