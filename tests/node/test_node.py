@@ -184,6 +184,15 @@ def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
         Node.open(tmp_path / "file" / "below")
 
 
+@pytest.mark.parametrize("settings", [{}, {"cache_bytes": 1}, "cache_bytes"])
+def test_settings_of_another_type_are_refused_before_a_store_is_created(
+    folder: Path, settings: Any
+) -> None:
+    with pytest.raises(InvalidInput, match=r"settings are a Settings\(…\) .*, not a (dict|str)"):
+        Node.open(folder, settings=settings)
+    assert not folder.exists()
+
+
 def test_a_store_can_be_opened_and_read_while_another_connection_holds_its_lock(
     folder: Path,
 ) -> None:

@@ -298,7 +298,12 @@ class Node:
         `WrongEnvironment`, and `StoreMoved` if the store is not at its recorded place or is another
         one.
         """
-        settings = settings or Settings()
+        settings = Settings() if settings is None else settings
+        if not isinstance(settings, Settings):
+            raise InvalidInput(
+                "settings are a Settings(…) of strandline.config, such as "
+                f"Settings(cache_bytes=1 << 30), not a {type(settings).__name__}"
+            )
         if keeps_cache:
             _require_cache_folder(settings.cache_folder)
         address = store_address(store, settings)
