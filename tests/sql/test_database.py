@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData
@@ -246,6 +247,40 @@ def test_an_interrupt_at_the_end_of_a_turn_leaves_the_write_lock_free(
     with ThreadPoolExecutor() as other_thread:
         other_thread.submit(put, database, 2, 2).result(timeout=60)
     assert ids(database) == [1, 2]
+
+
+def test_an_interrupt_just_after_a_commit_undoes_nothing_outside(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit: Any = type(database)._commit  # type: ignore[attr-defined]  # of both dialects
+
+    def interrupted(*arguments: object, **named: object) -> None:
+        commit(*arguments, **named)
+        raise KeyboardInterrupt
+
+    undone: list[bool] = []
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(database), "_commit", interrupted)
+        with database.write() as connection:
+            connection.execute(COUNTER.insert().values(id=1, value=1))
+            database.if_undone(lambda: undone.append(True))
+    assert ids(database) == [1]
+    assert not undone
+
+
+def test_a_write_that_an_interrupt_lost_undoes_nothing_of_a_later_write(
+    database: Database,
+) -> None:
+    """An interrupt as a block begins leaves it open until its last reference is gone."""
+    lost: Any = database._undoing()
+    lost.__enter__()
+    undone: list[bool] = []
+    with database.write() as connection:
+        connection.execute(COUNTER.insert().values(id=1, value=1))
+        database.if_undone(lambda: undone.append(True))
+        del lost
+    assert ids(database) == [1]
+    assert not undone
 
 
 def test_close_waits_for_running_calls_and_refuses_new_ones(

@@ -447,14 +447,17 @@ class Database(ABC):
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:
-        """The part of a write up to its commit: if it fails, what `if_undone` noted is called."""
-        self._undos = []
+        """The part of a write up to its commit: if it fails, what `if_undone` noted is called.
+
+        The commit clears it, since Ctrl-C may end this part after that.
+        """
+        undos = self._undos = []  # a write that Ctrl-C lost may end during a later one
         try:
             yield
         except UnknownOutcome:
             raise
         except BaseException:
-            for undo in reversed(self._undos):
+            for undo in reversed(undos):
                 undo()
             raise
 

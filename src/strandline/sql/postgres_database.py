@@ -545,6 +545,8 @@ class PostgresDatabase(Database):
             with self._state:
                 self._open_outcomes += 1
             raise
+        else:
+            self._undos.clear()
         finally:
             if notifies:
                 self._listener.count_commit()

@@ -440,6 +440,7 @@ class SqliteDatabase(Database):
         except BaseException:  # of a signal handler, such as Ctrl-C
             self._undos.clear()  # raised when SQLite has returned, so this may be committed
             raise
+        self._undos.clear()
 
     def _settle(self) -> None:
         """Overwrite a failed commit in the log, so that it stays undone. Raises `Unavailable`."""
