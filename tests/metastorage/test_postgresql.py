@@ -716,3 +716,19 @@ def test_missing_tables_raise_corrupt_data(url: str, store: SqlMetastorage) -> N
     for call in (lambda: store.get("a"), lambda: store.invoke([], [Put("a", b"")])):
         with pytest.raises(CorruptData, match=r"created in .* are missing .* search_path"):
             call()
+
+
+def test_a_role_without_the_right_to_use_the_schema_is_refused_with_this_reason(url: str) -> None:
+    """PostgreSQL passes over such a schema, and says that it, or a table, does not exist."""
+    schema = url.rpartition("%3D")[2]
+    with psycopg.connect(url, autocommit=True) as administrator:
+        administrator.execute(f"CREATE ROLE {schema} LOGIN".encode())
+        administrator.execute(f"GRANT ALL ON SCHEMA {schema} TO {schema}".encode())
+        address = url.replace(f"{postgresql.USER}@", f"{schema}@")
+        with closing(open_url(address)) as database:
+            administrator.execute(f"REVOKE ALL ON SCHEMA {schema} FROM {schema}".encode())
+            with pytest.raises(CorruptData, match="the role's right to use the schema"):
+                database.rows("SELECT time FROM strandline_clock")
+        with pytest.raises(InvalidInput, match="the role of this node may not use"):
+            open_url(address)
+        administrator.execute(f"DROP OWNED BY {schema}; DROP ROLE {schema}".encode())

@@ -494,11 +494,15 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         )
     if state in _LOST_TABLE_STATES:
         return CorruptData(
-            f"tables that were created in {name} are missing ({reason}); correct its search_path"
-            " or the address if that was changed, or restore a backup of the database"
+            f"tables that were created in {name} are missing ({reason}); correct its search_path,"
+            " the address, or the role's right to use the schema if that was changed, or restore a"
+            " backup of the database"
         )
     if state == _NO_SCHEMA:
-        return InvalidInput(f"{name} does not have the schema in its search_path ({reason})")
+        return InvalidInput(
+            f"{name} does not have the schema in its search_path, or the role of this node may not"
+            f" use that ({reason})"
+        )
     if state == _NO_RIGHT:
         return Unavailable(
             f"the role of this node may not use {name} ({reason}); nothing was changed. Give it"
