@@ -263,3 +263,11 @@ def test_what_a_commit_did_to_a_table_is_counted_in_words() -> None:
     change = TableChange(7, appended_rows=1, deleted_rows=2_000, data_files_added=1)
     words = describe_change(change, "s.t\n")
     assert words == r"s.t\n: 1 row appended, 2,000 rows deleted, 1 data file added"
+
+
+@pytest.mark.parametrize("ends", [("4", "3"), ("4", "2001-01-01"), ("2100-01-01", "4")])
+def test_a_range_that_ends_before_it_begins_is_refused(store: Path, ends: tuple[str, str]) -> None:
+    since, until = ends
+    result = strandline("log", store, "--since", since, "--until", until)
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"--since {since} is after --until {until}" in result.stderr

@@ -251,6 +251,8 @@ def log(
         named = partial(point, log=state.log, delay_ms=delay_ms)
         first = _BEGINNING if since is None else named(since, end=False)
         latest = _END if until is None else named(until, end=True)
+        if latest < first:
+            raise InvalidInput(f"--since {since} is after --until {until}; exchange them")
         infos = read_history_backwards(state.log, delay_ms=delay_ms)
         versions = infos if table_name is None else about_table(infos, table_name)
         in_range = takewhile(lambda info: _point_of(info) >= first, versions)
