@@ -509,6 +509,23 @@ def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
     assert not undone
 
 
+def test_a_look_beside_a_write_that_fails_leaves_its_undo(database: PostgresDatabase) -> None:
+    def look() -> None:
+        with database.look():
+            pass
+
+    undone: list[bool] = []
+    with (
+        ThreadPoolExecutor(1) as other_thread,
+        pytest.raises(ZeroDivisionError),
+        database.write(),
+    ):
+        database.if_undone(lambda: undone.append(True))
+        other_thread.submit(look).result(60)
+        raise ZeroDivisionError
+    assert undone == [True]
+
+
 def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) -> None:
     def swallow() -> None:
         with database.write() as connection:

@@ -541,15 +541,20 @@ class PostgresDatabase(Database):
                 f"{self.name} did not answer a commit ({str(error).strip()})"
             ) from error
         except BaseException:  # of a signal handler, such as Ctrl-C
-            self._undos.clear()  # the server may have committed, or may still do so
+            self._disarm(connection)  # the server may have committed, or may still do so
             with self._state:
                 self._open_outcomes += 1
             raise
         else:
-            self._undos.clear()
+            self._disarm(connection)
         finally:
             if notifies:
                 self._listener.count_commit()
+
+    def _disarm(self, connection: Connection) -> None:
+        """Undo nothing after this commit, unless it is that of a look beside an open write."""
+        if connection is self._writing:
+            self._undos.clear()
 
     def _connection_lost(self) -> None:
         self._count("lost_connections")
