@@ -450,7 +450,11 @@ class ChildPool:
                     return child
             child.close()
             if idle is None:
-                raise Unavailable("a new child process ended at once; try again")
+                self._lost += 1
+                raise Unavailable(
+                    f"a new child process ended before it began {fields['name']}; nothing was "
+                    "done, try again"
+                )
 
     def _idle_child(self, *, only_reads: bool) -> _Child | None:
         """Take an idle child, if possible an open one. Without any, end those beyond the limit."""
