@@ -206,6 +206,18 @@ def test_a_schema_is_restored_past_what_others_did_in_other_schemas(
     assert manager.present().relation_names("s") == restored
 
 
+def test_looking_past_what_others_did_is_charged_to_the_budget(manager: CatalogManager) -> None:
+    """Within a minute they may change many objects, and each change is decoded."""
+    run(manager, create_table("s.t"), CreateSchema(name="other"))
+    run(manager, DropTable(schema="s", table="t"))
+    run(manager, *(create_table(f"other.t{number}") for number in range(100)), author="bob")
+    run(manager, DropSchema(name="s", cascade=True))
+    with work.budget(100), pytest.raises(work.TooLong):
+        read_undrop(manager, "schema", "s")
+    with work.budget(500):
+        read_undrop(manager, "schema", "s")
+
+
 def test_a_schema_is_restored_without_what_was_dropped_long_before_what_others_did(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

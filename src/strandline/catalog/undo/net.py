@@ -67,7 +67,7 @@ def target_of(change: Change) -> Target:
 
 
 def as_one(updates: Sequence[Update]) -> Update:
-    """The non-silent entries of consecutive versions, as one update at the last version."""
+    """The non-silent entries of versions, as one update at the last of them."""
     if len(updates) == 1:
         return updates[0]
     entries = (entry for update in updates for entry in update.entries if not entry.silent)

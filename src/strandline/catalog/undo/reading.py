@@ -185,7 +185,7 @@ def _drops_before(older: Iterator[Update], update: Update, schema_id: int) -> li
 
 def _is_elsewhere(update: Update, schema_id: int) -> bool:
     """Whether a version only changed objects that are directly in schemas other than this one."""
-    for change in update.changes():
+    for change in work.spending(update.changes()):
         kind = kind_named(change.kind)
         if kind.in_schema:
             stored_objects = map(kind.collection.stored, filter(None, (change.old, change.new)))
