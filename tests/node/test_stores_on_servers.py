@@ -158,8 +158,8 @@ def test_the_next_node_finishes_an_interrupted_claim_of_a_warehouse(
 @pytest.mark.parametrize(
     ("address", "settings", "complaint"),
     [
-        ("/tmp/a-folder", Settings(objects="postgresql://h/d"), "leave objects out"),
-        ("/tmp/a-folder", Settings(warehouse="/tmp/w"), "leave warehouse out"),
+        ("/tmp/a-folder", Settings(objects="postgresql://h/d"), r"\(STRANDLINE_OBJECTS\)"),
+        ("/tmp/a-folder", Settings(warehouse="/tmp/w"), "leave warehouse out of the options"),
         ("postgresql://h/d", Settings(objects="postgresql://h/other"), "leave objects out"),
         ("etcd://h:1/p", Settings(), "STRANDLINE_OBJECTS=postgresql"),
         ("etcd://h:1/p", Settings(objects="/tmp/folder"), "STRANDLINE_OBJECTS=postgresql"),

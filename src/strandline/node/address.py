@@ -74,7 +74,7 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
             if value:
                 raise InvalidInput(
                     f"{name} is set to {shown_address(value)}, but the store {text} is a folder, "
-                    f"which contains everything; leave {name} out"
+                    f"which contains everything; {_leave_out(name)}"
                 )
         folder = Path(text).absolute()
         try:
@@ -90,8 +90,8 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
         if settings.objects not in ("", text):
             raise InvalidInput(
                 f"objects is set to {shown_address(settings.objects)}, but the store "
-                f"{shown_address(text)} is a database, which contains everything; leave objects "
-                "out"
+                f"{shown_address(text)} is a database, which contains everything; "
+                + _leave_out("objects")
             )
         return StoreAddress(None, text, text)
     if scheme == "etcd":
@@ -105,6 +105,13 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
         return StoreAddress(None, text, settings.objects)
     raise UnsupportedOperation(
         f"{shown_address(text)} is not the address of a store; name a folder, postgresql://… or etcd://…"
+    )
+
+
+def _leave_out(setting: str) -> str:
+    return (
+        f"leave {setting} out of the options, the environment (STRANDLINE_{setting.upper()}) and "
+        "the configuration file"
     )
 
 
