@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData
 from sqlalchemy.exc import IntegrityError
 
 from strandline.clock import HybridClock
@@ -34,7 +33,7 @@ from strandline.sql import (
 from strandline.sql.database import _Turn
 from strandline.sql.schema_versions import Part
 from tests.sql.processes import Process
-from tests.sql.work import COUNTER, fail_to_put, ids, put
+from tests.sql.work import COUNTER, METADATA, fail_to_put, ids, put
 
 
 def test_a_write_is_visible_only_after_its_commit(database: Database) -> None:
@@ -288,7 +287,7 @@ def test_close_waits_for_running_calls_and_refuses_new_ones(
 ) -> None:
     monkeypatch.setattr("strandline.sql.database._CLOSE_PATIENCE", 60.0)
     database = open_database(url)
-    database.ensure_schema(Part("counter", 1, MetaData()))
+    database.ensure_schema(Part("counter", 1, METADATA))
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
