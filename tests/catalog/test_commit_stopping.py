@@ -12,7 +12,16 @@ from strandline.catalog import CatalogManager
 from strandline.catalog.group_commit import GroupCommit
 from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable, UnknownOutcome
 from tests.catalog import callers
-from tests.catalog.callers import Call, Gate, Managers, create, queued, schemas, wait_for
+from tests.catalog.callers import (
+    Call,
+    Gate,
+    Managers,
+    create,
+    leave_after,
+    queued,
+    schemas,
+    wait_for,
+)
 from tests.conftest import Member
 from tests.interrupts import LackOfMemory
 
@@ -166,12 +175,16 @@ def test_the_next_caller_starts_the_commit_thread_that_had_no_memory_to_answer(
 ) -> None:
     die = LackOfMemory()
 
+    def has_died() -> bool:
+        die.join()
+        return True
+
     with monkeypatch.context() as patch:
         patch.setattr(GroupCommit, "_await_callers", die)
         patch.setattr(GroupCommit, "_fail", die)
-        lost = Call(manager, create("a"), timeout=0.1)
+        leave_after(patch, has_died)
+        lost = Call(manager, create("a"), author="late")
         assert isinstance(lost.outcome(), DeadlineExceeded)
-        die.join()
     assert Call(manager, create("b")).outcome() == 3
     assert schemas(manager) == ["b"]
 
