@@ -99,10 +99,12 @@ def test_a_time_limit_of_the_caller_ends_a_request_as_itself(node: FakeNode) -> 
 
     former = signal.signal(signal.SIGALRM, end)
     try:
-        with closing(HttpTransport(node.url, user="ann")) as transport:
-            with pytest.raises(TimeoutError, match="the limit of this job"):
-                signal.setitimer(signal.ITIMER_REAL, 0.05)
-                beat(transport)
+        with (
+            closing(HttpTransport(node.url, user="ann")) as transport,
+            pytest.raises(TimeoutError, match="the limit of this job"),
+        ):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            beat(transport)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
