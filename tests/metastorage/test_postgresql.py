@@ -509,6 +509,23 @@ def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
     assert not undone
 
 
+def test_an_interrupt_while_a_lost_commit_is_noted_undoes_nothing_outside(
+    database: PostgresDatabase, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    undone: list[bool] = []
+    with pytest.raises(KeyboardInterrupt), database.write() as connection:
+        [(backend,)] = run(connection, "SELECT pg_backend_pid()")
+        database.if_undone(lambda: undone.append(True))
+        with psycopg.connect(url) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 60000)", (backend,))
+        monkeypatch.setattr(database, "_if_lost", [interrupt])
+    monkeypatch.undo()
+    assert not undone
+
+
 def test_a_look_beside_a_write_that_fails_leaves_its_undo(database: PostgresDatabase) -> None:
     def look() -> None:
         with database.look():

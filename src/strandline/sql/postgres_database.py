@@ -533,6 +533,7 @@ class PostgresDatabase(Database):
         except driver.DriverError as error:
             if not raw.closed:
                 raise
+            self._disarm(connection)  # before Ctrl-C takes the place of the unknown outcome
             with self._state:
                 if not is_look:  # no read depends on the time that a look has left
                     self._open_outcomes += 1
