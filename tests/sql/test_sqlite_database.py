@@ -193,6 +193,26 @@ def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
     assert not undone
 
 
+def test_an_interrupt_while_a_failed_commit_is_noted_undoes_nothing_outside(
+    sqlite: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    def interrupt(_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    undone: list[bool] = []
+    event.listen(sqlite._writer_engine, "commit", fail)
+    monkeypatch.setattr(sqlite_file, "may_be_in_the_log", interrupt)
+    with pytest.raises(KeyboardInterrupt), sqlite.write() as connection:
+        connection.execute(COUNTER.insert().values(id=1))
+        sqlite.if_undone(lambda: undone.append(True))
+    assert not undone
+
+
 def test_a_thread_that_leaves_a_block_by_an_error_keeps_its_connection(
     sqlite: SqliteDatabase,
 ) -> None:

@@ -431,6 +431,7 @@ class SqliteDatabase(Database):
         except (DBAPIError, sqlite3.Error) as error:
             if not sqlite_file.is_io_error(error):
                 raise
+            self._undos.clear()  # before Ctrl-C takes the place of the unknown outcome
             self._failed_commit |= sqlite_file.may_be_in_the_log(error)
             self._has_gap |= self._failed_commit
             reason = error.orig if isinstance(error, DBAPIError) else error
