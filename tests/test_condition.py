@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from strandline.condition import Condition, Turn, TurnTaken
+from strandline.condition import Condition, LockTaken, TimedLock
 from tests.interrupts import is_interrupted
 
 
@@ -37,26 +37,26 @@ def test_an_interrupt_leaves_only_the_lock_of_the_standard_library_taken(
     assert was_taken == (kind is threading.Condition)
 
 
-def take_a_turn(lock: threading.RLock, timeout: float) -> None:
-    with Turn(lock, timeout=timeout):
+def take_and_release(lock: threading.RLock, timeout: float) -> None:
+    with TimedLock(lock, timeout=timeout):
         pass
 
 
-def test_an_interrupt_leaves_the_lock_of_a_turn_free() -> None:
+def test_an_interrupt_leaves_the_lock_of_a_timed_lock_free() -> None:
     step = 0
-    while is_interrupted(partial(take_a_turn, lock := threading.RLock(), 60.0), at_step=step):
+    while is_interrupted(partial(take_and_release, lock := threading.RLock(), 60.0), at_step=step):
         assert is_free(lock)
         step += 1
     assert step
 
 
-def test_a_turn_waits_for_another_thread_no_longer_than_its_timeout() -> None:
+def test_a_timed_lock_waits_for_another_thread_no_longer_than_its_timeout() -> None:
     lock = threading.RLock()
     with ThreadPoolExecutor(1) as other_thread:
         with lock:
-            late = other_thread.submit(take_a_turn, lock, 0.0).exception()
-        assert isinstance(late, TurnTaken)
-        other_thread.submit(take_a_turn, lock, 0.0).result()
+            late = other_thread.submit(take_and_release, lock, 0.0).exception()
+        assert isinstance(late, LockTaken)
+        other_thread.submit(take_and_release, lock, 0.0).result()
 
 
 def test_it_wakes_waiting_threads_and_can_be_entered_again_by_its_thread() -> None:

@@ -8,7 +8,7 @@ that needs it waits for ever. That is not rare: a signal that comes while the th
 interpreter is handled there. So `Condition` has those of its lock, which are in C.
 
 Nor is ``lock.acquire(timeout=…)`` safe before a ``try``: a handler may raise between the two.
-`Turn` gives the lock back then. It needs an `RLock`, which says whether the thread has it.
+`TimedLock` gives the lock back then. It needs an `RLock`, which says whether the thread has it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from contextlib import suppress
 from operator import attrgetter
 
 
-class TurnTaken(Exception):
-    """Another thread had the lock for as long as `Turn` waited."""
+class LockTaken(Exception):
+    """Another thread had the lock for as long as `TimedLock` waited."""
 
 
-class Turn:
-    """See the module. Use it in ``with``. Raises `TurnTaken` after ``timeout`` seconds."""
+class TimedLock:
+    """See the module. Use it in ``with``. Raises `LockTaken` after ``timeout`` seconds."""
 
     __exit__ = property(attrgetter("lock.__exit__"))
 
@@ -39,7 +39,7 @@ class Turn:
             with suppress(RuntimeError):  # this thread does not have it
                 self.lock.release()
             raise
-        raise TurnTaken
+        raise LockTaken
 
 
 class Condition(threading.Condition):

@@ -273,14 +273,14 @@ class TablesTransaction:
         """Close the folders, and remove the files if the transaction is certainly aborted."""
         self._ended = True
         aborted = self._is_aborted()
-        for opened in self._opened.values():
+        for opened in list(self._opened.values()):  # a thread may still open one
             if aborted:
                 for relative in opened.placed:
                     opened.folder.discard(relative)
             opened.close()
 
     def _is_aborted(self) -> bool:
-        left_files = any(opened.placed for opened in self._opened.values())
+        left_files = any(opened.placed for opened in list(self._opened.values()))
         if self._open.state is TransactionState.OPEN and left_files:
             try:
                 transaction = self._session.transaction(self.txn_id)

@@ -48,7 +48,7 @@ from strandline.clock import (
     milliseconds_before,
     require_time,
 )
-from strandline.condition import Turn, TurnTaken
+from strandline.condition import LockTaken, TimedLock
 from strandline.errors import Conflict, DeadlineExceeded, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.sql import (
@@ -231,9 +231,9 @@ class Holds:
         """
         seconds_left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
-            with Turn(self._looking, timeout=min(seconds_left, threading.TIMEOUT_MAX)):
+            with TimedLock(self._looking, timeout=min(seconds_left, threading.TIMEOUT_MAX)):
                 self._look_for_leap(deadline)
-        except TurnTaken:
+        except LockTaken:
             raise DeadlineExceeded(
                 "another call extends the holds after a leap of the clock and waits for writers; "
                 "nothing was changed, try again"

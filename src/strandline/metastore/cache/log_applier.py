@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from strandline.catalog.verbs import verb_named
 from strandline.clock import Timestamp
-from strandline.condition import Turn, TurnTaken
+from strandline.condition import LockTaken, TimedLock
 from strandline.errors import Stopping, StrandlineError, Unavailable
 from strandline.metastore.cache.replica_set import Change, HeldReplica, ReplicaSet
 from strandline.metastore.cache.replicas import Replica
@@ -336,12 +336,12 @@ class LogApplier:
         looks = self._looks
         patience = min(max(self._staleness(), SHORTEST_PATIENCE), LONGEST_PATIENCE)
         try:
-            with Turn(self._checking, timeout=patience):
+            with TimedLock(self._checking, timeout=patience):
                 # The look that this reader waited for may have found memory far behind.
                 if self._far_behind:
                     return False
                 return self._last_reach > looks or self._look() is None
-        except TurnTaken:
+        except LockTaken:
             return False
         except (Unavailable, Stopping):
             logger.warning("the head of the notification log cannot be read", exc_info=True)

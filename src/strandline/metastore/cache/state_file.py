@@ -176,7 +176,9 @@ class StateFile:
 
     def _accepted(self, data: bytes) -> int:
         """The last event of the head in ``data``. Raises `_Ignored` if the head is not accepted."""
-        head = json.loads(data or b"{}")
+        if not data:
+            raise _Ignored("it is empty")
+        head = json.loads(data)
         release = head.get("release")
         if release != __version__:
             raise _Ignored(f"release {release} wrote it, but this is release {__version__}")
