@@ -227,6 +227,7 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
 
         def end_without_a_reply() -> None:
             with theirs:
+                send_packet(theirs, {"opened": True}, Content.of(b""))
                 theirs.recv(1)
                 if not only_reads:
                     send_packet(theirs, {"announces": True}, Content.of(b"an update"))
