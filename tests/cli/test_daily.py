@@ -31,6 +31,7 @@ from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.type_text import quote_name
 from strandline.model.types import INT
 from strandline.node import Node
+from strandline.sql.sqlite_database import SqliteDatabase
 from tests.metastore.snapshots import paths_of
 from tests.strandline_command import strandline
 from tests.times import exact
@@ -211,6 +212,21 @@ def test_log_with_data_shows_partitions_of_plain_tables(store: Path) -> None:
     created, commit = lines("log", store, "--data", "--table", "store.plain")
     assert (created["version"], commit["changes"][0]["partitions_added"]) == (9, 1)
     assert lines("log", store, "--data", "--table", "store.plain", "--last", 1) == [commit]
+
+
+def test_log_with_data_has_ended_its_reads_when_it_closes_the_database(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the close waits for them, for ten seconds."""
+    open_reads, close = [], SqliteDatabase.close
+
+    def note(database: SqliteDatabase) -> None:
+        open_reads.append(database._active)
+        close(database)
+
+    monkeypatch.setattr(SqliteDatabase, "close", note)
+    lines("log", store, "--data", "--last", 1)
+    assert set(open_reads) == {0}
 
 
 @pytest.mark.parametrize("point", ["x", "-1", "1.5"])

@@ -262,15 +262,15 @@ def log(
         entries: list[VersionInfo | DataCommit] = [*reversed([*islice(chosen, last)])]
         if data:
             history = catalogs_of(state)
-            commits = data_of(
+            with data_of(
                 history, database, since=first.time, until=latest.time, table_name=table_name
-            )
-            chosen_commits = (
-                commit
-                for commit in commits
-                if _point_of(commit) <= latest and _is_by(author, commit.user)
-            )
-            entries += islice(chosen_commits, last)
+            ) as commits:
+                chosen_commits = (
+                    commit
+                    for commit in commits
+                    if _point_of(commit) <= latest and _is_by(author, commit.user)
+                )
+                entries += islice(chosen_commits, last)
             entries.sort(key=lambda entry: entry.time)
             entries = entries[-(last or 0) :]
     if output == "text":

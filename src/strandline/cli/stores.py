@@ -143,6 +143,7 @@ def latest_of(store: Store) -> Catalog:
         return catalogs_of(state).latest
 
 
+@contextmanager
 def data_of(
     history: History,
     database: Database,
@@ -150,18 +151,20 @@ def data_of(
     since: Timestamp,
     until: Timestamp,
     table_name: str | None,
-) -> Iterator[DataCommit]:
-    """Yield the data commits of ``table_name`` or of all tables, newest first.
+) -> Iterator[Iterator[DataCommit]]:
+    """Read the data commits of ``table_name`` or of all tables in the block, newest first.
 
     The table is looked up in every version of ``history``, so dropped tables are found too. Raises
     `ObjectNotFound`.
     """
     table_ids = None if table_name is None else _ids_of(history, table_name)
     with database.read() as connection:
+        commits: Iterator[DataCommit] = iter(())
         if inspect(connection).has_table(TXN.name):
-            yield from data_commits(
+            commits = data_commits(
                 connection, since=since, until=until, table_ids=table_ids, newest_first=True
             )
+        yield commits
 
 
 def _ids_of(history: History, name: str) -> set[int]:
