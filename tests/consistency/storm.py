@@ -1,4 +1,4 @@
-"""Random transactions and reads over several nodes, while nodes and the store are struck.
+"""Random transactions, reads and DDL over several nodes, while nodes and the store are struck.
 
 Clients run in threads of the test; each has its own random numbers, derived from the seed. Every
 call goes to a randomly chosen node. Meanwhile, one strike after another kills and replaces a node,

@@ -12,9 +12,10 @@ import pytest
 
 from strandline.errors import NotFound, Overloaded, Stopping, StrandlineError, Unavailable
 from strandline.work import children as child_processes
+from strandline.work.child_pool import ChildPool
 from strandline.work.contents import Content
 from tests.work.open_contents import open_contents
-from tests.work.pool_children import WAIT, ask, begun, running_pool
+from tests.work.pool_children import WAIT, Children, ask, begun, running_pool
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -120,15 +121,20 @@ async def test_a_child_that_fails_to_open_the_store_tries_again_at_each_task(fai
         assert (pool.statistics().lost, pool.statistics().children) == (0, 1)
 
 
+async def abandon_while_opening(pool: ChildPool, children: Children) -> None:
+    """Cancel a read before its child, which is the first one, has opened the store."""
+    children.opens.clear()
+    asking = asyncio.create_task(ask(pool, "echo", only_reads=True))
+    while not children.kinds:
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
 async def test_a_child_that_is_abandoned_while_it_opens_the_store_is_given_the_next_task() -> None:
     """Else callers with little patience would never get an answer."""
     async with running_pool(max_children=1) as (pool, children):
-        children.opens.clear()
-        asking = asyncio.create_task(ask(pool, "echo", only_reads=True))
-        while not children.kinds:
-            await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await abandon_while_opening(pool, children)
         equal = [asyncio.create_task(ask(pool, "echo", b"x", only_reads=True)) for _ in range(2)]
         while not pool.statistics().joined:
             await asyncio.sleep(0)
@@ -143,12 +149,7 @@ async def test_a_child_of_the_other_kind_that_is_still_opening_the_store_is_ende
     ended = threading.Semaphore(0)
     monkeypatch.setattr(os, "_exit", lambda status: ended.release())
     async with running_pool(max_children=1) as (pool, children):
-        children.opens.clear()
-        asking = asyncio.create_task(ask(pool, "echo", only_reads=True))
-        while not children.kinds:
-            await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await abandon_while_opening(pool, children)
         writing = asyncio.create_task(ask(pool, "echo", b"x"))
         assert await asyncio.to_thread(ended.acquire, timeout=WAIT)
         children.opens.set()

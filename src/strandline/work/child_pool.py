@@ -5,6 +5,10 @@ and the limit is reached, the pool ends the child that has been idle longest. Wh
 busy, tasks wait, and their users take turns. If too many tasks wait, or too many of one user, the
 pool refuses the next one immediately.
 
+A child gets its task when it has opened the store, which may take seconds. If the callers leave
+before that, the child is kept as an idle one: otherwise callers with less patience would never get
+an answer.
+
 Callers that ask the same question while it waits share one task and its reply, because many readers
 begin with the files of the same snapshot. If a child has already begun a task for the question, a
 new task waits until that task is finished. So a popular question keeps one child busy, not all.
@@ -429,11 +433,7 @@ class ChildPool:
     async def _sent(
         self, fields: Fields, content: Content, shared_call: _SharedCall | None, *, only_reads: bool
     ) -> _Child:
-        """Send the task to an idle child that is still alive, else to a new child; returns it.
-
-        If the caller leaves before the child has opened the store, the child is kept. Otherwise
-        callers with less patience than an opening takes would never get an answer.
-        """
+        """Send the task to an idle child that is still alive, else to a new child; returns it."""
         while True:
             idle = self._idle_child(only_reads=only_reads)
             child = idle or self._new_child(only_reads=only_reads)
