@@ -1,4 +1,4 @@
-"""Which calls get a place and a thread, and what happens to calls whose clients have left."""
+"""Which calls get a slot and a thread, and what happens to calls whose clients have left."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_waiting_calls_begin_in_the_order_of_their_arrival() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-async def test_places_are_limited_by_kind_and_by_user_and_further_calls_are_refused() -> None:
+async def test_slots_are_limited_by_kind_and_by_user_and_further_calls_are_refused() -> None:
     workers = Workers(threads=1, max_calls=8)
     calls = [submit(workers, "ann", kind) for kind in (LARGE, LARGE, LARGE, LARGE)]
     with pytest.raises(Overloaded, match=r"4 large calls.*nothing was done"):
@@ -243,14 +243,14 @@ async def test_places_are_limited_by_kind_and_by_user_and_further_calls_are_refu
         submit(workers, "bob", DDL)
     calls += [submit(workers, "bob", READ) for _ in range(2)]
     with pytest.raises(Overloaded, match="already answers 8 calls,"):
-        workers.require_place()
+        workers.require_slot()
     assert workers.statistics().refused == 4
     await end(*calls)
     assert workers.statistics().calls == 0
     await end(submit(workers, "ann", LARGE))
 
 
-async def test_small_reads_take_no_places_of_writes_which_may_take_three_quarters() -> None:
+async def test_small_reads_take_no_slots_of_writes_which_may_take_three_quarters() -> None:
     workers = Workers(threads=1, max_calls=8)
     reads = [submit(workers, user, READ) for user in ("ann", "bob") * 3]
     writes = [submit(workers, "carl", WRITE) for _ in range(2)]
@@ -295,7 +295,7 @@ class GivesWay:
         return "done"
 
 
-def test_a_call_that_gives_way_keeps_its_place_and_leaves_its_thread_to_a_waiting_call() -> None:
+def test_a_call_that_gives_way_keeps_its_slot_and_leaves_its_thread_to_a_waiting_call() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
         work = GivesWay()
@@ -342,7 +342,7 @@ async def test_a_call_that_gave_way_is_given_up_when_its_client_leaves() -> None
     assert work.runs == 1
 
 
-async def test_a_call_that_has_begun_again_keeps_its_place_until_it_ends() -> None:
+async def test_a_call_that_has_begun_again_keeps_its_slot_until_it_ends() -> None:
     workers, again, made = Workers(threads=1), Work(), Future[None]()
     call = workers.submit(lambda: give_way(made), user="ann", again=again)
     made.set_result(None)
@@ -422,7 +422,7 @@ async def test_a_running_call_is_given_up_at_its_next_check_after_its_client_lef
     assert workers.statistics().given_up == 1
 
 
-async def test_a_call_cancelled_while_it_runs_keeps_its_place_until_it_ends() -> None:
+async def test_a_call_cancelled_while_it_runs_keeps_its_slot_until_it_ends() -> None:
     workers = Workers(threads=1)
     work, result = submit(workers, "ann", READ)
     await until(work.begun.is_set)

@@ -78,7 +78,7 @@ from strandline.work.time_slices import shorten_time_slices
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 1024
-"""The size of the queue; further callers wait until a place is free."""
+"""The size of the queue; further callers wait until the queue has room."""
 GROUP_BYTES = 1 << 20
 """The group accepts no further request once its changes hold more bytes than this."""
 IDLE_SECONDS = 10.0

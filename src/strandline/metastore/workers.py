@@ -8,9 +8,9 @@ DDL.
 The model: a request that memory can answer needs no thread (`Workers.begin`); one that has to wait
 continues in a thread (`off_loop`). A request that is known to wait is submitted as a whole. A
 request that waits for work that another thread does for many requests needs no thread either
-(`Workers.drive`): it takes no place here, and the part that it waits for must limit its waiters.
+(`Workers.drive`): it takes no slot here, and the part that it waits for must limit its waiters.
 
-A node has one pool for all its protocols. A call takes a *place* when it is submitted and a
+A node has one pool for all its protocols. A call takes a *slot* when it is submitted and a
 *thread* when one is free. Both are shared by the same rule:
 
 | calls | at most |
@@ -22,7 +22,7 @@ A node has one pool for all its protocols. A call takes a *place* when it is sub
 | all except small reads: DDL, large calls and writes | three quarters |
 
 The next call to start is one of the user with the fewest calls in threads, and of that user's calls
-the oldest. A call that may not start yet does not delay other calls. So a small read finds a place
+the oldest. A call that may not start yet does not delay other calls. So a small read finds a slot
 and a thread unless several users fill the node with small reads. Reads continue while DDL waits for
 other DDL, or writes wait for the database.
 
@@ -35,11 +35,11 @@ take five times as long together as one after the other. DDL and writes do not c
 the disk, and those that wait together share a sync.
 
 A call that only reads may have to give way (`work.give_way`). It leaves its thread, keeps its
-place, and begins again later, but at most `MAX_AGAIN` times: what it waits for may fail each time.
+slot, and begins again later, but at most `MAX_AGAIN` times: what it waits for may fail each time.
 
-What must stay true: a call that finds no place is refused at once with `Overloaded`, and has no
+What must stay true: a call that finds no slot is refused at once with `Overloaded`, and has no
 effect. A call whose client leaves before it gets a thread never begins. A call that has begun runs
-to its end and keeps its place until then, even if its client has left: a thread cannot be stopped
+to its end and keeps its slot until then, even if its client has left: a thread cannot be stopped
 between two steps of a transaction.
 
 Rejected: a pool for each protocol (the threads of one would be idle while calls of the other wait),
@@ -118,9 +118,9 @@ class ClientLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkersStatistics:
-    """``calls`` is the number of calls that have a place now, ``running`` of them a thread.
+    """``calls`` is the number of calls that have a slot now, ``running`` of them a thread.
 
-    Counts since the start: ``refused`` calls found no place; the clients of ``given_up`` calls left
+    Counts since the start: ``refused`` calls found no slot; the clients of ``given_up`` calls left
     before the call began, or between two of its steps.
     """
 
@@ -131,7 +131,7 @@ class WorkersStatistics:
 
 
 class _Shares:
-    """The shares of places or threads: how many there are, and how many users and kinds have."""
+    """The shares of slots or threads: how many there are, and how many users and kinds have."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -175,7 +175,7 @@ def _clock_of_this_thread() -> Callable[[], float]:
 
 @dataclass(eq=False, slots=True)
 class PooledCall:
-    """A call that has a place. ``result`` is done when the call has ended or was withdrawn.
+    """A call that has a slot. ``result`` is done when the call has ended or was withdrawn.
 
     ``again`` does the work of a call that begins again, as it still may ``begins_left`` times. A
     call without it does not give way.
@@ -219,7 +219,7 @@ class Workers:
     ) -> None:
         self._started: list[threading.Thread] = []
         self._calls: SimpleQueue[PooledCall | None] = SimpleQueue()  # each has a thread free
-        self._places = _Shares(max_calls)
+        self._slots = _Shares(max_calls)
         self._threads = _Shares(max(1, threads))
         self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
         self._gave_way: set[PooledCall] = set()  # until they wait for a thread again
@@ -229,9 +229,9 @@ class Workers:
         self._loop_is_woken = False  # to handle `_ended_waits`
         self._number = self._refused = self._given_up = 0
 
-    def require_place(self) -> None:
-        """Raise `Overloaded` if the node has no place for any call."""
-        self._require(self._places.shortage("", CallKind.READ))
+    def require_slot(self) -> None:
+        """Raise `Overloaded` if the node has no slot for any call."""
+        self._require(self._slots.shortage("", CallKind.READ))
 
     def submit(
         self,
@@ -245,8 +245,8 @@ class Workers:
 
         Raises `Overloaded`.
         """
-        self._require(self._places.shortage(user, kind))
-        self._places.take(user, kind)
+        self._require(self._slots.shortage(user, kind))
+        self._slots.take(user, kind)
         self._number += 1
         result = asyncio.get_running_loop().create_future()
         call = PooledCall(self._number, user, kind, work, copy_context(), result, self, again)
@@ -394,7 +394,7 @@ class Workers:
 
     def statistics(self) -> WorkersStatistics:
         return WorkersStatistics(
-            self._places.taken, self._threads.taken, self._refused, self._given_up
+            self._slots.taken, self._threads.taken, self._refused, self._given_up
         )
 
     def _require(self, shortage: str | None) -> None:
@@ -480,7 +480,7 @@ class Workers:
             self._leave_queue(call)
         else:
             return False
-        self._places.give_back(call.user, call.kind)
+        self._slots.give_back(call.user, call.kind)
         self._given_up += 1
         call.result.cancel()
         return True
@@ -513,7 +513,7 @@ class Workers:
             forget_frames(error)
             self._start_waiting()
             return
-        self._places.give_back(call.user, call.kind)
+        self._slots.give_back(call.user, call.kind)
         self._start_waiting()
         if call.result.done():
             if error is not None and not isinstance(error, StrandlineError | ClientLeft | NotYet):

@@ -129,24 +129,24 @@ class _SharedCall:
         return reply if not self._callers else reply.copy()
 
 
-class _Places:
-    """The places of running tasks. A free one goes to the user who got none for longest."""
+class _Slots:
+    """The slots of running tasks. A free one goes to the user who got none for longest."""
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._number = 0
-        self._last: dict[str, int] = {}  # by user, the number of the last place; in their order
+        self._last: dict[str, int] = {}  # by user, the number of the last slot; in their order
 
     async def acquire(self, user: str) -> None:
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((user, place))
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((user, slot))
         self._assign()
         try:
-            await place
+            await slot
         except asyncio.CancelledError:
-            if place.cancelled():
-                self._waiting.remove((user, place))
+            if slot.cancelled():
+                self._waiting.remove((user, slot))
             else:
                 self.release()
             raise
@@ -157,10 +157,10 @@ class _Places:
 
     def _assign(self) -> None:
         while self._free and (ready := [w for w in self._waiting if not w[1].cancelled()]):
-            user, place = first = min(ready, key=lambda waiting: self._last.get(waiting[0], 0))
+            user, slot = first = min(ready, key=lambda waiting: self._last.get(waiting[0], 0))
             self._waiting.remove(first)
             self._free -= 1
-            place.set_result(None)
+            slot.set_result(None)
             self._number += 1
             self._last.pop(user, None)
             self._last[user] = self._number
@@ -261,7 +261,7 @@ class ChildPool:
         self._on_announced = on_announced
         self._on_ended = on_ended
         self._max_children = max_children
-        self._places = _Places(max_children)
+        self._slots = _Slots(max_children)
         self._max_waiting = max_waiting
         self._idle_seconds = idle_seconds
         self._idle: list[_Child] = []
@@ -333,7 +333,7 @@ class ChildPool:
             raise
 
     async def _admitted(self, user: str, before: asyncio.Task[Reply] | None) -> None:
-        """Wait for the task ``before`` to end, then for a place in the pool."""
+        """Wait for the task ``before`` to end, then for a slot in the pool."""
         self._require_open()
         waiting, of_user = self._waiting.total(), self._waiting[user]
         if waiting >= self._max_waiting or of_user >= ceil(self._max_waiting * USER_SHARE):
@@ -346,11 +346,11 @@ class ChildPool:
         try:
             if before is not None:
                 await asyncio.wait([before])
-            await self._places.acquire(user)
+            await self._slots.acquire(user)
         finally:
             self._waiting -= Counter((user,))
         if self._stopping:
-            self._places.release()
+            self._slots.release()
             self._require_open()
 
     def _require_open(self) -> None:
@@ -359,7 +359,7 @@ class ChildPool:
 
     def _ended(self, task: asyncio.Task[Reply]) -> None:
         self._running.discard(task)
-        self._places.release()
+        self._slots.release()
 
     def stop_waiting(self) -> None:
         """Accept no more tasks. Tasks that wait for a child or another writer fail with `Stopping`.

@@ -232,7 +232,7 @@ class HttpApplication:
             try:
                 asking = caller_of(request.headers)
                 user = asking.user
-                self._workers.require_place()
+                self._workers.require_slot()
                 await self._authenticate_large(asking, request)
                 body = await self._bodies.read(request, owner, call.request_type, user=user)
                 began = monotonic()  # the time that the client takes is not the node's
