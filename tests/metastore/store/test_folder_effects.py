@@ -16,7 +16,7 @@ from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
 from strandline.errors import Unavailable
 from strandline.files import sync_folder
 from strandline.metastore.store import warehouse
-from strandline.metastore.store.folder_turns import MAX_EFFECTS, Turn
+from strandline.metastore.store.effect_batch import MAX_EFFECTS, EffectBatch
 from strandline.metastore.store.table_places import TablePlaces, put_places
 from strandline.model.places import Place
 from strandline.sql import run_all
@@ -294,7 +294,7 @@ def test_the_holders_of_a_place_are_the_same_before_and_after_they_are_written(n
     with node.database.write() as connection:
         put_places(connection, {901: a, 902: b})
         places = TablePlaces(connection)
-        places.expect([901])
+        places.prefetch([901])
         places.put(901, new)
         places.put(903, a)
         places.put(902, None)
@@ -333,8 +333,8 @@ def test_moves_of_many_folders_share_a_sql_transaction(
     monkeypatch.setattr(warehouse, "sync_folder", noted_sync)
     monkeypatch.setattr(node.log, "move_projection", noted_move)
     node.projector.project_up_to(version)
-    turns = " ".join(steps).split(" commit")
-    assert [sorted(turn.split()) for turn in turns] == [
+    batches = " ".join(steps).split(" commit")
+    assert [sorted(batch.split()) for batch in batches] == [
         [".dropped", "nyc.db"],
         [".dropped", "nyc.db"],
         [],  # the schema, whose folder is not empty
@@ -400,14 +400,14 @@ def test_effects_on_overlapping_folders_are_not_combined(
     node: Node, first: str, second: str, together: bool
 ) -> None:
     with node.database.read() as connection:
-        turn = Turn(connection)
+        batch = EffectBatch(connection)
 
         def take(effect: str) -> bool:
             verb, path = effect.split()
             makes, moves = ([path], []) if verb == "make" else ([], [path])
-            return turn.take(makes, moves)
+            return batch.add(makes, moves)
 
-        assert turn.untouched
+        assert batch.untouched
         assert take(first)
-        assert not turn.untouched
+        assert not batch.untouched
         assert take(second) is together

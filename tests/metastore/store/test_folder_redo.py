@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.metastore.store import warehouse
-from strandline.metastore.store.folder_turns import Turn
+from strandline.metastore.store.effect_batch import EffectBatch
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.places import Place
 from tests.metastore.store.folder_runs import LAYOUTS, Script, Store, points
@@ -146,7 +146,7 @@ def test_a_power_cut_does_not_change_the_result_of_many_long_scripts(
 def test_a_crash_changes_the_result_if_a_transaction_may_touch_a_folder_twice(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Turn, "_free", lambda *_: True)
+    monkeypatch.setattr(EffectBatch, "_free", lambda *_: True)
     assert differing(store, ["rename a to b", "create a"]) is not None
     assert differing(store, ["drop a", "create a"]) is not None
     assert differing(store, ["rename a to b", "drop b"], subsets=True) is not None
@@ -189,9 +189,9 @@ def test_nested_folders_and_folders_with_two_names_are_recognized_as_overlapping
     store: Store, monkeypatch: pytest.MonkeyPatch, write: Callable[[Script], None], rule: str
 ) -> None:
     if rule == "paths only":
-        monkeypatch.setattr(Turn, "_names", lambda _, paths: set(paths))
+        monkeypatch.setattr(EffectBatch, "_names", lambda _, paths: set(paths))
         monkeypatch.setattr(
-            Turn, "_free", lambda self, *names: self._touched.isdisjoint(set().union(*names))
+            EffectBatch, "_free", lambda self, *names: self._touched.isdisjoint(set().union(*names))
         )
     # The places of the script are not places that a store chooses.
     monkeypatch.setattr(Place, "is_of_table", True)

@@ -27,7 +27,7 @@ from strandline.durable import VERSION, MetastorageLog, durable_state, upper_wit
 from strandline.errors import Fenced, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
-from strandline.metastore.store.folder_turns import MAX_EFFECTS
+from strandline.metastore.store.effect_batch import MAX_EFFECTS
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import Projector

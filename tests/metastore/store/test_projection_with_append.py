@@ -31,7 +31,7 @@ from strandline.errors import AlreadyExists, Unavailable, UnknownOutcome
 from strandline.fencing import FenceToken
 from strandline.files import sync_folder
 from strandline.metastore.store import warehouse
-from strandline.metastore.store.folder_turns import Turn
+from strandline.metastore.store.effect_batch import EffectBatch
 from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
 from strandline.node import Node
@@ -144,7 +144,7 @@ def test_a_projected_version_leaves_no_cyclic_garbage(node: Node) -> None:
     try:
         gc.collect()
         execute(node, create("second"))
-        assert not [thing for thing in gc.get_objects() if isinstance(thing, Turn)]
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, EffectBatch)]
     finally:
         gc.enable()
 

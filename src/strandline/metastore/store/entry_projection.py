@@ -2,7 +2,7 @@
 
 The transaction logs an event for each entry, carries out the effects on folders, writes the places
 of tables and moves the position of the projection, which counts entries within a version.
-`folder_turns` decides which effects one SQL transaction may have.
+`effect_batch` decides which effects one SQL transaction may have.
 
 Effects of two SQL transactions may touch each other's folders, so only one transaction may be lost:
 each is on disk before the next one can see how far it came.
@@ -19,8 +19,8 @@ from sqlalchemy import Connection
 from strandline.catalog.kinds import kind_named
 from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError, Unavailable
+from strandline.metastore.store.effect_batch import EffectBatch
 from strandline.metastore.store.folder_effects import FolderEffects, Task, folder_effect
-from strandline.metastore.store.folder_turns import Turn
 from strandline.metastore.store.notifications import (
     DdlEvent,
     LogPosition,
@@ -32,8 +32,8 @@ from strandline.sql import Database, FenceRow
 from strandline.wire import encode
 from strandline.work import keeping_garbage
 
-BATCH = 64
-"""Versions that are read from the update log at once."""
+VERSIONS_AT_ONCE = 64
+"""The maximum number of versions that are read from the update log at once."""
 MAX_REMEMBERED = 1024
 """How many updates applied here are remembered, so that they are not read from the log again."""
 
@@ -62,41 +62,45 @@ class EntryProjection:
         self._updates = updates
         self._folders = folders
         self._head = head
-        self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
+        self._batches: WeakKeyDictionary[object, EffectBatch] = WeakKeyDictionary()
         self.entries = self.effects = self.failures = 0
 
     def advance(self, connection: Connection, version: int) -> LogPosition:
-        """Project at most up to ``version``, with the effects that one turn takes.
+        """Project at most up to ``version``, with the effects that one batch takes.
 
         Return the new position. An effect that fails is an error only if it is the first of the
-        turn; otherwise the entries before it are projected. A SQL transaction has one turn, however
-        often this is called.
+        batch; otherwise the entries before it are projected. A SQL transaction has one batch,
+        however often this is called.
         """
         before = self._notifications.position_on(connection)
         last = before.projected_version
         if last >= version:
             return before
-        updates = self._updates(last + 1, min(version, last + BATCH) + 1)
+        updates = self._updates(last + 1, min(version, last + VERSIONS_AT_ONCE) + 1)
         transaction = connection.get_transaction() or connection.begin()
-        turn = self._turns.get(transaction)
-        if turn is None:
+        batch = self._batches.get(transaction)
+        if batch is None:
             done_up_to = self._head.done_up_to(last, self._updates) if self._head else 0
-            turn = self._turns[transaction] = Turn(connection, done_up_to=done_up_to)
+            batch = self._batches[transaction] = EffectBatch(connection, done_up_to=done_up_to)
         with keeping_garbage:
-            return self.advance_by(connection, before, updates, turn)
+            return self.advance_by(connection, before, updates, batch)
 
     def advance_by(
-        self, connection: Connection, before: LogPosition, updates: Sequence[Update], turn: Turn
+        self,
+        connection: Connection,
+        before: LogPosition,
+        updates: Sequence[Update],
+        batch: EffectBatch,
     ) -> LogPosition:
         """`advance` by some of ``updates``, which follow ``before``."""
         last, done_entries = before.projected_version, before.projected_entries
         events: list[NewEvent] = []
-        for task in self._tasks(turn, updates, done_entries):
+        for task in self._tasks(batch, updates, done_entries):
             update, entry = task.update, task.entry
             if update.version > last + 1:  # all before it are projected
                 last, done_entries = update.version - 1, 0
             if task.effect is not None:
-                first = turn.untouched
+                first = batch.untouched
                 try:
                     self._database.check_write()  # else it would change the folders of others
                     if not self._folders.carry_out(task):
@@ -113,13 +117,13 @@ class EntryProjection:
         else:
             last, done_entries = updates[-1].version, 0
         try:
-            turn.unsynced.sync()
+            batch.unsynced.sync()
         except Unavailable as error:
             raise self._failed(
                 last + 1 if done_entries else last, "change of folders", error
             ) from error
-        also = turn.places.take_writes()
-        if not turn.appends:  # else the log is in this database, and cannot be older than it
+        also = batch.places.take_writes()
+        if not batch.appends:  # else the log is in this database, and cannot be older than it
             also.append(FenceRow.note_query(last))
         after = self._notifications.move_projection(
             connection,
@@ -132,18 +136,20 @@ class EntryProjection:
         self.entries += len(events)
         return after
 
-    def _tasks(self, turn: Turn, updates: Sequence[Update], done_entries: int) -> Iterator[Task]:
-        """Yield the entries after the first ones; look ahead to what those of the turn will need.
+    def _tasks(
+        self, batch: EffectBatch, updates: Sequence[Update], done_entries: int
+    ) -> Iterator[Task]:
+        """Yield the entries after the first ones; look ahead to what those of the batch will need.
 
-        A look ends at the second effect on one table: that one mostly waits for the next turn.
+        A look ends at the second effect on one table: that one mostly waits for the next batch.
         """
         entries = ((update, entry) for update in updates for entry in update.entries)
         tasks = (
-            Task(turn, update, entry, folder_effect(entry))
+            Task(batch, update, entry, folder_effect(entry))
             for update, entry in islice(entries, done_entries, None)
         )
-        while upcoming := list(_with_effects(tasks, limit=turn.effects_left)):
-            self._folders.expect(turn, upcoming)
+        while upcoming := list(_with_effects(tasks, limit=batch.effects_left)):
+            self._folders.prefetch(batch, upcoming)
             yield from upcoming
         yield from tasks
 

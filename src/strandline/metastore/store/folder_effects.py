@@ -1,9 +1,9 @@
 """The effects of DDL on folders, and on the places of managed tables.
 
 An effect makes, moves or removes one folder. It may be repeated
-(`strandline.metastore.store.folder_turns`), so it recognizes that it was already done: a made
+(`strandline.metastore.store.effect_batch`), so it recognizes that it was already done: a made
 folder exists, a moved folder is at the new place and not at the old one, and a removed folder is
-gone. If later effects may have been done too, the folders cannot show this: then the turn knows it
+gone. If later effects may have been done too, the folders cannot show this: then the batch knows it
 (`strandline.metastore.store.warehouse_head`), and an effect changes only places.
 
 The place of a table is one fact per table id. It is not versioned, and only this module decides it.
@@ -44,7 +44,7 @@ from strandline.catalog.verbs import FolderEffect, verb_named
 from strandline.durable import CatalogTransaction
 from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
-from strandline.metastore.store.folder_turns import MAX_EFFECTS, DefaultPlaces, Turn
+from strandline.metastore.store.effect_batch import MAX_EFFECTS, DefaultPlaces, EffectBatch
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderRefused, Moved, delete_or_leave
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
@@ -77,7 +77,7 @@ class _Table:
     kind: TableKind
 
     @classmethod
-    @lru_cache(maxsize=2 * MAX_EFFECTS)  # `expect` and the effects of a turn read each twice
+    @lru_cache(maxsize=2 * MAX_EFFECTS)  # `prefetch` and the effects of a batch read each twice
     def read(cls, record: bytes) -> _Table:
         table = RECENT.get(record)  # the decoded table, if this process just made or changed it
         if table is not None:
@@ -101,9 +101,9 @@ def folder_effect(entry: Entry) -> FolderEffect | None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An entry of an update that a turn projects, with its `folder_effect`."""
+    """An entry of an update that a batch projects, with its `folder_effect`."""
 
-    turn: Turn
+    batch: EffectBatch
     update: Update
     entry: Entry
     effect: FolderEffect | None
@@ -111,7 +111,7 @@ class Task:
     @property
     def is_done(self) -> bool:
         """Whether the folders show the effect, and perhaps later ones: they must not be touched."""
-        return self.update.version <= self.turn.done_up_to
+        return self.update.version <= self.batch.done_up_to
 
     @property
     def table_ids(self) -> set[int]:
@@ -162,7 +162,7 @@ class FolderEffects:
     ) -> DefaultPlaces:
         """The places that the names of the first new tables in versions to be appended give.
 
-        Safe for any thread, outside of the SQL transaction: it touches no state of `expect`.
+        Safe for any thread, outside of the SQL transaction: it touches no state of `prefetch`.
         """
         places: DefaultPlaces = {}
         for transaction, catalog in zip(transactions, catalogs, strict=True):
@@ -183,27 +183,27 @@ class FolderEffects:
                         break
         return places
 
-    def expect(self, turn: Turn, tasks: Sequence[Task]) -> None:
-        """Read what the effects of the turn's tasks will need, in a few statements."""
+    def prefetch(self, batch: EffectBatch, tasks: Sequence[Task]) -> None:
+        """Read what the effects of the batch's tasks will need, in a few statements."""
         table_ids: list[int] = []
         new_places: list[Place] = []
         for task in tasks:
             if task.effect is FolderEffect.MAKE_TABLE:
-                new_places += self._expect_made(task)
+                new_places += self._prefetch_made(task)
             elif task.effect is not None:
                 table_ids += task.table_ids
-        turn.places.expect(table_ids)
-        turn.places.expect_at(chain(new_places, self._places_to_restore(tasks)))
+        batch.places.prefetch(table_ids)
+        batch.places.prefetch_at(chain(new_places, self._places_to_restore(tasks)))
 
-    def _expect_made(self, task: Task) -> list[Place]:
+    def _prefetch_made(self, task: Task) -> list[Place]:
         """The place that the name of a new table gives, if any."""
         _, table = task.table()
-        task.turn.places.expect_none(table.id)
+        task.batch.places.note_new(table.id)
         key = task.update.version, table.id
-        if key not in task.turn.default_places:
+        if key not in task.batch.default_places:
             place = self._named(task) or self._default_place(task, table, argument="table")
-            task.turn.default_places[key] = place
-        place = task.turn.default_places[key]
+            task.batch.default_places[key] = place
+        place = task.batch.default_places[key]
         return [] if place is None else [place]
 
     def _places_to_restore(self, tasks: Iterable[Task]) -> Iterator[Place]:
@@ -212,22 +212,22 @@ class FolderEffects:
             for change in task.entry.changes if task.effect is FolderEffect.MOVE_TABLE else ():
                 if change.kind == "table" and change.old is None and change.new is not None:
                     table = _Table.read(change.new)
-                    place = task.turn.places.of(table.id)
+                    place = task.batch.places.of(table.id)
                     if place is not None:
                         yield place.back(table.id, table.name)
 
     def carry_out(self, task: Task) -> bool:
-        """Carry out the effect of a task, if any; return False if it must wait for the next turn.
+        """Carry out the effect of a task, if any; return False if it must wait for the next batch.
 
-        It may have been done before. Raises `Unavailable` for a shortage, and in the turn of an
+        It may have been done before. Raises `Unavailable` for a shortage, and in the batch of an
         append also for a refusal.
         """
-        if not task.turn.effects_left:
+        if not task.batch.effects_left:
             return False
         work = None if task.effect is None else _PLANS[task.effect](self, task)
         if work is None:
             return True
-        if not task.turn.take(self._paths(work.makes), self._paths(work.moves)):
+        if not task.batch.add(self._paths(work.makes), self._paths(work.moves)):
             return False
         work.do()
         return True
@@ -252,10 +252,10 @@ class FolderEffects:
     def _table_made(self, task: Task) -> _Work | None:
         """A new managed table gets a place that no other table has."""
         _, table = task.table()
-        requested_place = task.turn.default_places[task.update.version, table.id]
+        requested_place = task.batch.default_places[task.update.version, table.id]
         if requested_place is None:
             return None
-        places, replaced = task.turn.places, task.entry.arguments.get("instead_of")
+        places, replaced = task.batch.places, task.entry.arguments.get("instead_of")
         holders = places.holders(requested_place) - {table.id}
         if holders and holders == {replaced}:
             places.put(next(iter(holders)), None)
@@ -273,7 +273,7 @@ class FolderEffects:
         A restored table leaves the folder of dropped tables for the place of its name.
         """
         old, new = task.table()
-        place = task.turn.places.of(new.id)
+        place = task.batch.places.of(new.id)
         if place is None:
             return None
         target = self._named(task)
@@ -287,7 +287,7 @@ class FolderEffects:
 
     def _table_dropped(self, task: Task) -> _Work | None:
         _, table = task.table()
-        place = task.turn.places.of(table.id)
+        place = task.batch.places.of(table.id)
         if place is None:
             return None
         aside = place.aside(table.id)
@@ -342,7 +342,7 @@ class FolderEffects:
 
     def _make_table(self, task: Task, table_id: int, place: Place) -> None:
         self._make(task, place)
-        task.turn.places.put(table_id, place)
+        task.batch.places.put(table_id, place)
 
     def _make(self, task: Task, place: Place) -> None:
         own = place.is_of_table or place.is_of_schema
@@ -352,20 +352,20 @@ class FolderEffects:
         with self._or_refused("unmade", task, place, outcome):
             if own:
                 self._folders.verify(place)
-            self._folders.make(place, unsynced=task.turn.unsynced)
+            self._folders.make(place, unsynced=task.batch.unsynced)
 
     def _move(self, task: Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
         """Move the folder of a table; ``own``: no other table can have ``target``."""
-        places = task.turn.places
+        places = task.batch.places
         outcome = (
             f", but the folder of table {table_id} stays at {{}} and the table keeps using it: "
             "{}. To move it, fix that, undo the version and make the change again"
         )
         with self._or_refused("stayed", task, source, outcome):
-            self._folders.verify(source, target, free_of_links=task.turn.free_of_links)
+            self._folders.verify(source, target, free_of_links=task.batch.free_of_links)
             self._refuse_shared(task, table_id, (source,) if own else (source, target))
             if not task.is_done:
-                moved = self._folders.move(source, target, unsynced=task.turn.unsynced)
+                moved = self._folders.move(source, target, unsynced=task.batch.unsynced)
                 if moved is Moved.MISSING:
                     self._make(task, target)
             places.put(table_id, target)
@@ -373,7 +373,7 @@ class FolderEffects:
     def _refuse_shared(self, task: Task, table_id: int, places: Iterable[Place]) -> None:
         """Raise `FolderRefused` if another table has one of ``places``, as in older releases."""
         for place in places:
-            if task.turn.places.taken(place, by_other_than=table_id):
+            if task.batch.places.taken(place, by_other_than=table_id):
                 raise FolderRefused(
                     f"{self._folders.location(place)} is also the folder of another table"
                 )
@@ -391,9 +391,9 @@ class FolderEffects:
             self._refuse_shared(task, table_id, (place,))
             if not task.is_done:
                 purged = _purged(aside)
-                self._folders.move(place, purged, unsynced=task.turn.unsynced)
+                self._folders.move(place, purged, unsynced=task.batch.unsynced)
                 self._purged += [purged, Place(f"{aside.text}{PARTITIONS_SUFFIX}")]
-        task.turn.places.put(table_id, None)
+        task.batch.places.put(table_id, None)
 
     def _remove(self, task: Task, place: Place) -> None:
         if task.is_done:
@@ -404,7 +404,7 @@ class FolderEffects:
         )
         with self._or_refused("unremoved", task, place, outcome):
             self._folders.verify(place)
-            self._folders.remove_empty(place, unsynced=task.turn.unsynced)
+            self._folders.remove_empty(place, unsynced=task.batch.unsynced)
 
     @contextmanager
     def _or_refused(self, how: str, task: Task, place: Place, outcome: str) -> Iterator[None]:
@@ -412,7 +412,7 @@ class FolderEffects:
         try:
             yield
         except FolderRefused as refused:
-            if task.turn.appends:
+            if task.batch.appends:
                 raise  # the append may still fail; the version is projected after it
             self.refused[how] += 1
             outcome = outcome.format(self._folders.location(place), refused.message)
@@ -444,7 +444,7 @@ class _Schemas:
             changed = (decode(record, SchemaDescriptor) for record in records if record)
             self._by_id = {schema.id: schema for schema in changed}
         if schema_id not in self._by_id:
-            catalog = task.turn.catalogs.get(update.version) or self._catalog(update.version)
+            catalog = task.batch.catalogs.get(update.version) or self._catalog(update.version)
             self._by_id[schema_id] = catalog.schema_by_id(schema_id)
         return self._by_id[schema_id]
 

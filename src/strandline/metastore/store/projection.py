@@ -65,6 +65,7 @@ from strandline.errors import (
     VersionNotFound,
     WrongEnvironment,
 )
+from strandline.metastore.store.effect_batch import DefaultPlaces, EffectBatch
 from strandline.metastore.store.entry_projection import (
     AppliedUpdates,
     EntryProjection,
@@ -72,7 +73,6 @@ from strandline.metastore.store.entry_projection import (
     ReadUpdates,
 )
 from strandline.metastore.store.folder_effects import FolderEffects, folder_effect
-from strandline.metastore.store.folder_turns import DefaultPlaces, Turn
 from strandline.metastore.store.notifications import POSITION, LogPosition, NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places, tables_at_queries
@@ -231,9 +231,9 @@ class Projector:
             before = self._notifications.position_on(connection)
             if (before.projected_version + 1, before.projected_entries) != (making[0].version, 0):
                 return None
-            turn = Turn(connection, catalogs, default_places=default_places)
+            batch = EffectBatch(connection, catalogs, default_places=default_places)
             with keeping_garbage:
-                return self._entries.advance_by(connection, before, making, turn)
+                return self._entries.advance_by(connection, before, making, batch)
         except WrongEnvironment:
             raise
         except (Fenced, NotCarriedOut) as error:  # nothing was written

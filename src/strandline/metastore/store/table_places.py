@@ -99,18 +99,18 @@ class TablePlaces:
     def _rows(self, statements: Iterable[Query]) -> Iterator[Row]:
         return (row for query in statements for row in run(self._connection, *query))
 
-    def expect_none(self, table_id: int) -> None:
+    def note_new(self, table_id: int) -> None:
         """Note that a table is new, and has no row yet."""
         self._of.setdefault(table_id, None)
 
-    def expect(self, table_ids: Iterable[int]) -> None:
+    def prefetch(self, table_ids: Iterable[int]) -> None:
         """Read the places of these tables, and the other tables there, in two statements."""
         unread = [table_id for table_id in table_ids if table_id not in self._of]
         places = by_id(self._rows(places_queries(unread)))
         self._of |= {table_id: places.get(table_id) for table_id in unread}
-        self.expect_at(places.values())
+        self.prefetch_at(places.values())
 
-    def expect_at(self, places: Iterable[Place]) -> None:
+    def prefetch_at(self, places: Iterable[Place]) -> None:
         """Read the tables at these places, in one statement."""
         unread = [place for place in dict.fromkeys(places) if place not in self._at]
         tables = by_place(self._rows(tables_at_queries(unread)))
@@ -121,7 +121,7 @@ class TablePlaces:
 
     def of(self, table_id: int) -> Place | None:
         if table_id not in self._of:
-            self.expect([table_id])
+            self.prefetch([table_id])
         return self._of[table_id]
 
     def put(self, table_id: int, place: Place | None) -> None:
@@ -143,7 +143,7 @@ class TablePlaces:
     def holders(self, place: Place) -> frozenset[int]:
         """The tables at that place, including dropped ones."""
         if place not in self._at:
-            self.expect_at([place])
+            self.prefetch_at([place])
         return frozenset(self._at[place])
 
     def take_writes(self) -> list[Query]:

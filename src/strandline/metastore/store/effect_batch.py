@@ -1,13 +1,13 @@
-"""A turn: the effects on folders that one SQL transaction carries out.
+"""A batch of effects: those on folders that one SQL transaction carries out.
 
 The problem: a rollback moves no folder back. So an effect may be done and its SQL transaction lost.
 The effect is then repeated together with others, some of which were done too. It must find the
 folders as it found them the first time, or as it left them.
 
-What must stay true for that: no effect of a turn touches a folder that another effect of the turn
+What must stay true for that: no effect of a batch touches a folder that another effect of the batch
 made, moved or removed. (After "rename a to b, create a" there are folders at a and b, as if nothing
-had been moved yet.) So an effect waits for the next turn if one of its folders was touched in this
-turn, or is above or below a folder that is moved or removed. Then it does not matter which of the
+had been moved yet.) So an effect waits for the next batch if one of its folders was touched in this
+batch, or is above or below a folder that is moved or removed. Then it does not matter which of the
 other effects were done, and which of them a power cut undid. Before the transaction commits, every
 folder with changed entries is synced, once.
 
@@ -34,7 +34,7 @@ DefaultPlaces = dict[tuple[int, int], Place | None]
 """The place that its name gives to each new table, by version and table id."""
 
 
-class Turn:
+class EffectBatch:
     """The effects of one SQL transaction on folders, which do not touch each other's folders.
 
     ``catalogs`` are those of the versions that the transaction appends; this node has not applied
@@ -55,9 +55,9 @@ class Turn:
         self.done_up_to = done_up_to
         self.unsynced = Unsynced()
         self.free_of_links: set[str] = set()
-        """Folders above those of the effects that the turn found to be no symbolic links."""
+        """Folders above those of the effects that the batch found to be no symbolic links."""
         self.effects_left = MAX_EFFECTS
-        """How many more effects the turn can take."""
+        """How many more effects the batch can take."""
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
         self._moved_paths: set[str] = set()
@@ -66,17 +66,17 @@ class Turn:
 
     @property
     def appends(self) -> bool:
-        """Whether the same SQL transaction appends the versions; then the turn only makes."""
+        """Whether the same SQL transaction appends the versions; then the batch only makes."""
         return bool(self.catalogs)
 
     @property
     def untouched(self) -> bool:
         return self.effects_left == MAX_EFFECTS
 
-    def take(self, makes: Iterable[str], moves: Iterable[str]) -> bool:
-        """Take an effect that makes some folders and moves or removes others.
+    def add(self, makes: Iterable[str], moves: Iterable[str]) -> bool:
+        """Add an effect that makes some folders and moves or removes others.
 
-        Return False if it must wait for the next turn. Only while there are `effects_left`.
+        Return False if it must wait for the next batch. Only while there are `effects_left`.
         """
         if not self.appends:  # else it only makes folders, which can be repeated
             making, moving = self._names(makes), self._names(moves)
