@@ -252,7 +252,7 @@ def test_after_a_change_with_unknown_outcome_memory_looks_at_the_log_and_command
     looked: list[int] = []
     with Node.open(tmp_path / "store", background=False) as node:
         monkeypatch.setattr(
-            node.metastore.store.log_applier, "look_again", lambda: looked.append(1)
+            node.metastore.store.log_applier, "invalidate_level", lambda: looked.append(1)
         )
         asyncio.run(run())
         node.session(user="ann").execute(CreateSchema(name="s"))

@@ -165,21 +165,21 @@ class Metastore:
         try:
             return self.transactions.commit(txn_id, owner=owner)
         finally:
-            self.store.log_applier.look_again()
+            self.store.log_applier.invalidate_level()
 
     def abort(self, txn_id: int, *, owner: str | None = None) -> Transaction:
         """`Transactions.abort`, followed like `commit`."""
         try:
             return self.transactions.abort(txn_id, owner=owner)
         finally:
-            self.store.log_applier.look_again()
+            self.store.log_applier.invalidate_level()
 
     def abort_all(self, txn_ids: Iterable[int], *, owner: str | None = None) -> list[int]:
         """`Transactions.abort_all`, followed like `commit`."""
         try:
             return self.transactions.abort_all(txn_ids, owner=owner)
         finally:
-            self.store.log_applier.look_again()
+            self.store.log_applier.invalidate_level()
 
     def compact(self, version: int, *, author: str) -> bool:
         """Trim the catalog's history below ``version``; return False if it was trimmed already.

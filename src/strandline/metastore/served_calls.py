@@ -147,4 +147,4 @@ async def delegate(
         try:
             return await children.run(name, fields, data, only_reads=False)
         finally:
-            metastore.store.log_applier.look_again()
+            metastore.store.log_applier.invalidate_level()

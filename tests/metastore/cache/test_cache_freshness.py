@@ -40,7 +40,7 @@ def test_the_staleness_may_be_longer_than_a_thread_can_wait(dml: Dml) -> None:
     assert files(cache) == []
     dml.append("a")
     assert files(cache) == []
-    cache.log_applier.look_again()
+    cache.log_applier.invalidate_level()
     assert files(cache) == ["a"]
 
 
@@ -121,7 +121,7 @@ def test_a_look_in_progress_does_not_count_for_a_look_that_is_requested_later(
 
     def overtaken(applied: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
         position_and_events = read_next(applied, limit=limit)
-        cache.log_applier.look_again()  # a child process has committed after that position
+        cache.log_applier.invalidate_level()  # a child process has committed after that position
         return position_and_events
 
     monkeypatch.setattr(dml.log, "read_next", overtaken)
@@ -178,7 +178,7 @@ def test_a_mark_from_before_another_process_wrote_for_the_node_never_returns(
     cache.log_applier.catch_up()
     before = cache.log_applier.mark()
     assert before is not None
-    cache.log_applier.look_again()
+    cache.log_applier.invalidate_level()
     assert cache.log_applier.mark() is None
     cache.log_applier.catch_up()
     after = cache.log_applier.mark()

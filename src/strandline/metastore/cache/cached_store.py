@@ -376,7 +376,7 @@ class CachedStore(ObjectStore):
             with self.sql_store.change(table_id, author=author) as change:
                 yield change
         except UnknownOutcome:
-            self.log_applier.look_again()  # the next read must show whether it was committed
+            self.log_applier.invalidate_level()  # the next read must show whether it was committed
             raise
         self.log_applier.apply_own()
 

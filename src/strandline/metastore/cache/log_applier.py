@@ -65,7 +65,7 @@ class _Level(NamedTuple):
     """The result of a look that applied the log up to its head.
 
     ``mark`` is the database's mark, ``at`` the time, and ``invalidations`` the number of calls of
-    `look_again`, all as the look began. ``projected_version`` is what the log contained.
+    `invalidate_level`, all as the look began. ``projected_version`` is what the log contained.
     """
 
     mark: int
@@ -106,7 +106,7 @@ class LogApplier:
         self._last_reach = 0  # the last look that reached the head
         self._far_behind = 0  # threads that are applying more than a batch
         self._invalidating = threading.Lock()
-        self._invalidations = 0  # grows with each `look_again`
+        self._invalidations = 0  # grows with each `invalidate_level`
 
     # -- applying
 
@@ -268,7 +268,7 @@ class LogApplier:
 
     @property
     def _level(self) -> _Level | None:
-        """The result of the last look; None if `look_again` was called since it began."""
+        """The result of the last look; None if `invalidate_level` was called since it began."""
         level = self._last_level
         return level if level is not None and level.invalidations == self._invalidations else None
 
@@ -371,12 +371,12 @@ class LogApplier:
     def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
         """Hold the replicas of a `CachedStore.snapshot`, and apply the events since."""
         with self._applying:
-            self.look_again()
+            self.invalidate_level()
             self._replicas.restore(applied_event, replicas)
         self.catch_up()
 
-    def look_again(self) -> None:
-        """Let memory count as level only after a look that begins from now on: it may lack a write.
+    def invalidate_level(self) -> None:
+        """Let memory count as level only after a look that begins later: it may lack a write.
 
         `mark` never returns an earlier value again, even before the database's mark has moved.
         """
@@ -392,7 +392,7 @@ class LogApplier:
             logger.log(
                 level, "a write of this node could not be applied to memory yet", exc_info=True
             )
-            self.look_again()  # reads of the present look at the log before they answer
+            self.invalidate_level()  # reads of the present look at the log before they answer
 
     def follow(self) -> None:
         """Wait for a commit, for a bounded time, and catch up.
@@ -418,7 +418,7 @@ class LogApplier:
         """
         self._looks += 1
         look = self._looks
-        invalidations = self._invalidations  # read first: a later `look_again` needs another look
+        invalidations = self._invalidations  # read first: a later one needs another look
         at, mark = self._monotonic(), self._notifications.mark()
         level = self._level
         if level is not None and level.mark == mark and self._notifications.mark_is_proof:
