@@ -49,8 +49,8 @@ class RequestMemory:
         self.taken = 0
         self.refused = 0
 
-    def hold(self, owner: object, amount: int, *, user: str) -> None:
-        """Let ``owner``, of ``user``, hold ``amount`` bytes in all.
+    def reserve(self, owner: object, amount: int, *, user: str) -> None:
+        """Reserve ``amount`` bytes in all for ``owner``, of ``user``.
 
         Raises `Overloaded` if the pool, or the user's share of it, lacks them.
         """
@@ -102,8 +102,8 @@ class AnswerMemory(RequestMemory):
         self._shared: dict[object, Hashable] = {}  # the answer that each owner holds
         self._owners = Counter[Hashable]()  # how many hold each answer
 
-    def hold_answer(self, owner: object, body: Body, *, user: str, only_reads: bool) -> None:
-        """Hold an answer for ``owner``, of ``user``, in place of another one.
+    def reserve_answer(self, owner: object, body: Body, *, user: str, only_reads: bool) -> None:
+        """Reserve the memory of an answer for ``owner``, of ``user``, in place of its last one.
 
         Raises `Overloaded` if the pool lacks its memory and the call ``only_reads``, so that it may
         be repeated.

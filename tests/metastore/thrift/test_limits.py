@@ -160,11 +160,13 @@ def test_a_long_answer_of_a_child_is_closed_however_it_ends(client: str) -> None
             is_closed=lambda: client == "has left",
         )
         if client == "is refused":
-            server.answers.hold_answer("another", bytes(ALLOWANCE + 1), user="ann", only_reads=True)
+            server.answers.reserve_answer(
+                "another", bytes(ALLOWANCE + 1), user="ann", only_reads=True
+            )
             with pytest.raises(Overloaded):
-                outgoing.hold("get_all_tables", content, user="bob")
+                outgoing.reserve("get_all_tables", content, user="bob")
         else:
-            outgoing.hold("get_all_tables", content, user="bob")
+            outgoing.reserve("get_all_tables", content, user="bob")
             outgoing.send(b"head", content)
         while outgoing.in_work:
             await asyncio.sleep(0)
@@ -403,7 +405,7 @@ def test_a_request_that_is_refused_for_lack_of_memory_while_it_is_scanned_is_not
         while running.on_loop(lambda: arrived(running)) < len(message) - 1:
             pass
         rest = 5 * ALLOWANCE - running.on_loop(lambda: memory.taken)
-        running.on_loop(lambda: memory.hold("others", rest, user="ann"))
+        running.on_loop(lambda: memory.reserve("others", rest, user="ann"))
         stream.sendall(message[-1:])
         answer = read_messages(stream, 1)[0]
         with pytest.raises(ThriftException, match="nothing was done"):
@@ -427,7 +429,7 @@ def test_a_running_request_is_answered_even_if_the_node_lacks_memory_for_the_nex
         return ["d1"]
 
     running = serve(lambda *_: wait(), settings=ServerSettings(request_memory_bytes=ALLOWANCE))
-    running.on_loop(lambda: running.server.memory.hold("others", 2 * ALLOWANCE, user="ann"))
+    running.on_loop(lambda: running.server.memory.reserve("others", 2 * ALLOWANCE, user="ann"))
     with connect(running) as stream:
         stream.sendall(request("get_all_databases"))
         assert begun.wait(60)

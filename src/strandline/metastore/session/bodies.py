@@ -148,7 +148,7 @@ class Bodies:
                         body.drop()
                         self.memory.release(owner)
                         continue
-                    self.memory.hold(owner, _BYTES_OF_A_BODY * size, user=user)
+                    self.memory.reserve(owner, _BYTES_OF_A_BODY * size, user=user)
                     body.add(chunk)
             if size > self._max_bytes:
                 raise InvalidInput(
@@ -166,7 +166,7 @@ class Bodies:
             return Answer(body, content_type)
         answer = LongAnswer(body, content_type, on_sent=self.answers.release)
         try:
-            self.answers.hold_answer(answer, body, user=user, only_reads=only_reads)
+            self.answers.reserve_answer(answer, body, user=user, only_reads=only_reads)
         except Overloaded:
             release(body)
             raise

@@ -309,7 +309,7 @@ class Connection(asyncio.Protocol):
         if total < ALLOWANCE and not self._has_reserved:
             return True
         try:
-            self._serving.memory.hold(self, total, user=self.info.user)
+            self._serving.memory.reserve(self, total, user=self.info.user)
         except Unavailable as error:
             self._refuse(error, message)
             return False
@@ -493,7 +493,7 @@ class Connection(asyncio.Protocol):
         counters.exceptions += answer.kind == EXCEPTION
         counters.failures += answer.failed
         try:
-            self._outgoing.hold(method, answer.body, user=self.info.user)
+            self._outgoing.reserve(method, answer.body, user=self.info.user)
         except Overloaded as error:
             answer = answer_error(self._serving.codec, method, error)
         head = self._serving.reply_heads.get(method.encode()) if answer.kind == REPLY else None

@@ -163,7 +163,7 @@ class Outgoing:
         """Whether a part of a long answer is not written yet."""
         return self._pieces is not None
 
-    def hold(self, method: str, body: Body, *, user: str) -> None:
+    def reserve(self, method: str, body: Body, *, user: str) -> None:
         """Reserve the memory for a long answer of ``method`` until it is sent.
 
         Raises `Overloaded` (see `AnswerMemory`), after closing a `Content`.
@@ -172,7 +172,9 @@ class Outgoing:
             return
         try:
             only_reads = self._serving.dispatcher.only_reads(method)
-            self._serving.answers.hold_answer(self._owner, body, user=user, only_reads=only_reads)
+            self._serving.answers.reserve_answer(
+                self._owner, body, user=user, only_reads=only_reads
+            )
         except Overloaded:
             release(body)
             raise
