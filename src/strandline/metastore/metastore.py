@@ -115,7 +115,7 @@ class Metastore:
             self.projector.project_up_to(applied.version, timeout=seconds_left)
         return applied
 
-    def take_back(self, read: Callable[[], Undo], *, user: str, timeout: float) -> Applied:
+    def undo(self, read: Callable[[], Undo], *, user: str, timeout: float) -> Applied:
         """Execute the undo that ``read`` returns; read it again if the history has moved.
 
         Raises what ``read`` and `Undo` raise, and `ObjectNotFound` if the files of a table to be

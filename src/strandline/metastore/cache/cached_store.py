@@ -110,29 +110,29 @@ class KnownLocations:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: dict[int, str] = {}
+        self._by_table: dict[int, str] = {}
         self.moves = 0
 
     def get(self, table_id: int) -> str | None:
         """The location of a table as of the applied events, or None if it is not known."""
-        return self._places.get(table_id)
+        return self._by_table.get(table_id)
 
     def put(self, table_id: int, location: str, *, moves: int) -> None:
         """Remember a location that was read, unless `moves` has changed since it was ``moves``."""
         with self._lock:
             if moves == self.moves:
-                if len(self._places) >= MAX_LOCATIONS:
-                    self._places.clear()
-                self._places[table_id] = location
+                if len(self._by_table) >= MAX_LOCATIONS:
+                    self._by_table.clear()
+                self._by_table[table_id] = location
 
     def forget(self, table_id: int | None) -> None:
         """Forget the location of a moved table, or all locations if ``table_id`` is None."""
         with self._lock:
             self.moves += 1
             if table_id is None:
-                self._places.clear()
+                self._by_table.clear()
             else:
-                self._places.pop(table_id, None)
+                self._by_table.pop(table_id, None)
 
 
 class CachedStore(ObjectStore):
@@ -276,11 +276,11 @@ class CachedStore(ObjectStore):
         ``version`` is the catalog version that the caller reads: its DDL may have moved the table.
         ``is_last`` says that it was the log's last version when the caller's request began.
         """
-        moves, place = self._locations.moves, self._locations.get(table_id)
-        if place is None or not self.log_applier.has_projected(version, is_last=is_last):
+        moves, location = self._locations.moves, self._locations.get(table_id)
+        if location is None or not self.log_applier.has_projected(version, is_last=is_last):
             return None
         # No table moved up to the last look at the head; a later move is after this read.
-        return place if moves == self._locations.moves else None
+        return location if moves == self._locations.moves else None
 
     def _answer(
         self,
@@ -420,10 +420,10 @@ def _is_like(pattern: str) -> Callable[[str], bool]:
         # Each at the first possible place, which is never worse than a later one. A regular
         # expression would need time for the product of both lengths; `find` needs it for their sum.
         for piece in between:
-            place = name.find(piece, at, end)
-            if place < 0:
+            start = name.find(piece, at, end)
+            if start < 0:
                 return False
-            at = place + len(piece)
+            at = start + len(piece)
         return True
 
     return matches

@@ -168,17 +168,19 @@ class LocalSession(Session):
 
     def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
         catalogs, user = self._metastore.catalogs, self._user
-        return self._take_back(
+        return self._execute_undo(
             lambda: visible_undo(catalogs, version, through=through, identity=user), timeout
         )
 
     def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
         catalogs, user = self._metastore.catalogs, self._user
-        return self._take_back(lambda: visible_undrop(catalogs, kind, name, identity=user), timeout)
+        return self._execute_undo(
+            lambda: visible_undrop(catalogs, kind, name, identity=user), timeout
+        )
 
-    def _take_back(self, read: Callable[[], Undo], timeout: float) -> Executed:
+    def _execute_undo(self, read: Callable[[], Undo], timeout: float) -> Executed:
         seconds = time_limit(timeout)
-        return _executed(self._metastore.take_back(read, user=self._user, timeout=seconds))
+        return _executed(self._metastore.undo(read, user=self._user, timeout=seconds))
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
         table = finish(self._reader().table(name, need=Privilege.INSERT))
@@ -423,9 +425,9 @@ class LocalSession(Session):
     def _known_folder(self, table: TableDescriptor) -> str | None:
         """`_folder_of` before the files are staged: the table may move until then."""
         folders, store = self._metastore.folders, self._metastore.store
-        place = folders.named_location(table) or store.last_known_location(table.id)
-        place = place or store.location(table.id)  # which memory knows from then on
-        return None if place is None else folders.path_if_local(place)
+        location = folders.named_location(table) or store.last_known_location(table.id)
+        location = location or store.location(table.id)  # which memory knows from then on
+        return None if location is None else folders.path_if_local(location)
 
     def _folder_of(self, staging: Staging) -> str | None:
         """The path of a table's folder, or None if this machine can access none."""
