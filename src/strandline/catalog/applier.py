@@ -465,7 +465,10 @@ class CatalogApplier:
             return future.result(timeout=patience(timeout))
         except FutureTimeout:
             self._awaited.forget(future)
-            raise DeadlineExceeded(f"version {version} did not arrive within {timeout} s") from None
+            raise DeadlineExceeded(
+                f"version {version} did not arrive within {timeout} s; check the number, and try"
+                " again"
+            ) from None
 
     def ready(self, version: int) -> Future[Catalog]:
         """A future for `catalog_ready`; on an event loop, ``await asyncio.wrap_future`` it.

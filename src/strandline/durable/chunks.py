@@ -81,7 +81,10 @@ def prepare(
     for number, start in enumerate(starts):
         put = Put(chunk_key(name, number), data[start : start + chunk_bytes])
         if not store.invoke([fence], [put]).succeeded:
-            raise Fenced("the catalog was taken over while this node was writing a snapshot of it")
+            raise Fenced(
+                "the catalog was taken over while this node was writing a snapshot of it; nothing"
+                " was trimmed"
+            )
     before = DeleteRange(CHUNK, chunk_key(name, 0))
     after = DeleteRange(prefix_end(f"{CHUNK}{name}."), prefix_end(CHUNK))
     pointer = ChunkedSnapshot(name, len(starts), len(data))

@@ -379,7 +379,10 @@ def _restore_kind(
                 names = draft.names_in(Namespace(kind.scope, parent))
             name = normalize(stored.name)
             if name in names:
-                raise CorruptData(f"duplicate name {name!r} in one {kind.scope} namespace")
+                raise CorruptData(
+                    f"duplicate name {name!r} in one {kind.scope} namespace; restore the store from"
+                    " a backup"
+                )
             names[name] = Reference(kind.kind, key)
     if len(objects) != len(records):
-        raise CorruptData(f"duplicate {kind.kind} in a snapshot")
+        raise CorruptData(f"duplicate {kind.kind} in a snapshot; restore the store from a backup")

@@ -319,7 +319,8 @@ class MetastorageLog(UpdateLog):
         missing = sorted(set(range(start, end)) - present)
         if not missing:
             raise CorruptData(
-                f"version {start} of the log is a snapshot where an update was expected"
+                f"version {start} of the log is a snapshot where an update was expected; restore"
+                " the store from a backup"
             )
         is_there = self._store.get(update_key(missing[0])) is not None
         if is_there or self._read_frontier().since > frontier.since:

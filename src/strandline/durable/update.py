@@ -196,7 +196,10 @@ def _parse_arguments(text: bytes) -> dict[str, Argument]:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        raise CorruptData(f"the arguments of an entry are not a JSON object: {text[:80]!r}")
+        raise CorruptData(
+            f"the arguments of an entry are not a JSON object: {text[:80]!r}; restore the store"
+            " from a backup"
+        )
     return values
 
 
@@ -236,7 +239,8 @@ def _snapshot(
 ) -> CatalogSnapshot:
     if times and [len(of_kind) for of_kind in times] != [len(records) for _, records in kinds]:
         raise CorruptData(
-            f"the snapshot of version {version} has times that do not belong to its objects"
+            f"the snapshot of version {version} has times that do not belong to its objects;"
+            " restore the store from a backup"
         )
     return CatalogSnapshot(version, time, kinds, times)
 

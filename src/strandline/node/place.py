@@ -190,7 +190,9 @@ def read(connection: Connection) -> RecordedPlace | None:
     try:
         names = tuple(str(name) for name in json.loads(names_text))
     except (ValueError, TypeError) as error:
-        raise CorruptData(f"the names of the store's folder are damaged: {error}") from error
+        raise CorruptData(
+            f"the names of the store's folder are damaged: {error}; restore the store from a backup"
+        ) from error
     return RecordedPlace(path, inode, names)
 
 

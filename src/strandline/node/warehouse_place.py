@@ -173,7 +173,10 @@ def marked_environment(warehouse: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+        raise Unavailable(
+            f"{path} cannot be read: {error.strerror}; check its permissions and the disk, and try"
+            " again"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptData(f"{path} is damaged: {error}; restore it from a backup") from error
 

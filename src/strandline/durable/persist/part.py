@@ -17,7 +17,7 @@ from sys import intern
 from typing import TYPE_CHECKING
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
-from strandline.durable.rows import Row, is_object
+from strandline.durable.rows import REMEDY, Row, is_object
 from strandline.errors import CorruptData
 from strandline.wire.codecs import BYTES, SINT, TEXT, UINT, Reader
 from strandline.wire.registry import timed_head
@@ -93,10 +93,10 @@ def read_part(data: bytes) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptData(f"a part of the log is not a Parquet file ({error})") from error
+        raise CorruptData(f"a part of the log is not a Parquet file ({error}); {REMEDY}") from error
     if tuple(table.column_names) != COLUMNS:
         raise CorruptData(
-            f"a part of the log has unexpected columns: {', '.join(table.column_names)}"
+            f"a part of the log has unexpected columns: {', '.join(table.column_names)}; {REMEDY}"
         )
     return table
 

@@ -134,7 +134,7 @@ def decode_stored(raw: bytes) -> Stored:
             return Stored(revision, Timestamp(at), Reference(identity, size, digest, head))
     except struct.error:
         pass
-    raise CorruptData(f"an entry of the metastorage in etcd cannot be decoded: {raw[:40]!r}")
+    raise _damaged("an entry of the metastorage", raw)
 
 
 def encode_time(at: Timestamp) -> bytes:
@@ -147,7 +147,7 @@ def decode_time(raw: bytes) -> Timestamp:
     try:
         return Timestamp(_TIME.unpack(raw)[0])
     except struct.error:
-        raise CorruptData(f"the time of the metastorage in etcd is damaged: {raw[:40]!r}") from None
+        raise _damaged("the time of the metastorage", raw) from None
 
 
 def encode_head(head: Head) -> bytes:
@@ -161,7 +161,7 @@ def decode_head(raw: bytes | None) -> Head:
     try:
         revision, at = _HEAD.unpack(raw)
     except struct.error:
-        raise CorruptData(f"the head of the metastorage in etcd is damaged: {raw[:40]!r}") from None
+        raise _damaged("the head of the metastorage", raw) from None
     return Head(revision, Timestamp(at))
 
 
@@ -176,7 +176,7 @@ def decode_lease(name: str, raw: bytes) -> Lease:
         token, expires = _LEASE.unpack_from(raw)
         holder = raw[_LEASE.size :].decode("ascii")
     except (struct.error, UnicodeDecodeError):
-        raise CorruptData(f"the row of the lease {name!r} in etcd is damaged") from None
+        raise _damaged(f"the row of the lease {name!r}", raw) from None
     return Lease(name, holder, Timestamp(expires), token)
 
 
@@ -209,7 +209,7 @@ def decode_change(key: bytes, raw: bytes) -> Change:
     try:
         revision = int(key.rpartition(b"/")[2])
     except ValueError:
-        raise CorruptData(f"the key {key!r} in etcd does not name a change") from None
+        raise _damaged("the key of a change", key) from None
     try:
         keys, ranges = json.loads(raw)
         "".join(chain(keys, *ranges))  # raises unless all are texts
@@ -217,3 +217,7 @@ def decode_change(key: bytes, raw: bytes) -> Change:
     except (ValueError, TypeError):
         logger.error("a change in etcd cannot be decoded: %r at %r", raw[:80], key)
         return Change(revision, (), (("", prefix_end("")),))
+
+
+def _damaged(what: str, raw: bytes) -> CorruptData:
+    return CorruptData(f"{what} in etcd is damaged: {raw[:40]!r}; restore the store from a backup")

@@ -119,4 +119,7 @@ def from_text(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        raise CorruptData(f"etcd's gateway sent {text[:40]!r} where base64 was expected") from None
+        raise CorruptData(
+            f"etcd's gateway sent {text[:40]!r} where base64 was expected; check that the address"
+            " leads to etcd"
+        ) from None

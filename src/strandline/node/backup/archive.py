@@ -264,10 +264,15 @@ class _Archive(Backup):
                 while (info := tar.next()) is not None:
                     tar.members.clear()  # type: ignore[attr-defined]  # it would keep all in memory
                     if info.type not in _PLAIN or info.issparse() or not is_below(info.name):
-                        raise CorruptData(f"{self.path} is damaged: {info.name!r} is not a file")
+                        raise CorruptData(
+                            f"{self.path} is damaged: {info.name!r} is not a file; use another"
+                            " backup"
+                        )
                     is_sound = info.size >= 0 and abs(info.mtime) < _LATEST  # NaN fails this
                     if not is_sound or (last is not None and info.offset <= last.offset):
-                        raise CorruptData(f"{self.path} is damaged after {info.name!r}")
+                        raise CorruptData(
+                            f"{self.path} is damaged after {info.name!r}; use another backup"
+                        )
                     mode = stat.S_IMODE(info.mode)
                     member = _Member(info.offset_data, info.size, mode, float(info.mtime))
                     self._members[info.name] = member
@@ -275,7 +280,9 @@ class _Archive(Backup):
         except _UNREADABLE as error:
             if last is None:
                 raise NotFound(f"{self.path} is not a backup: {error}") from None
-            raise CorruptData(f"{self.path} is damaged after {last.name!r}: {error}") from error
+            raise CorruptData(
+                f"{self.path} is damaged after {last.name!r}: {error}; use another backup"
+            ) from error
         return last
 
     def _open(self, name: str) -> tuple[IO[bytes], _Member]:

@@ -64,24 +64,25 @@ def parsed(text: bytes, *, name: Path, mode: int | None = None) -> Manifest:
         paths = _pop_paths(stated)
         manifest: Manifest = form_of(Manifest).read(stated)
     except InvalidInput as error:
-        raise CorruptData(f"{MANIFEST} of {name} is damaged: {error.message}") from error
+        raise _damaged(name, error.message) from error
     except Misfit as misfit:
-        message = misfit.error().message
-        raise CorruptData(f"{MANIFEST} of {name} is damaged: {message}") from misfit
+        raise _damaged(name, misfit.error().message) from misfit
     for field_name, listed in paths.items():
         setattr(manifest, field_name, listed)
     if manifest.format == 1 and mode is not None:
         manifest.mode = mode
     if manifest.mode != stat.S_IMODE(manifest.mode):
-        raise CorruptData(f"{MANIFEST} of {name} is damaged: {manifest.mode} are not permissions")
+        raise _damaged(name, f"{manifest.mode} are not permissions")
     for path in (*manifest.files, *manifest.folders):
         if not is_below(path):
-            raise CorruptData(
-                f"{MANIFEST} of {name} is damaged: {path!r} is not a file of a backup"
-            )
+            raise _damaged(name, f"{path!r} is not a file of a backup")
     if DATABASE_FILE not in manifest.files:
-        raise CorruptData(f"{MANIFEST} of {name} is damaged: it does not name {DATABASE_FILE}")
+        raise _damaged(name, f"it does not name {DATABASE_FILE}")
     return manifest
+
+
+def _damaged(name: Path, reason: str) -> CorruptData:
+    return CorruptData(f"{MANIFEST} of {name} is damaged: {reason}; use another backup")
 
 
 def _refuse_newer(stated: object, *, name: Path) -> None:
