@@ -1,36 +1,23 @@
-"""The places of partitions: where they are now, where dropped ones go, how a drop is undone.
+"""The places of partitions: of present ones, of dropped ones moved aside, and of past ones.
 
 Only own folders of partitions are moved: those at the location that the partition's name gives, in
 the folder of a managed table. A partition at a place that a user named is external, even if the
 table is managed: only its row is added and removed, and its files stay.
 
 The folder of a dropped partition goes to ``.dropped/<table id>.partitions/<row id>`` beside its
-table. `strandline.metastore.store.partition_moves` records each move.
+table. `strandline.metastore.store.partition_moves` records each move; `unfinished_moves` finishes
+those that a process left, and `partition_undrop` undoes a drop.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from strandline.catalog import CatalogManager
-from strandline.errors import (
-    AlreadyExists,
-    CorruptData,
-    IllegalChange,
-    IncompatibleFormat,
-    InvalidInput,
-    ObjectNotFound,
-    StrandlineError,
-    UnknownOutcome,
-    WriteConflict,
-)
-from strandline.metastore.interface import ResolvedTable
-from strandline.metastore.metastore import Metastore
+from strandline.errors import IllegalChange, ObjectNotFound, StrandlineError, WriteConflict
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.partition_moves import (
@@ -38,9 +25,8 @@ from strandline.metastore.store.partition_moves import (
     PartitionMove,
     PartitionMoves,
     name_of,
-    relocation,
 )
-from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
+from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
@@ -48,12 +34,10 @@ from strandline.metastore.store.warehouse import (
     FolderRefused,
     Unsynced,
     delete_or_leave,
-    relative_location,
     resolve_location,
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import Place
-from strandline.model.privileges import SYSTEM_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -272,10 +256,10 @@ class PartitionPlaces:
         """
         above = {location.rpartition("/")[0] for location in locations}
         while above:
-            emptied = {folder for folder in above if self._removes_empty(folder, unsynced)}
+            emptied = {folder for folder in above if self._remove_if_empty(folder, unsynced)}
             above = {folder.rpartition("/")[0] for folder in emptied}
 
-    def _removes_empty(self, location: str, unsynced: Unsynced) -> bool:
+    def _remove_if_empty(self, location: str, unsynced: Unsynced) -> bool:
         place = self._at(location)
         try:
             self._folders.verify_below(place, table=self._location)
@@ -396,206 +380,3 @@ class PastPlaces(PartitionPlaces):
         """The last place of this row's folder below the table, and its move aside, if any."""
         location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
         return self._at(location), move
-
-
-def finish_partition_moves(
-    metastore: Metastore, unfinished: Collection[tuple[int, PartitionMove]] | None = None
-) -> None:
-    """Finish moves that a killed process left unfinished in present tables, by default all.
-
-    Those of a table with a damaged partition, or that was dropped meanwhile, stay unfinished.
-    """
-    store, catalog = metastore.store.sql_store, metastore.catalogs.latest_catalog()
-    moves: dict[int, set[PartitionMove]] = {}
-    for table_id, move in store.unfinished_moves() if unfinished is None else unfinished:
-        moves.setdefault(table_id, set()).add(move)
-    for table_id, moves_of_table in moves.items():
-        table = catalog.table_by_id(table_id)
-        if table is not None:
-            try:
-                _finish_moves_of(metastore, table, moves_of_table)
-            except (CorruptData, IncompatibleFormat, ObjectNotFound, WriteConflict):
-                # Other tables, and the node that starts, must not wait for the repair of this one.
-                logger.warning(
-                    "moves of partitions of %s stay unfinished",
-                    catalog.qualified_name(table),
-                    exc_info=True,
-                )
-
-
-def _finish_moves_of(
-    metastore: Metastore, table: TableDescriptor, moves: Set[PartitionMove]
-) -> None:
-    relocations = {move for move in moves if move.is_relocation}
-    for mark in relocations:
-        _end_relocation(metastore, table.id, mark, author=SYSTEM_NAME)
-    location = metastore.location(table)
-    places = PartitionPlaces(table, location=location, folders=metastore.folders)
-    places.finish_moves(metastore.store.sql_store, moves - relocations)
-
-
-class UnfinishedMoves:
-    """Finishes the moves that other processes left unfinished, while this one runs."""
-
-    def __init__(self, metastore: Metastore) -> None:
-        self._metastore = metastore
-        self._seen: frozenset[tuple[int, PartitionMove]] = frozenset()
-        self._tried: frozenset[tuple[int, PartitionMove]] = frozenset()
-
-    def finish(self) -> None:
-        """Finish what two calls in a row have seen. What the system refuses is tried only once.
-
-        The node calls this periodically. Meanwhile, readers do not find the folder of a partition
-        whose rename was not committed. Moves in a dropped table wait until it is restored.
-        """
-        catalog = self._metastore.catalogs.latest_catalog()
-        unfinished = frozenset(
-            move
-            for move in self._metastore.store.sql_store.unfinished_moves()
-            if catalog.table_by_id(move[0]) is not None
-        )
-        unfinished_again = (unfinished & self._seen) - self._tried
-        if unfinished_again:
-            finish_partition_moves(self._metastore, unfinished_again)
-        self._tried = (self._tried | unfinished_again) & unfinished
-        self._seen = unfinished
-
-
-@contextmanager
-def partitions_staying(
-    metastore: Metastore, table: TableDescriptor, *, location: str, author: str
-) -> Iterator[None]:
-    """For a block that gives the table another location: its partitions stay where they are.
-
-    Their whole places are stored before the block, so that no reader looks for them below the new
-    location. If the process dies, another one does what remains.
-    """
-    mark = relocation(location)
-    places = PartitionPlaces(table, location=location, folders=metastore.folders)
-    metastore.store.sql_store.begin_moves(table.id, [mark])
-    try:
-        _store_places(metastore, table.id, mark, author=author, staying=places)
-        yield
-    except UnknownOutcome:
-        raise
-    except BaseException:
-        with suppress(StrandlineError):
-            _end_relocation(metastore, table.id, mark, author=author)
-        raise
-    try:
-        # Others may have been added or altered before the table got its new location.
-        _end_relocation(metastore, table.id, mark, author=author)
-    except StrandlineError as error:
-        raise UnknownOutcome(
-            f"table {table.name} has its new location, but partitions that were added meanwhile may"
-            f" be looked for there; set their locations ({error.message})"
-        ) from error
-
-
-def _end_relocation(
-    metastore: Metastore, table_id: int, mark: PartitionMove, *, author: str
-) -> None:
-    """Store the places of partitions as the present table needs them, and remove the mark.
-
-    They follow the folder of a managed table, and stay where they are if it is external by now.
-    """
-    _store_places(metastore, table_id, mark, author=author)
-    metastore.store.sql_store.finish_moves(table_id, {mark}, lambda marks, *_: marks)
-
-
-def _store_places(
-    metastore: Metastore,
-    table_id: int,
-    mark: PartitionMove,
-    *,
-    author: str,
-    staying: PartitionPlaces | None = None,
-) -> None:
-    """Store the places of the partitions ``staying`` in full, or all as the table needs them."""
-
-    def new_rows(rows: Iterable[Row]) -> dict[str, tuple[int, NewRow]]:
-        """By name, the row that changes, and the row that replaces it."""
-        table = metastore.catalogs.latest_catalog().table_by_id(table_id)
-        is_managed = table is not None and table.kind is TableKind.MANAGED
-        follows = staying is None and is_managed
-        stored = partial(relative_location if follows else resolve_location, mark.location)
-        partitions = ((row, row.as_(PartitionRow)) for row in rows)
-        return {
-            row.name: (row.row_id, row.replaced_by(replace(partition, location=location)))
-            for row, partition in partitions
-            if (location := stored(partition.location)) != partition.location
-        }
-
-    # Not from memory, which may not have those that another node has just added.
-    names = new_rows(metastore.store.sql_store.rows(table_id, RowKind.PARTITION, write_ids=None))
-    if names:
-        with metastore.store.change(table_id, author=author) as change:
-            # Read again: the table may have got its location meanwhile.
-            rows = change.visible(RowKind.PARTITION, names.keys())
-            if staying is not None:
-                staying.require_present(change)
-                staying.return_folders(change, rows.values())
-            change.replace(dict(new_rows(rows.values()).values()))
-
-
-def undrop_partitions(
-    metastore: Metastore, resolved: ResolvedTable, names: Collection[str], *, author: str
-) -> list[str]:
-    """Restore partitions of a plain table, each as it was when it was last dropped.
-
-    ``names`` are like ``year=2013/month=1``. Without names, restores all partitions of the last
-    drop: those that one statement dropped, even by several requests, and that do not exist again.
-    Returns the names. Raises `ObjectNotFound` if none was dropped or the files are gone,
-    `AlreadyExists` if a named one exists, or all do, and `IllegalChange` if other files are in its
-    folder, or its location is that of another partition.
-    """
-    table, location = resolved.descriptor, resolved.location
-    if table.transactional or not table.partition_columns:
-        raise InvalidInput(f"{resolved.name} has no partitions that could be dropped")
-
-    def read(change: Staging) -> tuple[PastPlaces, list[Row], list[Row]]:
-        # Read under the write lock: a drop or a rename would add moves meanwhile.
-        moves = change.partition_moves()
-        places = PastPlaces(table, location=location, folders=metastore.folders, moves=moves)
-        places.require_present(change)
-        places.require_kind(change, metastore.catalogs)
-        rows, statistics = _to_restore(change, places, names, resolved.name)
-        places.refuse_shared(rows, change)
-        return places, rows, statistics
-
-    with metastore.store.change(table.id, author=author) as change:
-        places, rows, _ = read(change)
-    undone = places.undone_by(metastore.store.sql_store, places.moves_aside(rows))
-    with undone, metastore.store.change(table.id, author=author) as change:
-        places, rows, statistics = read(change)
-        places.require_begun(change, places.moves_aside(rows))
-        moves = FolderMoves(metastore.folders, change.if_undone)
-        for row in rows:
-            places.bring_back(row, moves)
-        moves.sync()
-        new_rows = [row.replaced_by(row.content) for row in (*rows, *statistics)]
-        new_row_ids = change.stage(add=new_rows)  # those of the statistics are last
-        for row, new_row_id in zip(rows, new_row_ids, strict=False):
-            places.record_return(change, row, new_row_id)
-    return sorted(row.name for row in rows)
-
-
-def _to_restore(
-    change: Staging, places: PastPlaces, names: Collection[str], shown_name: str
-) -> tuple[list[Row], list[Row]]:
-    """The rows of the partitions to restore, and of their statistics; see `undrop_partitions`."""
-    rows, statistics = change.dropped_partitions(names or None)
-    rows = [row for row in rows if not places.was_renamed(row)]
-    missing = sorted(set(names) - {row.name for row in rows})
-    if missing or not rows:
-        what = " ".join(["partition", *missing[:1]])
-        raise ObjectNotFound(f"no dropped {what} of {shown_name} is kept")
-    existing_rows = change.visible(rows[0].kind, [row.name for row in rows])
-    if existing_rows and (names or len(existing_rows) == len(rows)):
-        raise AlreadyExists(
-            f"partition {min(existing_rows)} of {shown_name} already exists; drop or rename it "
-            "first"
-        )
-    rows = [row for row in rows if row.name not in existing_rows]
-    restored = {row.name for row in rows}
-    return rows, [row for row in statistics if row.name in restored]

@@ -37,7 +37,6 @@ from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.state_file import StateFile
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaning import Cleaner
@@ -47,6 +46,7 @@ from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
 from strandline.metastore.store.warehouse_head import WarehouseHead
+from strandline.metastore.unfinished_moves import UnfinishedMoves, finish_partition_moves
 from strandline.node.address import DATABASE_FILE, StoreAddress, store_address
 from strandline.node.chores import LOOK_SECONDS, Chores, StorageRecorder
 from strandline.node.configuration import EffectiveConfiguration

@@ -18,9 +18,10 @@ from hive_metastore.ttypes import (
 from strandline.config import Settings
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.interface import AsOf
-from strandline.metastore.partition_places import GONE, finish_partition_moves
+from strandline.metastore.partition_places import GONE
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.partition_moves import PartitionMove
+from strandline.metastore.unfinished_moves import finish_partition_moves
 from strandline.node import verification
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 from tests.metastore.hive.parted import FIRST, PURGE, add, capitals, folder, moment, parted, texts

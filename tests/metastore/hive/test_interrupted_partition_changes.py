@@ -22,13 +22,13 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.cache.cached_store import CachedStore
-from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
+from strandline.metastore.unfinished_moves import UnfinishedMoves, finish_partition_moves
 from strandline.sql import Database, change_each
 from strandline.transactions import records
 from tests.metastore.hive.hive_node import HiveNode, fail_a_commit, refusal, storage, table

@@ -19,13 +19,13 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive import HiveMetastoreService, partition_alters, partition_values
 from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.partition_places import UnfinishedMoves, finish_partition_moves
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.rows import NewRow, PartitionRow
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.messages import ThriftException
+from strandline.metastore.unfinished_moves import UnfinishedMoves, finish_partition_moves
 from strandline.node import Node
 from strandline.wire import decode
 from tests.node.conftest import before_the_next

@@ -11,7 +11,7 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import ObjectNotFound, VersionNotFound
-from strandline.metastore.partition_places import PartitionPlaces, finish_partition_moves
+from strandline.metastore.partition_places import PartitionPlaces
 from strandline.metastore.store import cleaned_files, cleaning, removed_rows
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import (
@@ -22,6 +22,7 @@ from strandline.metastore.store.rows import (
     RowKind,
     new_statistics,
 )
+from strandline.metastore.unfinished_moves import finish_partition_moves
 from strandline.model.types import BIGINT
 from strandline.sql import change_each
 from tests.metastore.dml import parameters

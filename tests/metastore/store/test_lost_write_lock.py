@@ -14,8 +14,8 @@ from hive_metastore.ttypes import DropPartitionsRequest, FieldSchema, Partition,
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
 from strandline.errors import Unavailable
-from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.unfinished_moves import finish_partition_moves
 from strandline.model.types import INT
 from strandline.node import Node
 from strandline.sql import postgres_database

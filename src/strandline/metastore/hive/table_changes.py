@@ -60,8 +60,8 @@ from strandline.metastore.hive.transactional_tables import (
     refuse_transactional,
 )
 from strandline.metastore.metastore import completing
-from strandline.metastore.partition_places import partitions_staying
 from strandline.metastore.requested_places import require_places
+from strandline.metastore.unfinished_moves import partitions_staying
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege

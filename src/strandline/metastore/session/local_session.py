@@ -54,7 +54,7 @@ from strandline.metastore.interface import (
 )
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import finish
-from strandline.metastore.partition_places import undrop_partitions
+from strandline.metastore.partition_undrop import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.session.field_types import checked_batch, session_calls
 from strandline.metastore.session.partition_pruning import partition_filter
