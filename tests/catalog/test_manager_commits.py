@@ -159,7 +159,7 @@ def test_the_effects_of_a_group_are_carried_out_once_before_its_callers_are_answ
     manager: CatalogManager,
 ) -> None:
     effects = NotedEffects()
-    manager.carry_out(effects)
+    manager.set_effects(effects)
     calls = together(manager, Gate(manager), [create(name) for name in "abcd"])
     assert [call.outcome() for call in calls] == [4, 5, 6, 7]
     assert effects.written == effects.committed == [[3], [4, 5, 6, 7]]
@@ -171,7 +171,7 @@ def test_effects_are_not_carried_out_before_their_version_is_active_everywhere(
     new_manager: Callable[..., CatalogManager], wait: dict[str, int]
 ) -> None:
     manager, effects = new_manager(**wait), NotedEffects()
-    manager.carry_out(effects)
+    manager.set_effects(effects)
     assert manager._commits.effects is not effects
 
 
@@ -179,7 +179,7 @@ def test_an_append_is_rolled_back_if_its_companion_fails_to_write(
     manager: CatalogManager,
 ) -> None:
     effects = NotedEffects()
-    manager.carry_out(effects)
+    manager.set_effects(effects)
     effects.write_errors.append(ZeroDivisionError("a mistake"))
     with pytest.raises(ZeroDivisionError):
         manager.execute(create("a"), author="ann")
@@ -189,7 +189,7 @@ def test_an_append_is_rolled_back_if_its_companion_fails_to_write(
 
 def test_an_append_is_retried_if_its_companion_is_unavailable(manager: CatalogManager) -> None:
     effects = NotedEffects()
-    manager.carry_out(effects)
+    manager.set_effects(effects)
     effects.write_errors.append(Unavailable("no space"))
     assert manager.execute(create("a"), author="ann").version == 3
     assert effects.written == effects.committed == [[3]]
@@ -199,7 +199,7 @@ def test_a_companion_is_told_of_an_append_that_got_no_answer_but_happened(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     effects = NotedEffects()
-    manager.carry_out(effects)
+    manager.set_effects(effects)
     store: Any = manager.state.log._store  # type: ignore[attr-defined]  # that of a metastorage log
 
     def cut(*operation: Any) -> Any:  # Any: as the store's
@@ -219,7 +219,7 @@ def test_a_failed_projection_does_not_fail_the_commit(
 ) -> None:
     effects = NotedEffects()
     effects.project_error = error
-    manager.carry_out(effects)
+    manager.set_effects(effects)
     assert manager.execute(create("a"), author="ann").version == 3
 
 

@@ -15,7 +15,7 @@ from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
-from strandline.sql import looking, postgres_database
+from strandline.sql import ordered_reads, postgres_database
 from strandline.sql.postgres_database import PostgresDatabase
 from tests.metastorage import test_conformance_servers as servers
 from tests.metastorage.conftest import LONG
@@ -158,7 +158,7 @@ def little_patience(patch: pytest.MonkeyPatch) -> None:
 def waiters_give_up(patch: pytest.MonkeyPatch) -> None:
     """A wait ends when the server stops."""
     patch.setattr(servers, "AWHILE", LONG)
-    patch.setattr(looking, "Unavailable", KeyboardInterrupt)
+    patch.setattr(ordered_reads, "Unavailable", KeyboardInterrupt)
 
 
 @TEETH.found_by(

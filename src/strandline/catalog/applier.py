@@ -64,7 +64,7 @@ DEFAULT_TIMEOUT = 30.0
 ROUND_SECONDS = 0.1
 LONGEST_ROUND_SECONDS = 0.5
 """The longest wait for new versions, reached after a quiet time, before a check for a stop."""
-ROOM_SECONDS = 0.05
+AFTER_COMMIT_SECONDS = 0.05
 """The time after a commit of this node during which the applier does not read the log."""
 FINAL = (SetBack, Superseded)
 """Errors that every later call raises too: the process should end."""
@@ -202,7 +202,7 @@ class CatalogApplier:
 
     def _follow(self) -> None:
         try:
-            self._leave_room()
+            self._yield_to_commits()
             began = self._elapsed()
             if self.state.log.listen(self._seen, timeout=self._quiet) or (
                 self._set_back_check.was_away
@@ -217,13 +217,15 @@ class CatalogApplier:
             raise
         self._quiet = min(self._quiet * 1.1, LONGEST_ROUND_SECONDS)
 
-    def _leave_room(self) -> None:
+    def _yield_to_commits(self) -> None:
         """Wait, at most `ROUND_SECONDS`, while this node commits and so brings itself up to date.
 
         A look at the log after each commit would find nothing new and would delay the next commit.
         """
         latest_end = time.monotonic() + ROUND_SECONDS
-        while (now := time.monotonic()) < (end := min(self._own_commit + ROOM_SECONDS, latest_end)):
+        while (now := time.monotonic()) < (
+            end := min(self._own_commit + AFTER_COMMIT_SECONDS, latest_end)
+        ):
             if self._stop.wait(end - now):
                 return
 

@@ -120,7 +120,7 @@ class GroupCommit:
         self._follower = follower
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
+        self._not_full = threading.Condition(self._lock)
         self._waiting: deque[Request] = deque()
         self._working: list[Request] = []
         self._rounds = 0
@@ -159,7 +159,7 @@ class GroupCommit:
     def _enqueue(self, request: Request) -> None:
         with self._lock:
             while len(self._waiting) >= MAX_WAITING and not self._stop.is_set():
-                if not self._room.wait(timeout=request.left()):
+                if not self._not_full.wait(timeout=request.left()):
                     raise self._late(request)
             if self._stop.is_set():
                 raise Stopping.of_node()
@@ -182,7 +182,7 @@ class GroupCommit:
                 request.stage = Stage.LEFT
                 if request in self._waiting:
                     self._waiting.remove(request)
-                    self._room.notify()
+                    self._not_full.notify()
             return True
 
     def _late(self, request: Request) -> StrandlineError:
@@ -213,7 +213,7 @@ class GroupCommit:
                 return
             self._stop.set()
             self._news.notify_all()
-            self._room.notify_all()
+            self._not_full.notify_all()
             thread = self._thread
             for request in [*self._waiting, *self._working]:
                 if request.stage is Stage.WAITING:
@@ -252,7 +252,7 @@ class GroupCommit:
                 self._finish(request, self._late(request) if is_sent else ended)
             self._waiting.clear()
             self._working = []
-            self._room.notify_all()
+            self._not_full.notify_all()
 
     def _work(self) -> None:
         shorten_time_slices()
@@ -275,7 +275,7 @@ class GroupCommit:
                 if self._stop.is_set():
                     return
                 self._working = self._next_requests(limit)
-                self._room.notify(len(self._working))
+                self._not_full.notify(len(self._working))
             began = time.monotonic()
             try:
                 self._commit(self._working)

@@ -168,8 +168,8 @@ class CatalogManager(CatalogFollower):
         """Carry out commands again: the task of a child that may have announced an update ended."""
         self._commits.priority.end()
 
-    def carry_out(self, effects: Effects) -> None:
-        """Carry out the ``effects`` of what this node appends, in the append or after it.
+    def set_effects(self, effects: Effects) -> None:
+        """Let ``effects`` be carried out for what this node appends, in the append or after it.
 
         The effects are there when `execute` returns, unless they failed. Does nothing in a catalog
         with a delay or a skew, because the effects must not come before the activation of their

@@ -16,7 +16,7 @@ If an unmoved mark of the database proves that nothing was committed, `revision`
 head's revision with the mark that was taken *before* it was read. It reads the revision again only
 if the mark has moved. Each remembered pair is correct by itself, so threads may overwrite each
 other's pairs in any order. (If the mark were taken after the read, a commit between the two would
-count as seen.) `strandline.sql.looking` implements the waiting.
+count as seen.) `strandline.sql.ordered_reads` implements the waiting.
 """
 
 from __future__ import annotations

@@ -353,7 +353,7 @@ class Node:
             lambda applied: self.projector.applied(applied.update),
             on_reset=lambda catalog: self.projector.applied_up_to(catalog.version),
         )
-        self.catalogs.carry_out(self.projector)
+        self.catalogs.set_effects(self.projector)
         self.catalogs.start()
 
     def _start(self) -> None:

@@ -21,7 +21,7 @@ from strandline.sql.database import (
     open_database,
 )
 from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
-from strandline.sql.looking import (
+from strandline.sql.ordered_reads import (
     append_time_queries,
     look_beside_rows,
     look_in_order,

@@ -9,10 +9,10 @@ written under the write lock, so the time of a transaction is above that of ever
 committed before. A time taken before the lock would not do: the writer could be paused for ten
 seconds and then commit into a past that others have already read.
 
-**Looks.** A look at the log (`strandline.sql.looking.look_beside_rows`) needs a time before that of
-every later append, and must not wait for a write of rows, which may hold the write lock for
-seconds. So it takes its time from a row of its own, under the lock on that row alone. An append
-holds both locks, and its time is above both rows. So a look waits only for appends.
+**Looks.** A look at the log (`strandline.sql.look_beside_rows`) needs a time before that of every
+later append, and must not wait for a write of rows, which may hold the write lock for seconds. So
+it takes its time from a row of its own, under the lock on that row alone. An append holds both
+locks, and its time is above both rows. So a look waits only for appends.
 
 A time that is too far ahead of the wall clock is refused, because no later time could go back. If
 the store has such a time already, and an operator has accepted it (`accept_time`), its times grow

@@ -52,7 +52,7 @@ BATCH = 100
 """The number of events that are read and applied at once."""
 MAX_CHANGED_ROWS = 20_000
 """The maximum number of rows that are applied as one change; more evict their table."""
-ROOM_SECONDS = 0.05
+INTERVAL_SECONDS = 0.05
 """The shortest time between a look at the log and the next one of the following thread."""
 ROUND_SECONDS = 0.25
 _OF_ROWS = frozenset((*STAGED, COMMIT, ABORT))
@@ -405,9 +405,9 @@ class LogApplier:
             mark = self._notifications.wait(last.mark, timeout=ROUND_SECONDS)
             if mark == last.mark and last.invalidations == self._invalidations:
                 return
-            room = last.at + ROOM_SECONDS - self._monotonic()
-            if room > 0:
-                time.sleep(min(room, ROOM_SECONDS))
+            pause = last.at + INTERVAL_SECONDS - self._monotonic()
+            if pause > 0:
+                time.sleep(min(pause, INTERVAL_SECONDS))
         self.catch_up()
 
     def _look(self) -> tuple[int, _Level] | None:

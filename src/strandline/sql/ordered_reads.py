@@ -1,4 +1,4 @@
-"""Reads of a database in the order of its writes, and waits for a change.
+"""Ordered reads: reads of a database in the order of its writes, and waits for a change.
 
 A waiting thread reads the database again when its mark has moved (see `strandline.sql.database`).
 If the server is away, the thread waits on, because the server may come back with the change. Only
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _LOOKS = 3
 """The number of attempts of `look_in_order` if answers are lost."""
-_ROOM_SECONDS, _MAX_ROOM_SECONDS = 0.01, 0.05
+_GATHER_SECONDS, _MAX_GATHER_SECONDS = 0.01, 0.05
 """How long a waiting thread lets commits accumulate before it looks at them together.
 
 The pause doubles each time that none of them concerned it, as while rows are written.
@@ -124,7 +124,7 @@ def wait_until(
     that was taken before it.
     """
     finish = time.monotonic() + timeout
-    room = _ROOM_SECONDS
+    gather = _GATHER_SECONDS
     while True:
         # The last look comes after the time-out, so a lost connection never returns False.
         is_last = time.monotonic() >= finish
@@ -145,8 +145,8 @@ def wait_until(
         mark_now = database.wait_for_commit(mark, timeout=pause)
         if mark_now != mark and failed is None:
             # Most commits write rows, come in quick succession, and do not concern this thread.
-            time.sleep(max(min(room, finish - time.monotonic()), 0.0))
-            room = min(2 * room, _MAX_ROOM_SECONDS)
+            time.sleep(max(min(gather, finish - time.monotonic()), 0.0))
+            gather = min(2 * gather, _MAX_GATHER_SECONDS)
         refuse_when_closed()
         if mark_now == mark and failed is None and time.monotonic() < finish:
             return False
