@@ -29,7 +29,7 @@ import uvloop
 
 from strandline.catalog.commands import CreateSchema
 from strandline.config import Settings
-from strandline.errors import Stopping, StrandlineError
+from strandline.errors import Stopping, StoreMoved, StrandlineError
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.http_app import SERVICE
 from strandline.metastore.session.http_messages import Receive, Scope, Send
@@ -49,6 +49,7 @@ from strandline.node.server import (
 )
 from strandline.node.settings import REGISTRY
 from strandline.node.users import new_token
+from strandline.sql import postgres_server
 from strandline.work.contents import Content
 from tests.log_lines import NEVER_SLOW_MS, log_lines
 from tests.metastore.session.served import listening_socket
@@ -119,7 +120,7 @@ def test_a_child_process_shows_the_settings_of_its_node_and_where_they_come_from
     origins = dict.fromkeys(REGISTRY, "an environment variable")
     with Node.open(tmp_path / "lake", settings=settings, origins=origins) as node:
         expected = node.session(user="ann").config()
-        opened = (node.folder, settings, lambda data: None, node.catalogs.state.environment)
+        opened = (node.folder, settings, lambda data: None, node.served_store())
         with open_child(*opened, origins=origins) as child:
             fields = {"service": SERVICE, "name": "config", "user": "ann", "host": "127.0.0.1"}
             _, content = child.answer(fields, b"{}")
@@ -132,11 +133,28 @@ def test_a_child_process_shows_the_settings_of_its_node_and_where_they_come_from
 
 def test_a_child_process_leaves_the_background_work_to_its_node(tmp_path: Path) -> None:
     with Node.open(tmp_path) as node:
-        environment = node.catalogs.state.environment
+        served = node.served_store()
     of_others = set(threading.enumerate())
-    with open_child(tmp_path, Settings(), lambda data: None, environment):
+    with open_child(tmp_path, Settings(), lambda data: None, served):
         working = {thread.name for thread in set(threading.enumerate()) - of_others}
     assert not working & {"reaper", "cleaner", "storage", "cache-applier"}
+
+
+def test_a_child_process_does_not_use_a_former_primary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a new process, whose address may lead there although that of its node does not."""
+    store = new_store("postgresql", tmp_path)
+    with Node.open(store.address, settings=store.settings) as node:
+        child = partial(open_child, store.address, store.settings, lambda data: None)
+        with child(node.served_store()):
+            pass
+        monkeypatch.setattr(postgres_server, "_TIMELINE", "SELECT '00000000'")
+        with (
+            pytest.raises(StoreMoved, match="such as a former primary"),
+            child(node.served_store()),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("serve", [with_http, with_thrift])

@@ -30,6 +30,18 @@ async def test_a_child_is_reused_for_the_next_task() -> None:
     assert children.opened == 1
 
 
+async def test_a_child_gets_no_more_tasks_after_a_takeover() -> None:
+    """It may not have noticed, and would use the former primary if its address led there."""
+    timeline = [1]
+    async with running_pool(timeline=lambda: timeline[0]) as (pool, children):
+        await ask(pool, "echo")
+        await ask(pool, "echo")
+        timeline[0] = 2
+        await ask(pool, "echo")
+        await ask(pool, "echo")
+        assert children.opened == 2
+
+
 async def test_an_idle_child_exits_after_idle_seconds() -> None:
     async with running_pool(idle_seconds=0.0) as (pool, children):
         await ask(pool, "echo")

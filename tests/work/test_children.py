@@ -25,7 +25,14 @@ import pytest
 
 from strandline.errors import LimitExceeded, NotFound, StrandlineError, Unavailable, UnknownOutcome
 from strandline.work import children as child_processes
-from strandline.work.children import Announce, ForkServer, receive_packet, send_packet, serve_tasks
+from strandline.work.children import (
+    Announce,
+    ForkServer,
+    ServedStore,
+    receive_packet,
+    send_packet,
+    serve_tasks,
+)
 from strandline.work.contents import Content
 from tests.work.pool_children import WAIT, ask, begun, running_pool
 
@@ -157,7 +164,7 @@ def test_a_node_that_may_start_no_process_says_so(monkeypatch: pytest.MonkeyPatc
     def refuse() -> NoReturn:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    def never_opened(_: Announce, __: str | None) -> NoReturn:
+    def never_opened(_: Announce, __: ServedStore | None) -> NoReturn:
         raise AssertionError
 
     monkeypatch.setattr(os, "fork", refuse)
@@ -268,25 +275,25 @@ import os, resource, signal, socket, sys, time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from strandline.work.children import (
-    MEMORY_BYTES, ForkServer, Service, receive_packet, send_packet
+    MEMORY_BYTES, ForkServer, ServedStore, Service, receive_packet, send_packet
 )
 from strandline.work.contents import Content
 
 @contextmanager
-def service(announce, environment):
+def service(announce, served):
     kept = []
     def serve(fields, data):
         if fields["name"] == "sleep":
             signal.pause()
         kept.append([bytes(1_000) for _ in range(100_000)][-1])
         place = {"session": os.getsid(0), "niceness": os.nice(0)}
-        place["environment"] = environment
+        place["served"] = served
         place["limits"] = resource.getrlimit(resource.RLIMIT_DATA)
         return {"pid": os.getpid(), "parent": os.getppid(), **place}, data
     yield Service(serve, bool)
 
 server = ForkServer.start(service)
-children = [server.child("lake", only_reads=True) for _ in range(2)]
+children = [server.child(ServedStore("lake", 3), only_reads=True) for _ in range(2)]
 pids = []
 for child in children:
     assert receive_packet(child)[0] == {"opened": True}
@@ -300,7 +307,7 @@ for child in children:
         # They give way to the clients of the node too, in whatever sessions those are.
         assert fields["session"] == fields["parent"] and fields["niceness"] > os.nice(0)
         assert fields["limits"] == [MEMORY_BYTES, MEMORY_BYTES]
-        assert fields["environment"] == "lake"
+        assert fields["served"] == ["lake", 3]
 assert len(set(pids)) == 2 and os.getpid() not in pids
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # to all processes of a service
     os.kill(fields["parent"], number)
@@ -331,7 +338,7 @@ def serve(fields, data):
     return {"limits": resource.getrlimit(resource.RLIMIT_DATA)}, data
 
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
-server = ForkServer.start(lambda announce, environment: nullcontext(Service(serve, bool)))
+server = ForkServer.start(lambda announce, served: nullcontext(Service(serve, bool)))
 child = server.child(only_reads=True)
 receive_packet(child)
 for name in ("limits", "greedy"):
@@ -367,7 +374,7 @@ def fork_or_fail():
 
 os.fork = fork_or_fail
 echo = Service(lambda fields, data: ({}, data), bool)
-server = ForkServer.start(lambda announce, environment: nullcontext(echo))
+server = ForkServer.start(lambda announce, served: nullcontext(echo))
 assert receive_packet(server.child(only_reads=True)) is None
 child = server.child(only_reads=True)
 receive_packet(child)

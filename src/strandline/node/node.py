@@ -66,6 +66,7 @@ from strandline.node.settings import shown_settings
 from strandline.node.warehouse_place import WAREHOUSE_HEAD
 from strandline.sql import Database, FenceRow, check_time, look_in_order
 from strandline.transactions import Transactions
+from strandline.work.children import ServedStore
 
 logger = logging.getLogger(__name__)
 
@@ -263,6 +264,10 @@ class Node:
             health.add("catalog blobs writable", check_blobs, stops_reads=False)
         return health
 
+    def served_store(self) -> ServedStore:
+        """Return the store that a child process of this node must open."""
+        return ServedStore(self._environment, self.database.timeline())
+
     @property
     def folder(self) -> Path:
         """The folder of the store. Raises `UnsupportedOperation` if it is kept on servers."""
@@ -277,7 +282,7 @@ class Node:
         store: str | Path | StoreAddress,
         *,
         settings: Settings | None = None,
-        environment: str | None = None,
+        served: ServedStore | None = None,
         member: str | None = None,
         wall: WallClock = system_wall_clock,
         background: bool = True,
@@ -287,7 +292,7 @@ class Node:
     ) -> Node:
         """Open the store at a folder or an address, creating it if need be, and start following it.
 
-        With ``environment``, it must be the store of that id. Without ``background``, the node only
+        With ``served``, it must be that store. Without ``background``, the node only
         follows the log, and caches no rows. It leaves expiry, cleaning and checks to the node whose
         child process it runs in. With ``keeps_cache``, it loads the cache file at start and writes
         it again later. ``announce`` is called before a large catalog update is appended, to
@@ -307,12 +312,12 @@ class Node:
         if keeps_cache:
             _require_cache_folder(settings.cache_folder)
         address = store_address(store, settings)
-        if environment is not None and _is_missing(address):  # opening it would create another one
+        if served is not None and _is_missing(address):  # opening it would create another one
             raise _another_store(address.name)
         opened_store = open_store(address, settings=settings, wall=wall, check=background)
         try:
-            if environment is not None:
-                _require_store(environment, opened_store.database)
+            if served is not None:
+                _require_store(served, opened_store.database)
             node = cls(
                 opened_store,
                 settings,
@@ -615,16 +620,18 @@ def _is_missing(address: StoreAddress) -> bool:
     return address.folder is not None and not (address.folder / DATABASE_FILE).exists()
 
 
-def _require_store(environment: str, database: Database) -> None:
-    """Raise `StoreMoved` unless ``database`` has the rows of the store of ``environment``."""
+def _require_store(served: ServedStore, database: Database) -> None:
+    """Raise `StoreMoved` unless ``database`` has the rows of that store, on no former primary."""
     fence = FenceRow.stored(database)
-    if fence is None or fence.environment != environment:
+    is_former = database.timeline() < served.timeline
+    if fence is None or fence.environment != served.environment or is_former:
         raise _another_store(database.name)
 
 
 def _another_store(name: str) -> StoreMoved:
     return StoreMoved(
         f"{name} does not have the store that this node serves: it was moved or replaced, or the "
-        "address leads to another server; nothing was done. Correct the address; if the other "
-        "store is to be used, start the node again"
+        "address leads to another server, such as a former primary that was started after a "
+        "takeover; nothing was done. Correct the address, or stop that server; if the other store "
+        "is to be used, start the node again"
     )

@@ -47,7 +47,7 @@ from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.node.users import Users
 from strandline.work.child_pool import ChildPool
-from strandline.work.children import Announce, Fields, ForkServer, Service
+from strandline.work.children import Announce, Fields, ForkServer, ServedStore, Service
 from strandline.work.contents import Content
 from strandline.work.time_slices import shorten_time_slices
 
@@ -163,9 +163,10 @@ async def _serve(
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
     catalogs = node.catalogs
     children = ChildPool(
-        partial(forks.child, catalogs.state.environment),
+        lambda *, only_reads: forks.child(node.served_store(), only_reads=only_reads),
         on_announced=catalogs.expect,
         on_ended=catalogs.child_ended,
+        timeline=node.database.timeline,
     )
     service = HiveMetastoreService(node.metastore, workers=workers, children=children)
     calls = CallLog(settings.slow_call_ms)
@@ -403,7 +404,7 @@ def open_child(
     store: str | Path,
     settings: Settings,
     announce: Announce,
-    environment: str | None,
+    served: ServedStore | None,
     *,
     origins: Mapping[str, str] | None = None,
 ) -> Iterator[Service]:
@@ -415,7 +416,7 @@ def open_child(
     with Node.open(
         store,
         settings=settings,
-        environment=environment,
+        served=served,
         background=False,
         announce=announce,
         origins=origins,

@@ -254,6 +254,10 @@ class Database(ABC):
         """A number that no other database has, not even a copy of this one, or 0 if unknown."""
         return 0
 
+    def timeline(self) -> int:
+        """A number that grows when a standby takes over, as far as this process knows, or 0."""
+        return 0
+
     @abstractmethod
     def size(self) -> int:
         """The size of the database in bytes."""

@@ -250,6 +250,9 @@ class PostgresDatabase(Database):
         assert self._server.identity is not None
         return self._server.identity
 
+    def timeline(self) -> int:
+        return self._server.timeline
+
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 

@@ -39,7 +39,7 @@ class Server:
         self.identity: int | None = None
         """Of the database of the first connection; 0 if its role may not read it."""
         self._may_read_identity = False
-        self._timeline = 0
+        self.timeline = 0
         """The latest one of a server to which there was a connection."""
         self._start: object = None
         """That of the server of the last connection."""
@@ -81,8 +81,8 @@ class Server:
                 raise
             return  # a service on storage of its own may not have these functions
         with self._lock:
-            self._timeline = max(self._timeline, timeline)
-            is_former = timeline < self._timeline
+            self.timeline = max(self.timeline, timeline)
+            is_former = timeline < self.timeline
         if is_former:
             raise driver.OtherDatabase("it is a former primary")
 

@@ -171,9 +171,11 @@ class _Slots:
 class _Child:
     """The connection to a child."""
 
-    def __init__(self, connection: socket.socket, *, only_reads: bool) -> None:
+    def __init__(self, connection: socket.socket, timeline: int, *, only_reads: bool) -> None:
         connection.setblocking(False)
         self._connection = connection
+        self.timeline = timeline
+        """That of the node when the child was started."""
         self.only_reads = only_reads
         self.has_announced = False
         """Whether it has announced something during its present task."""
@@ -242,7 +244,9 @@ class ChildPool:
 
     ``start`` returns the connection to a new child (`ForkServer.child`). If a child that only
     reads ends because of its memory, the pool starts a new one immediately, so that it opens the
-    store before the next task comes. Large reads come in series; large writes are rare.
+    store before the next task comes. Large reads come in series; large writes are rare. A child
+    gets no more tasks once ``timeline`` returns a larger number (`Database.timeline`): it may know
+    of no takeover.
     ``on_announced`` is called, in a thread, with the data that a child announces, and
     ``on_ended`` after each task whose child has announced something, also if its caller left.
     """
@@ -253,6 +257,7 @@ class ChildPool:
         *,
         on_announced: Announce = lambda data: None,
         on_ended: Callable[[], object] = lambda: None,
+        timeline: Callable[[], int] = lambda: 0,
         max_children: int = MAX_CHILDREN,
         max_waiting: int = MAX_WAITING,
         idle_seconds: float = IDLE_SECONDS,
@@ -260,6 +265,7 @@ class ChildPool:
         self._start = start
         self._on_announced = on_announced
         self._on_ended = on_ended
+        self._timeline = timeline
         self._max_children = max_children
         self._slots = _Slots(max_children)
         self._max_waiting = max_waiting
@@ -458,6 +464,10 @@ class ChildPool:
 
     def _idle_child(self, *, only_reads: bool) -> _Child | None:
         """Take an idle child, if possible an open one. Without any, end those beyond the limit."""
+        timeline = self._timeline()
+        for outdated in [child for child in self._idle if child.timeline < timeline]:
+            self._idle.remove(outdated)
+            outdated.close()
         children = [child for child in self._idle if child.only_reads == only_reads]
         child = min(children, key=lambda child: not child.is_open, default=None)
         if child is not None:
@@ -471,7 +481,8 @@ class ChildPool:
 
     def _new_child(self, *, only_reads: bool) -> _Child:
         self._children += 1
-        return _Child(self._start(only_reads=only_reads), only_reads=only_reads)
+        timeline = self._timeline()  # first: the child may get a later one
+        return _Child(self._start(only_reads=only_reads), timeline, only_reads=only_reads)
 
     def _keep(self, child: _Child, *, ends: bool) -> None:
         if ends or self._stopping:

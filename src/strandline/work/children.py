@@ -6,9 +6,9 @@ quickly. But forking a process that has threads and open databases is not safe.
 The model: before a node opens anything, it forks a *fork server* (`ForkServer`). The fork server
 has loaded the program, opens nothing, and only forks a *child* on request. A child opens the store
 by itself, as another node would: its answers are as fresh as this node's, it checks privileges in
-the same way, and its writes are fenced. The node says which store that is, since the address may
-lead elsewhere by then. A child runs one task at a time. The node sends tasks to its children
-through `strandline.work.child_pool`.
+the same way, and its writes are fenced. The node says which store that is (`ServedStore`), since
+the address may lead elsewhere by then. A child runs one task at a time. The node sends tasks to its
+children through `strandline.work.child_pool`.
 
 A task and its reply are one packet each: a small JSON object and the descriptor of a `Content`.
 A child begins with a packet of the same form, which says that it has opened the store. During a
@@ -44,7 +44,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow
 
@@ -74,6 +74,13 @@ Announce = Callable[[bytes], None]
 """Announces data to the node of a child. Returns when the node has noted it."""
 
 
+class ServedStore(NamedTuple):
+    """The store of a node: its environment id, and the timeline of its database, or 0."""
+
+    environment: str
+    timeline: int
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """The work of a child: ``answer`` is called for each task.
@@ -86,8 +93,8 @@ class Service:
     stop_waiting: Callable[[], None]
 
 
-OpenService = Callable[[Announce, str | None], AbstractContextManager[Service]]
-"""Opens the store of that environment id, for a child."""
+OpenService = Callable[[Announce, ServedStore | None], AbstractContextManager[Service]]
+"""Opens the store, which must be the one that is served, for a child."""
 
 
 # -- in a child -------------------------------------------------------------------------------
@@ -96,7 +103,7 @@ OpenService = Callable[[Announce, str | None], AbstractContextManager[Service]]
 def serve_tasks(
     connection: socket.socket,
     open_service: OpenService,
-    environment: str | None = None,
+    served: ServedStore | None = None,
     *,
     only_reads: bool,
 ) -> None:
@@ -111,7 +118,7 @@ def serve_tasks(
         with ExitStack() as watched:
             if only_reads:
                 watched.enter_context(_Watched(connection, _exit))
-            return stack.enter_context(open_service(announce, environment))
+            return stack.enter_context(open_service(announce, served))
 
     with ExitStack() as stack:
         service: Service | None = None
@@ -260,10 +267,10 @@ class ForkServer:
         child_end.close()
         return cls(parent_end)
 
-    def child(self, environment: str | None = None, *, only_reads: bool) -> socket.socket:
+    def child(self, served: ServedStore | None = None, *, only_reads: bool) -> socket.socket:
         """Return the connection to a new child, which opens the store immediately.
 
-        ``environment`` is the id of the store that it must be.
+        With ``served``, it must be that store.
 
         Raises `Unavailable` if the fork server has ended, or this process can open no more files.
         """
@@ -272,7 +279,7 @@ class ForkServer:
         except OSError as error:
             raise Unavailable(f"a child process cannot be started: {error.strerror}") from error
         try:
-            packet = json.dumps([only_reads, environment]).encode()
+            packet = json.dumps([only_reads, served]).encode()
             socket.send_fds(self._control, [packet], [child_end.fileno()])
         except OSError as error:
             parent_end.close()
@@ -336,7 +343,8 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
                 with _ThenExits():
                     control.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    only_reads, environment = json.loads(packet)
+                    only_reads, store = json.loads(packet)
+                    served = None if store is None else ServedStore(*store)
                     if only_reads:
                         os.nice(READER_NICENESS)
                     else:  # a writer may hold a lock that others wait for: normal priority
@@ -344,4 +352,4 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
                     gc.disable()  # the child ends before garbage matters
                     limit = _memory_limit()
                     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-                    serve_tasks(connection, open_service, environment, only_reads=only_reads)
+                    serve_tasks(connection, open_service, served, only_reads=only_reads)
