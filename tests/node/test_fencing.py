@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from strandline.errors import (
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
+from strandline.metastore import metastore
 from strandline.node import Node, membership
 from strandline.sql import FENCE_ROW, FenceRow, FenceState
 from tests.node.conftest import create_table, sql
@@ -163,8 +165,9 @@ def test_a_running_node_completes_a_fence_raised_in_the_rows_only(
     "command", [CreateSchema(name="s"), DropTable(schema="default", table="t")]
 )
 def test_ddl_below_a_fence_raised_in_the_rows_only_is_in_the_log_and_projected_later(
-    folder: Path, command: CreateSchema | DropTable
+    folder: Path, command: CreateSchema | DropTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(metastore, "FENCE_PAUSE", 3600.0)  # longer than the call may take
     with Node.open(folder) as node:
         create_table(node)
         with node.database.write() as connection:
@@ -176,6 +179,19 @@ def test_ddl_below_a_fence_raised_in_the_rows_only_is_in_the_log_and_projected_l
             node.finish_half_raised_fence()
         node.projector.project_up_to(version)
         assert node.session(user="ann").history()[-1].version == version
+
+
+def test_ddl_waits_for_an_opener_that_has_raised_the_fence_in_the_rows_only(folder: Path) -> None:
+    with Node.open(folder) as node, ThreadPoolExecutor() as pool:
+        with node.database.write() as connection:
+            FenceRow.raise_to(connection, FenceToken(0, 2))
+        created = pool.submit(node.session(user="ann").execute, CreateSchema(name="s"))
+        while node.catalogs.latest_catalog().schema("s") is None:
+            assert not created.done()
+        for _ in range(2):
+            node.finish_half_raised_fence()
+        version = created.result(timeout=30).version
+        assert node.projector.projected_version() >= version
 
 
 def test_halves_of_different_stores_are_refused(folder: Path) -> None:

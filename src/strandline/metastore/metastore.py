@@ -7,6 +7,7 @@ executes DDL with all its effects.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import time
@@ -18,7 +19,14 @@ from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp
-from strandline.errors import ObjectNotFound, StrandlineError, UnknownOutcome
+from strandline.durable import Superseded
+from strandline.errors import (
+    Fenced,
+    ObjectNotFound,
+    StrandlineError,
+    UnknownOutcome,
+    WrongEnvironment,
+)
 from strandline.logs import kept
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.inspection import Inspection
@@ -34,6 +42,8 @@ logger = logging.getLogger("strandline.ddl")
 
 LEAST_SECONDS_FOR_FOLDERS = 1.0
 """The minimum time that a call waits for its folders and events, even after its timeout."""
+FENCE_PAUSE = 0.1
+"""Seconds between two attempts to make them while the fences of the store differ."""
 _ADVICE = re.compile("; (?:nothing was (?:changed|written|done)|try again)")
 """Begins the part of a store's error that would be wrong once a change is in the log."""
 
@@ -111,9 +121,27 @@ class Metastore:
             )
         with completing(applied, "its folders and events will follow"):
             self.transactions.pass_activation(applied.time)
-            seconds_left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
-            self.projector.project_up_to(applied.version, timeout=seconds_left)
+            self._project(applied.version, deadline)
         return applied
+
+    def _project(self, version: int, deadline: float) -> None:
+        """`Projector.project_up_to`. Waits while only one of the store's two fences is raised.
+
+        An opener raises both within milliseconds. If it ended in between, a node does so later.
+        """
+        for attempt in itertools.count():
+            seconds_left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
+            try:
+                if attempt:
+                    self.catalogs.sync()  # joins the newer epoch
+                self.projector.project_up_to(version, timeout=seconds_left)
+                return
+            except (WrongEnvironment, Superseded):
+                raise
+            except Fenced:
+                if time.monotonic() + FENCE_PAUSE > deadline:
+                    raise
+            time.sleep(FENCE_PAUSE)
 
     def undo(self, read: Callable[[], Undo], *, user: str, timeout: float) -> Applied:
         """Execute the undo that ``read`` returns; read it again if the history has moved.
