@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -165,6 +166,26 @@ def test_a_conflict_at_commit_is_raised_at_the_end_of_the_block(
         with transaction_scope(session) as winner:
             winner.stage(table_id, remove=["a"])
     assert session.transaction(loser.txn_id).state is TransactionState.ABORTED
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_process_that_was_forked_in_a_block_does_not_end_its_transaction(
+    session: Watched, monkeypatch: pytest.MonkeyPatch, is_error: bool
+) -> None:
+    with (
+        KeepAlive(session) as keep_alive,
+        monkeypatch.context() as of_child,
+        pytest.raises(SystemExit) if is_error else nullcontext(),
+        transaction_scope(session, keep_alive=keep_alive) as transaction,
+    ):
+        of_child.setattr("os.getpid", lambda: -1)
+        of_child.setattr(session, "commit", pytest.fail)
+        of_child.setattr(session, "abort", pytest.fail)
+        keep_alive.stop()  # the thread, and perhaps the lock that it had, is the parent's
+        if is_error:
+            sys.exit()
+    assert keep_alive.statistics().watched == 1
+    assert session.abort(transaction.txn_id).state is TransactionState.ABORTED
 
 
 def test_a_read_only_block_has_a_read_only_transaction(session: Watched) -> None:

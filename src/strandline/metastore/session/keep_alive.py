@@ -14,12 +14,14 @@ Jobs write with `transaction_scope`::
     with transaction_scope(session) as transaction:
         transaction.stage(table_id, add=files)
 
-It commits at the end of the block and aborts if the block raises.
+It commits at the end of the block and aborts if the block raises. A process that is forked in the
+block does neither: the transaction is that of its parent.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -86,6 +88,7 @@ class KeepAlive:
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._beats = self._missed = self._lost = 0
+        self._process = os.getpid()
 
     def watch(self, transaction: Transaction) -> None:
         now = time.monotonic()
@@ -127,7 +130,7 @@ class KeepAlive:
 
     def stop(self) -> None:
         """Stop all heartbeats. The transactions stay open until they time out. Idempotent."""
-        if sys.is_finalizing():
+        if _must_leave(self._process):
             return
         with self._changed:
             self._stopped = True
@@ -284,8 +287,10 @@ def transaction_scope(
     without it, the scope makes its own.
 
     At the end of the interpreter, a block in a generator that nobody closed is left as it is: the
-    transaction times out. Daemon threads no longer run then, and some may hold locks.
+    transaction times out. Daemon threads no longer run then, and some may hold locks. In a process
+    that was forked in the block, its end does nothing.
     """
+    process = os.getpid()
     if keep_alive is None:
         with (
             KeepAlive(session) as own,
@@ -298,17 +303,22 @@ def transaction_scope(
     try:
         keep_alive.watch(begun)
         yield transaction
-        if transaction.state is TransactionState.OPEN:
+        if transaction.state is TransactionState.OPEN and not _must_leave(process):
             transaction.commit()
     except BaseException as error:
         # A transaction that may be committed is left as it is; the client can look it up by its id.
         is_open = transaction.state is TransactionState.OPEN
-        if is_open and not transaction.commit_is_unknown and not sys.is_finalizing():
+        if is_open and not transaction.commit_is_unknown and not _must_leave(process):
             _abort_after(error, transaction)
         raise
     finally:
-        if not sys.is_finalizing():
+        if not _must_leave(process):
             keep_alive.forget(begun.txn_id)
+
+
+def _must_leave(process: int) -> bool:
+    """Whether to leave what ``process`` has begun: its threads no longer run, or only there."""
+    return sys.is_finalizing() or os.getpid() != process
 
 
 def _may_have_happened(error: StrandlineError) -> bool:
