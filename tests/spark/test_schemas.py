@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,11 +14,12 @@ from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import ColumnDefinition
 from strandline.catalog.commands.column_definition import new_columns
-from strandline.errors import InvalidType, StrandlineError
+from strandline.errors import InvalidType, StrandlineError, UnsupportedOperation
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion, TableDescriptor, TableKind
 from strandline.model.type_parser import parse_fields, parse_type
 from strandline.model.types import ArrayType, DataType, MapType, StructField, StructType
 from strandline.spark.schemas import (
+    check_levels,
     column_definitions,
     column_type,
     declared_schema,
@@ -55,6 +58,41 @@ def test_field_ids_include_the_ids_of_all_levels() -> None:
         4,
         5,
     }
+
+
+def readable(data_type: pa.DataType) -> bool:
+    """Whether the driver can read the footer of a file with a column of that type."""
+    file = io.BytesIO()
+    pq.write_table(pa.schema([("deep", data_type)]).empty_table(), file, store_schema=False)
+    file.seek(0)
+    try:
+        pq.read_metadata(file)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("wrap", "wrap_in_arrow", "most"),
+    [
+        (lambda t: StructType((StructField("f", t),)), lambda t: pa.struct([("f", t)]), 98),
+        (ArrayType, pa.list_, 49),
+        (partial(MapType, parse_type("INT")), partial(pa.map_, pa.int32()), 49),
+    ],
+)
+def test_a_column_that_nests_deeper_than_the_driver_reads_a_file_is_refused(
+    wrap: Callable[[DataType], DataType],
+    wrap_in_arrow: Callable[[pa.DataType], pa.DataType],
+    most: int,
+) -> None:
+    data_type, in_arrow = parse_type("BIGINT"), pa.int64()
+    for _ in range(most):
+        data_type, in_arrow = wrap(data_type), wrap_in_arrow(in_arrow)
+    check_levels([ColumnDescriptor(1, "deep", data_type)])
+    assert readable(in_arrow)
+    assert not readable(wrap_in_arrow(in_arrow))
+    with pytest.raises(UnsupportedOperation, match=r"column 'deep' nests (99|100) levels deep"):
+        check_levels([ColumnDescriptor(1, "deep", wrap(data_type))])
 
 
 def test_in_the_file_schema_every_field_is_nullable_and_char_types_are_strings() -> None:

@@ -52,6 +52,7 @@ from strandline.model.types import (
     StructField,
     StructType,
     as_stored,
+    depth_of,
     fields_of,
     ids_in,
     walk,
@@ -64,6 +65,8 @@ POSITION = f"{SCAN_PREFIX}position"
 BITMAP_FILE = f"{SCAN_PREFIX}bitmap_file"
 BITMAP = f"{SCAN_PREFIX}bitmap"
 """The columns that a scan is joined with: the id of a file, and the bitmap of its deleted rows."""
+MAX_LEVELS = 98
+"""Levels of nesting in a file, in which a list and a map have two: the driver reads no more."""
 _MARK = "strandline.written"
 
 
@@ -376,6 +379,24 @@ def check_writing(spark: SparkSession, columns: Iterable[ColumnDescriptor]) -> N
                 "this Spark session would cut timestamps to milliseconds after their partitions"
                 f" were computed: set {TIMESTAMPS_AS} to {SETTINGS[TIMESTAMPS_AS]}"
             )
+
+
+def check_levels(columns: Iterable[ColumnDescriptor]) -> None:
+    """Raise `UnsupportedOperation` if a column has more than `MAX_LEVELS` in a file."""
+    for column in columns:
+        levels = _levels(column.type)
+        if levels > MAX_LEVELS:
+            raise UnsupportedOperation(
+                f"column {column.name!r} nests {levels} levels deep, where a list and a map count "
+                f"two; files of rows have at most {MAX_LEVELS}; nothing was appended"
+            )
+
+
+def _levels(data_type: DataType) -> int:
+    if not depth_of(data_type):
+        return 0
+    own = 1 if isinstance(data_type, StructType) else 2
+    return own + max((_levels(field.type) for field in fields_of(data_type)), default=0)
 
 
 def setting_of(spark: SparkSession, setting: str) -> str:

@@ -40,7 +40,7 @@ from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFi
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import bitmaps_of_rows, deleted_rows, write_delete_file
 from strandline.spark.scans import bounds_of, live_rows, require_condition
-from strandline.spark.schemas import check_reading, check_supported, check_writing
+from strandline.spark.schemas import check_levels, check_reading, check_supported, check_writing
 from strandline.spark.writing import conform, write_data_files
 from strandline.transactions import TransactionState, ValidWriteIdList
 
@@ -148,6 +148,7 @@ class TablesTransaction:
             opened = self._table(name)
             folder = opened.folder
             descriptor = opened.table.descriptor
+            check_levels(descriptor.columns)
             rows = conform(frame, opened.table)
             check_writing(frame.sparkSession, descriptor.columns)  # it will write the rows
             with self._discarding(opened):
