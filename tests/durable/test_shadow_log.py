@@ -39,8 +39,11 @@ from strandline.errors import (
     IncompatibleFormat,
     InvalidInput,
     OutOfSync,
+    StoreMoved,
+    StrandlineError,
     Unavailable,
     VersionNotFound,
+    WrongClock,
 )
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
@@ -356,15 +359,30 @@ def away(*_: Any, **__: Any) -> Any:
     raise Unavailable("the server is away")
 
 
+def moved(*_: Any, **__: Any) -> Any:
+    raise StoreMoved("its address leads to a former primary")
+
+
+def late(*_: Any, **__: Any) -> Any:
+    raise WrongClock("its time is far ahead")
+
+
+@pytest.mark.parametrize(
+    ("refuse", "error"), [(away, Unavailable), (moved, StoreMoved), (late, WrongClock)]
+)
 def test_an_append_in_the_first_log_is_acknowledged_if_the_second_is_unavailable(
-    first: MetastorageLog, second: StashLog, caplog: pytest.LogCaptureFixture
+    first: MetastorageLog,
+    second: StashLog,
+    caplog: pytest.LogCaptureFixture,
+    refuse: Callable[..., Any],
+    error: type[StrandlineError],
 ) -> None:
     begin(shadow(first, second), 1)
     with caplog.at_level(logging.WARNING):
-        (appended,) = shadow(first, wrapped(second, append=away)).append(2, TOKEN, [update(2)])
+        (appended,) = shadow(first, wrapped(second, append=refuse)).append(2, TOKEN, [update(2)])
     assert "version 2 is in the log metastorage, but could not be appended to stash" in caplog.text
-    with pytest.raises(Unavailable):
-        shadow(first, wrapped(second, append=away)).append(3, TOKEN, [update(3)])
+    with pytest.raises(error):
+        shadow(first, wrapped(second, append=refuse)).append(3, TOKEN, [update(3)])
     assert shadow(first, second).updates(2, 3) == (appended,)
     assert first.frontier() == second.frontier()
 

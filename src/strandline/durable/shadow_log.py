@@ -48,9 +48,11 @@ from strandline.errors import (
     Fenced,
     OutOfSync,
     Stopping,
+    StoreMoved,
     StrandlineError,
     Unavailable,
     VersionNotFound,
+    WrongClock,
 )
 from strandline.fencing import FenceToken
 
@@ -113,7 +115,7 @@ class ShadowLog(UpdateLog):
                     new_token=append.new_token,
                 )
             self._read_back(appended)
-        except (Unavailable, Stopping, OSError, Superseded) as error:
+        except (Unavailable, Stopping, StoreMoved, WrongClock, OSError, Superseded) as error:
             logger.warning(
                 "version %d is in the log %s, but could not be appended to %s or read back; the "
                 "next call copies what is missing: %s",
