@@ -101,7 +101,7 @@ def differences(old: Catalog, new: Catalog) -> tuple[Difference, ...]:
         difference = _difference(kind_name, old, before, new, after)
         if difference is not None:
             differing.append(difference)
-    order = {kind.name: place for place, kind in enumerate(all_kinds())}
+    order = {kind.name: number for number, kind in enumerate(all_kinds())}
     return tuple(sorted(differing, key=lambda entry: (order[entry.kind], entry.name, entry.id)))
 
 

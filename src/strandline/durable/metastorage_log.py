@@ -349,7 +349,7 @@ class MetastorageLog(UpdateLog):
 
     def prune(self, kind: str, up_to: int, token: FenceToken) -> bool:
         refuse_lasting(kind)
-        place = PRUNED + kind
+        key = PRUNED + kind
         refused_at: Frontier | None = None
         while True:
             refuse_other_token(self.token(), token)
@@ -360,16 +360,16 @@ class MetastorageLog(UpdateLog):
             refuse_absent(up_to, frontier)
             if refused_at is not None and refused_at.pruned == frontier.pruned:
                 raise CorruptData(
-                    f"{place} of the log, or its fence, differs from what was just read; {REMEDY}"
+                    f"{key} of the log, or its fence, differs from what was just read; {REMEDY}"
                 )
             refused_at = frontier
             outcome = self._store.invoke(
                 [
-                    ValueIs(place, digits(pruned)) if pruned else Absent(place),
+                    ValueIs(key, digits(pruned)) if pruned else Absent(key),
                     ValueIs(FENCE, self._fence_bytes(token)),
                 ],
                 [
-                    Put(place, digits(up_to)),
+                    Put(key, digits(up_to)),
                     DeleteRange(append_key(kind, 0), append_key(kind, up_to + 1)),
                 ],
             )
@@ -398,13 +398,13 @@ class MetastorageLog(UpdateLog):
             snapshot_unchanged = (
                 ValueIs(SNAPSHOT_VERSION, digits(since)) if since else Absent(SNAPSHOT_VERSION)
             )
-            place = update_key(up_to)
+            key = update_key(up_to)
             outcome = self._store.invoke(
-                [snapshot_unchanged, fence, Exists(place), *prepared.conditions],
+                [snapshot_unchanged, fence, Exists(key), *prepared.conditions],
                 [
                     Put(SNAPSHOT_VERSION, digits(up_to)),
-                    Put(place, prepared.value),
-                    DeleteRange(update_key(max(up_to - TRIMMED_AT_ONCE, 0)), place),
+                    Put(key, prepared.value),
+                    DeleteRange(update_key(max(up_to - TRIMMED_AT_ONCE, 0)), key),
                     *prepared.removals,
                 ],
             )

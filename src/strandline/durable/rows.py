@@ -16,8 +16,8 @@ an append-only kind   version  the bytes of the object                         1
 
 In keys, a version has 8 bytes, and the number n of an append-only object 4 bytes, big-endian.
 
-Rows have no order. For each change, the head has the places of its rows among the object rows of
-the version, sorted by `place_of`. So an update is restored exactly, with its entries and the order
+Rows have no order. For each change, the head has the positions of its rows among the object rows of
+the version, sorted by `sort_key`. So an update is restored exactly, with its entries and the order
 of its changes, even if it changed an object twice. Two rows that are equal in all parts are both
 kept as long as the version can be read.
 
@@ -72,9 +72,9 @@ class Row(NamedTuple):
 class UpdateHead:
     """An update without its changes.
 
-    Each of ``entries`` is a verb, its arguments and places. The places are two numbers for each
-    change: the place of the row of the old object and that of the new object, counted from 1; 0 if
-    absent.
+    Each of ``entries`` is a verb, its arguments and positions. The positions are two numbers for
+    each change: those of the row of the old object and of the row of the new object, counted from
+    1; 0 if absent.
     """
 
     version: int
@@ -115,8 +115,8 @@ def is_object(kind: str) -> bool:
     return kind != UPDATE and kind not in APPEND_ONLY
 
 
-def place_of(row: Row) -> tuple[str, bytes, int, bytes]:
-    """The sort key of the object rows of one version; it determines the places in the head."""
+def sort_key(row: Row) -> tuple[str, bytes, int, bytes]:
+    """The sort key of the object rows of one version; it determines the positions in the head."""
     return row.kind, row.key, row.diff, row.value
 
 
@@ -132,10 +132,10 @@ class Unordered:
 
     def __init__(self, update: Update) -> None:
         version = update.version
-        objects = sorted(_rows_of_changes(update.changes(), version), key=place_of)
-        free = _places(objects)
+        objects = sorted(_rows_of_changes(update.changes(), version), key=sort_key)
+        free = _positions(objects)
         entries = tuple(
-            (entry.verb, entry.arguments, tuple(_take_places(entry.changes, free)))
+            (entry.verb, entry.arguments, tuple(_take_positions(entry.changes, free)))
             for entry in update.entries
         )
         head = UpdateHead(version, update.id, update.author, update.member, entries)
@@ -171,15 +171,15 @@ def _rows_of_changes(changes: Iterable[Change], version: int) -> Iterator[Row]:
                 yield Row(change.kind, change.key, value, version, MIN_TIMESTAMP, diff)
 
 
-def _places(objects: Sequence[Row]) -> dict[tuple[str, bytes, int, bytes], list[int]]:
-    """The places of each row in descending order; equal rows have several."""
-    places: dict[tuple[str, bytes, int, bytes], list[int]] = {}
-    for place in range(len(objects), 0, -1):
-        places.setdefault(place_of(objects[place - 1]), []).append(place)
-    return places
+def _positions(objects: Sequence[Row]) -> dict[tuple[str, bytes, int, bytes], list[int]]:
+    """The positions of each row in descending order; equal rows have several."""
+    positions: dict[tuple[str, bytes, int, bytes], list[int]] = {}
+    for position in range(len(objects), 0, -1):
+        positions.setdefault(sort_key(objects[position - 1]), []).append(position)
+    return positions
 
 
-def _take_places(
+def _take_positions(
     changes: Iterable[Change], free: Mapping[tuple[str, bytes, int, bytes], list[int]]
 ) -> Iterator[int]:
     for change in changes:
@@ -238,13 +238,13 @@ def updates_between(rows: Iterable[Row], start: int, end: int) -> tuple[Update, 
 
 
 def _joined(head: UpdateHead, objects: list[Row]) -> Update:
-    objects.sort(key=place_of)
-    places = [place for _, _, of_entry in head.entries for place in of_entry if place]
+    objects.sort(key=sort_key)
+    positions = [position for _, _, of_entry in head.entries for position in of_entry if position]
     pairs = all(len(of_entry) % 2 == 0 for _, _, of_entry in head.entries)
-    if not pairs or sorted(places) != list(range(1, len(objects) + 1)):
+    if not pairs or sorted(positions) != list(range(1, len(objects) + 1)):
         raise CorruptData(
             f"version {head.version} of the log has {len(objects)} rows of objects, but its head "
-            f"lists {len(places)}; {REMEDY}"
+            f"lists {len(positions)}; {REMEDY}"
         )
     entries = tuple(
         Entry(verb, arguments, tuple(_changes_at(of_entry, objects, head.version)))
@@ -253,10 +253,10 @@ def _joined(head: UpdateHead, objects: list[Row]) -> Update:
     return Update(head.version, head.id, head.author, head.member, entries, head.time)
 
 
-def _changes_at(places: Sequence[int], objects: Sequence[Row], version: int) -> Iterator[Change]:
-    for old_place, new_place in zip(places[::2], places[1::2], strict=True):
-        old = objects[old_place - 1] if old_place else None
-        new = objects[new_place - 1] if new_place else None
+def _changes_at(positions: Sequence[int], objects: Sequence[Row], version: int) -> Iterator[Change]:
+    for old_position, new_position in zip(positions[::2], positions[1::2], strict=True):
+        old = objects[old_position - 1] if old_position else None
+        new = objects[new_position - 1] if new_position else None
         either = old or new
         if (
             either is None

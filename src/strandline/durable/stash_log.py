@@ -258,16 +258,16 @@ class StashLog(UpdateLog):
         return updates_between(rows, start, end)
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
-        place, end = (max(start, 0), 0), min(end, _LARGEST_NUMBER)
-        while place[0] < end:
+        position, end = (max(start, 0), 0), min(end, _LARGEST_NUMBER)
+        while position[0] < end:
             with self._database.read() as connection:
                 kinds = self._kinds_on(connection, tables.state_on(connection))
-                rows = _appended(connection, kinds, kind, place, end, limit=SCANNED_AT_ONCE)
+                rows = _appended(connection, kinds, kind, position, end, limit=SCANNED_AT_ONCE)
             yield from (Scanned(row.version, row.time, row.value) for row in rows)
             if len(rows) < SCANNED_AT_ONCE:
                 return
             last = rows[-1]
-            place = last.version, int.from_bytes(last.key[len(head_key(0)) :], "big") + 1
+            position = last.version, int.from_bytes(last.key[len(head_key(0)) :], "big") + 1
 
     def _kinds_on(self, connection: Connection, state: StashState) -> tables.Kinds:
         """The collections of ``state``, which the same transaction has read."""
@@ -354,16 +354,16 @@ def _appended(
     connection: Connection,
     kinds: tables.Kinds,
     kind: str,
-    place: tuple[int, int],
+    position: tuple[int, int],
     end: int,
     *,
     limit: int,
 ) -> list[Row]:
-    """Rows of an append-only kind, from (version, number) ``place`` on, below version ``end``."""
+    """Rows of an append-only kind, from (version, number) ``position`` to below version ``end``."""
     collection = kinds.numbers.get(kind)
     if collection is None:
         return []
-    version, number = place
+    version, number = position
     results = run(connection, _APPENDED, (collection, version, version, number, end, limit))
     rows = [tables.appended_in(parts, collection, kinds.names) for parts in results]
     for parts, row in zip(results, rows, strict=True):
@@ -428,12 +428,13 @@ def _ranges(
     ``rows`` are all rows of the versions above ``above``, and some of earlier ones. Heads may be in
     a range, since they are removed too.
     """
-    removed_places = {(numbered.row.version, numbered.number) for numbered in removed}
-    places = sorted((numbered.row.version, numbered.number) for numbered in rows)
-    objects = [place for place in places if place[1] != _HEAD]
+    removed_positions = {(numbered.row.version, numbered.number) for numbered in removed}
+    positions = sorted((numbered.row.version, numbered.number) for numbered in rows)
+    objects = [position for position in positions if position[1] != _HEAD]
     ranges: list[tuple[Parameter, ...]] = []
     for (is_removed, _), in_range in groupby(
-        objects, lambda place: (place in removed_places, None if place[0] > above else place)
+        objects,
+        lambda position: (position in removed_positions, None if position[0] > above else position),
     ):
         if is_removed:
             of_range = list(in_range)

@@ -9,7 +9,7 @@
 =====================  =========================================================================
 
 In a row, ``version`` is what the model calls time, and ``time`` is the time of that version.
-``number`` is 0 for the head of an update; for the other rows it is their place in the update.
+``number`` is 0 for the head of an update; for the other rows it is their position in the update.
 
 What must stay true: damage to a row is detected. Each row has a checksum of all its parts,
 including the name of its collection. A row may also become invisible, if a flipped bit in its
@@ -277,9 +277,9 @@ def with_pruned(connection: Connection, kinds: Kinds, kind: str, up_to: int) -> 
 def put_rows(connection: Connection, rows: Sequence[Row], numbers: Mapping[str, int]) -> None:
     """Add the head and the objects of one version; ``numbers`` has the number of each kind."""
     values: list[tuple[Parameter, ...]] = []
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         kind, key, value, version, time, diff = row
-        values.append((version, place, numbers[kind], time, diff, checksum(row), key, value))
+        values.append((version, position, numbers[kind], time, diff, checksum(row), key, value))
     _put(connection, _PUT_ROWS, values)
 
 
@@ -289,8 +289,8 @@ def put_appended(connection: Connection, rows: Sequence[Row], numbers: Mapping[s
         connection,
         _PUT_APPENDED,
         [
-            (numbers[row.kind], row.version, place, row.time, checksum(row), row.key, row.value)
-            for place, row in enumerate(rows)
+            (numbers[row.kind], row.version, position, row.time, checksum(row), row.key, row.value)
+            for position, row in enumerate(rows)
         ],
     )
 

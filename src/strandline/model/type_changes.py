@@ -257,9 +257,9 @@ def _reason(old: DataType, new: DataType) -> str:
 
 
 def _illegal(old: DataType, new: DataType, path: str, reason: str) -> IllegalChange:
-    place = f" at {path.lstrip('.')}" if path else ""
+    where = f" at {path.lstrip('.')}" if path else ""
     return IllegalChange(
-        f"cannot change the type{place} from {_shown(old)} to {_shown(new)}: {reason}"
+        f"cannot change the type{where} from {_shown(old)} to {_shown(new)}: {reason}"
     )
 
 

@@ -110,10 +110,10 @@ def with_values(
             values.append(_multiple(unscaled, transform.width))
         else:
             values.append(_value(transform, column))
-        for place, step in enumerate(own_steps):
-            if place == len(steps):
+        for index, step in enumerate(own_steps):
+            if index == len(steps):
                 steps.append({})
-            steps[place] |= {name: sql.expr(value) for name, value in step.items()}
+            steps[index] |= {name: sql.expr(value) for name, value in step.items()}
     for together in steps:
         frame = frame.withColumns(together)
     return frame, values
@@ -327,15 +327,15 @@ def _shortest_bytes(number: str) -> str:
 def _read_hex(text: str) -> str:
     """The number whose bytes, lowest first, are given as six hexadecimal digits."""
     parts = []
-    for place in range(6):
-        code = f"ascii(substring({text}, {place + 1}, 1))"
+    for index in range(6):
+        code = f"ascii(substring({text}, {index + 1}, 1))"
         digit = f"({code} - IF({code} > 57, 55, 48))"
-        parts.append(f"{digit} * {16 ** (place ^ 1)}L")
+        parts.append(f"{digit} * {16 ** (index ^ 1)}L")
     return f"({' + '.join(parts)})"
 
 
-def _shifted(value: str, places: int) -> str:
-    return f"({value} ^ shiftright({value}, {places}))"
+def _shifted(value: str, bits: int) -> str:
+    return f"({value} ^ shiftright({value}, {bits}))"
 
 
 def _product(value: str, factor: int) -> str:

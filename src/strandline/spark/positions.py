@@ -58,11 +58,11 @@ def bitmaps_of_rows(rows: DataFrame, *, at_most: int) -> dict[int, Bitmap]:
     if at_most <= MAX_COLLECTED:
         named = rows.select(sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position"))
         return bitmaps_of(named.toArrow())
-    place = sql.shiftright(POSITION, 6).alias("place")
-    words = rows.groupBy(sql.col(FILE).alias("file_id"), place).agg(sql.expr(_WORD).alias("word"))
+    index = sql.shiftright(POSITION, 6).alias("index")
+    words = rows.groupBy(sql.col(FILE).alias("file_id"), index).agg(sql.expr(_WORD).alias("word"))
     return {
-        file_id: _placed(places, values)
-        for file_id, (places, values) in _by_file(words.toArrow(), "place", "word")
+        file_id: _bitmap_of(indexes, values)
+        for file_id, (indexes, values) in _by_file(words.toArrow(), "index", "word")
     }
 
 
@@ -178,10 +178,10 @@ def _bitmap(positions: Numbers) -> Bitmap:
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
-def _placed(places: Numbers, words: Numbers) -> Bitmap:
-    """The bitmap with these words at these places, and zeros between them."""
-    bitmap = np.zeros(int(places.max()) + 1, dtype="<i8")
-    bitmap[places] = words
+def _bitmap_of(indexes: Numbers, words: Numbers) -> Bitmap:
+    """The bitmap with these words at these indexes, and zeros between them."""
+    bitmap = np.zeros(int(indexes.max()) + 1, dtype="<i8")
+    bitmap[indexes] = words
     return bitmap
 
 

@@ -66,7 +66,7 @@ The second one does not know the positions of rows. With `spark.sql.parquet.aggr
 takes minima and counts from footers, by the place of a column in its file, not by its id.
 """
 _FILE_FIELD = spark_types.StructField(FILE_COLUMN, spark_types.LongType())
-_GONE = (
+_IS_DELETED = (
     # `get` is NULL, and so no match, after the end of a bitmap.
     f"{FILE} = {BITMAP_FILE} AND getbit("
     f"get({BITMAP}, CAST(shiftright({POSITION}, 6) AS INT)), CAST({POSITION} & 63 AS INT)) = 1"
@@ -143,7 +143,7 @@ def _without_deleted(
 ) -> DataFrame:
     touched, rest = split_for_join(list(data.values()), bitmaps)
     deleted_rows = sql.broadcast(scan.spark.createDataFrame(bitmap_table(bitmaps)))
-    live = scan.of(touched, positions=True).join(deleted_rows, sql.expr(_GONE), "left_anti")
+    live = scan.of(touched, positions=True).join(deleted_rows, sql.expr(_IS_DELETED), "left_anti")
     if not positions:
         live = live.drop(FILE, POSITION)
     return live.unionAll(scan.of(rest, positions=positions)) if rest else live

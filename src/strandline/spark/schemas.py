@@ -104,7 +104,7 @@ def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
     the values of a column with another name, and copies each value of such a struct.
     """
     reused = _reused_names(table)
-    structs = frozenset(place for place, _ in reused)
+    structs = frozenset(path for path, _ in reused)
     columns = []
     for column, shown in zip(table.columns, file_schema(table.columns), strict=True):
         is_reused = ((), normalize(column.name)) in reused
@@ -274,40 +274,40 @@ def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:
     return schema
 
 
-_Place = tuple[int | str, ...]
+_Path = tuple[int | str, ...]
 """The path to a struct: the id of its column, then ids of fields and steps into lists and maps.
 
 It is empty for the columns themselves.
 """
 
 
-def _inside(place: _Place, field: StructField) -> _Place:
-    return (*place, field.field_id or field.name)
+def _inside(path: _Path, field: StructField) -> _Path:
+    return (*path, field.field_id or field.name)
 
 
-def _reused_names(table: TableDescriptor) -> frozenset[tuple[_Place, str]]:
-    """The names, each with its place, that meant two fields or two types of decimals."""
-    meanings: dict[tuple[_Place, str], set[tuple[int | None, DataType | None]]] = {}
+def _reused_names(table: TableDescriptor) -> frozenset[tuple[_Path, str]]:
+    """The names, each with its path, that meant two fields or two types of decimals."""
+    meanings: dict[tuple[_Path, str], set[tuple[int | None, DataType | None]]] = {}
 
-    def add(place: _Place, fields: Iterable[StructField]) -> None:
+    def add(path: _Path, fields: Iterable[StructField]) -> None:
         for field in fields:
             decimal = field.type if isinstance(field.type, DecimalType) else None
-            known = meanings.setdefault((place, normalize(field.name)), set())
+            known = meanings.setdefault((path, normalize(field.name)), set())
             known.add((field.field_id, decimal))
-            add(_inside(place, field), fields_of(field.type))
+            add(_inside(path, field), fields_of(field.type))
 
     for version in table.schema_versions:
         add((), (StructField(c.name, c.type, field_id=c.id) for c in version.columns))
     return frozenset(name for name, known in meanings.items() if len(known) > 1)
 
 
-def _renamed(data_type: DataType, place: _Place, structs: frozenset[_Place]) -> DataType:
+def _renamed(data_type: DataType, path: _Path, structs: frozenset[_Path]) -> DataType:
     """The type with other names of the fields of ``structs``."""
-    places = (_inside(place, field) for field in fields_of(data_type))
-    if isinstance(data_type, StructType) and place in structs:
+    paths = (_inside(path, field) for field in fields_of(data_type))
+    if isinstance(data_type, StructType) and path in structs:
         fields = (replace(f, name=f"{SCAN_PREFIX}{f.field_id}") for f in data_type.fields)
         data_type = StructType(tuple(fields))
-    return with_parts(data_type, lambda inner: _renamed(inner, next(places), structs))
+    return with_parts(data_type, lambda inner: _renamed(inner, next(paths), structs))
 
 
 def _without_ids(data_type: DataType) -> DataType:

@@ -140,24 +140,26 @@ class _NameCheck:
         target_fields = {self._key(field.name): field for field in target.fields}
         seen = set()
         for field in source.fields:
-            place = f"{path}.{field.name}".lstrip(".")
+            full_name = f"{path}.{field.name}".lstrip(".")
             name = self._key(field.name)
             if name not in target_fields:
                 raise InvalidInput(
-                    f"{self.table} has no column {place!r}; it has"
+                    f"{self.table} has no column {full_name!r}; it has"
                     f" {', '.join(field.name for field in target.fields)}: drop or rename it"
                 )
             if name in seen:
                 raise InvalidInput(
-                    f"duplicate column {place!r} in the rows for {self.table}; drop or rename one"
+                    f"duplicate column {full_name!r} in the rows for {self.table}; drop or rename"
+                    " one"
                 )
             seen.add(name)
-            self.run(field.dataType, target_fields[name].dataType, path=place)
+            self.run(field.dataType, target_fields[name].dataType, path=full_name)
         for name, field in target_fields.items():
             if name not in seen and not field.nullable:
-                place = f"{path}.{field.name}".lstrip(".")
+                full_name = f"{path}.{field.name}".lstrip(".")
                 raise InvalidInput(
-                    f"column {place!r} of {self.table} is NOT NULL and missing in the rows; add it"
+                    f"column {full_name!r} of {self.table} is NOT NULL and missing in the rows; add"
+                    " it"
                 )
 
     def _key(self, name: str) -> str:

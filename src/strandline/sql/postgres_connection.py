@@ -360,11 +360,11 @@ def address_of(url: str) -> tuple[str, str]:
     if "@" in parts["host"] + parts["dbname"] or not all(p.isdecimal() or not p for p in ports):
         raise InvalidInput(_REFUSED.format(refused))
     ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
-    places = (
+    servers = (
         (f"[{host}]" if ":" in host else host) + (port and f":{port}")
         for host, port in zip(hosts, ports, strict=True)
     )
-    return address, f"postgresql://{','.join(places)}/{parts['dbname']}"
+    return address, f"postgresql://{','.join(servers)}/{parts['dbname']}"
 
 
 def _parts(address: str, *, refused: str) -> dict[str, str]:

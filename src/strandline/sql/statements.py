@@ -199,12 +199,12 @@ def run_with_waiting(
     with driver.keeping_prepared():
         answers = answers_to(driver, (*driver.executing(together), *behind))
     answers = answers[-len(together) - len(behind) :]  # without those of PREPARE
-    place = 0
+    end = 0
     for statement in waiting:
-        place += len(statement.parameters)
+        end += len(statement.parameters)
         if statement.rows is not None:
-            statement.rows.extend(answers[place - 1])
-    return answers[place : len(together)]
+            statement.rows.extend(answers[end - 1])
+    return answers[end : len(together)]
 
 
 def answers_to(driver: Any, texts: Iterable[str]) -> list[list[Row]]:
@@ -260,9 +260,9 @@ def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> l
     ahead = getattr(driver, "read_ahead", None)
     if ahead:
         driver.read_ahead = None  # another statement may have changed them
-        for place, (statement, rows) in enumerate(ahead):
+        for index, (statement, rows) in enumerate(ahead):
             if statement == text:
-                driver.read_ahead = ahead[place + 1 :]
+                driver.read_ahead = ahead[index + 1 :]
                 return cast("list[Row]", rows)
     return _fetched(_answered(driver, text, parameters))
 

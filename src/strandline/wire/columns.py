@@ -122,18 +122,18 @@ _MAX_SHARED_COLUMNS = 100
 
 def _write_all(out: bytearray, value: tuple[SchemaVersion, ...]) -> None:
     columns: dict[ColumnDescriptor, int] = {}
-    places: dict[int, int] = {}  # by identity: most columns are in many versions, and hashes slow
+    indexes: dict[int, int] = {}  # by identity: most columns are in many versions, and hashes slow
     versions = []
     for version in value:
         runs: list[tuple[int, int]] = []
         for column in version.columns:
-            place = places.get(id(column))
-            if place is None:
-                place = places[id(column)] = columns.setdefault(column, len(columns))
-            if runs and place == sum(runs[-1]):
+            index = indexes.get(id(column))
+            if index is None:
+                index = indexes[id(column)] = columns.setdefault(column, len(columns))
+            if runs and index == sum(runs[-1]):
                 runs[-1] = (runs[-1][0], runs[-1][1] + 1)
             else:
-                runs.append((place, 1))
+                runs.append((index, 1))
         versions.append((version.number, tuple(runs)))
     _COLUMNS.write(out, tuple(columns))
     _RUNS.write(out, tuple(versions))

@@ -11,12 +11,12 @@ from strandline.metastore.hive.statistics_totals import StatisticsTotal
 from strandline.metastore.hive.statistics_values import LARGEST, UNKNOWN
 
 
-def over(places: int, parts: dict[int, dict[str, Any]], *, form: str = "longStats") -> Any:
-    """The values over ``places`` partitions; those at the places of ``parts`` have statistics."""
+def over(partitions: int, parts: dict[int, dict[str, Any]], *, form: str = "longStats") -> Any:
+    """The values over ``partitions``; those at the indexes of ``parts`` have statistics."""
     total = StatisticsTotal()
-    for place, values in parts.items():
-        total.add({"colName": "a", "colType": "any", "statsData": {form: values}}, place=place)
-    return total.over(places)["statsData"][form]
+    for index, values in parts.items():
+        total.add({"colName": "a", "colType": "any", "statsData": {form: values}}, index=index)
+    return total.over(partitions)["statsData"][form]
 
 
 def long(low: Any, high: Any, *, nulls: int = 1, distinct: int = 5) -> dict[str, Any]:

@@ -181,21 +181,21 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
         drop_replica(planning, replica)
     kept_replicas = replicas[: cluster.replication_factor]
     for replica in kept_replicas:
-        place = _address_of(planning, replica, local) if address is None else address or local
+        new_address = _address_of(planning, replica, local) if address is None else address or local
         put_replica(
             planning,
             cluster,
-            replace(replica, owner=cluster.owner, size=size, address=place),
+            replace(replica, owner=cluster.owner, size=size, address=new_address),
             action=Action.ALTER,
         )
-    place = address or local
+    new_address = address or local
     if address is None and kept_replicas:
-        place = _address_of(planning, kept_replicas[0], local)
+        new_address = _address_of(planning, kept_replicas[0], local)
     for number in range(len(kept_replicas) + 1, cluster.replication_factor + 1):
         put_replica(
             planning,
             cluster,
-            ClusterReplica(0, cluster.id, f"r{number}", cluster.owner, size, place),
+            ClusterReplica(0, cluster.id, f"r{number}", cluster.owner, size, new_address),
             action=Action.CREATE,
         )
 

@@ -39,28 +39,28 @@ def run(
     began = time.monotonic()
     report = Report(new_console())
     with ending_at_signals(), ExitStack() as stack:
-        place = folder or Path(tempfile.mkdtemp(prefix="strandline-demo-"))
+        workspace = folder or Path(tempfile.mkdtemp(prefix="strandline-demo-"))
         if folder is None and not keep:
-            stack.callback(shutil.rmtree, place, ignore_errors=True)
-        place.mkdir(parents=True, exist_ok=True)
-        address = store or str(place / "store")
-        settings = replace(settings, warehouse=str(place / "warehouse") if store else "")
+            stack.callback(shutil.rmtree, workspace, ignore_errors=True)
+        workspace.mkdir(parents=True, exist_ok=True)
+        address = store or str(workspace / "store")
+        settings = replace(settings, warehouse=str(workspace / "warehouse") if store else "")
         where = "in new databases" if store else "in an empty folder"
         report.heading(1, "node", f"A node, a process of its own, on a store {where}")
-        node = NodeProcess(address, settings=settings, log=place / "node.log")
+        node = NodeProcess(address, settings=settings, log=workspace / "node.log")
         if not keep:
             stack.callback(node.stop)
         node.start()
         served = f"serves {shown_address(address)} at {node.thrift_uri} and {node.http_uri}"
         report.say(f"process {node.pid} {served}")
-        spark = stack.enter_context(_spark(node, place))
+        spark = stack.enter_context(_spark(node, workspace))
         session = stack.enter_context(_session(client, node, settings))
         demo = Demo(
             node=node,
             plain=spark,
             session=session,
             tables=Tables(_with_settings(spark.newSession()), session),
-            input=load(place / "input", months=months),
+            input=load(workspace / "input", months=months),
             report=report,
         )
         step_data.plain_tables(demo)
@@ -71,18 +71,18 @@ def run(
         step_versions.trim_history(demo, before)
         report.summary(seconds=time.monotonic() - began)
         if keep:
-            _how_to_connect(report, node, place)
+            _how_to_connect(report, node, workspace)
         return not report.failures()
 
 
 @contextmanager
-def _spark(node: NodeProcess, place: Path) -> Iterator[SparkSession]:
+def _spark(node: NodeProcess, workspace: Path) -> Iterator[SparkSession]:
     """Open an unmodified session, which knows only the address of the metastore."""
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("strandline demo")
         .config("spark.hadoop.hive.metastore.uris", node.thrift_uri)
-        .config("spark.sql.warehouse.dir", (place / "spark-warehouse").as_uri())
+        .config("spark.sql.warehouse.dir", (workspace / "spark-warehouse").as_uri())
         # Each query runs only a few times: optimizing its code takes longer than it saves.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.ui.enabled", "false")
@@ -110,9 +110,9 @@ def _session(client: str, node: NodeProcess, settings: Settings) -> Iterator[Ses
         yield embedded.session(user=USER)
 
 
-def _how_to_connect(report: Report, node: NodeProcess, place: Path) -> None:
+def _how_to_connect(report: Report, node: NodeProcess, workspace: Path) -> None:
     node.leave_running()
-    report.say(f"The data is in {place}. The node keeps running as process {node.pid}.")
+    report.say(f"The data is in {workspace}. The node keeps running as process {node.pid}.")
     report.say("Connect your own Spark to it:")
     report.say(
         f"  spark-sql --conf spark.hadoop.hive.metastore.uris={node.thrift_uri} "

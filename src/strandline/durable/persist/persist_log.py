@@ -297,38 +297,38 @@ def open_persist_log(
     ``blobs`` is where the blobs are, or empty if not configured. Then a new catalog puts them into
     ``default_blobs``, or below ``folder``. ``folder_mode`` is the mode of a new folder that is not
     below ``folder``. ``environment`` is the id of a catalog that is moved here from another log; a
-    new catalog gets a new id. Raises `InvalidInput` if the place is invalid or is not the catalog's
-    place, and `Unavailable` if no blob can be written to ``blobs``.
+    new catalog gets a new id. Raises `InvalidInput` if the location is invalid or is not the
+    catalog's, and `Unavailable` if no blob can be written to ``blobs``.
     """
     if store.get(ENVIRONMENT) is None:
-        place = blobs or default_blobs
-        if not place and folder is None:
+        location = blobs or default_blobs
+        if not location and folder is None:
             raise InvalidInput(
                 "catalog_log is persist, but catalog_blobs is not set; set it to a folder that "
                 "every node reaches, or s3://bucket/prefix"
             )
-        # An invalid or unwritable place is refused before it is recorded.
-        chosen = _open_blobs(place, folder, folder_mode)
+        # An invalid or unwritable location is refused before it is recorded.
+        chosen = _open_blobs(location, folder, folder_mode)
         if blobs:
             _refuse_unwritable(chosen)
         name = environment or new_environment_id()
-        first_keys = [Put(ENVIRONMENT, name.encode()), Put(BLOBS, place.encode())]
+        first_keys = [Put(ENVIRONMENT, name.encode()), Put(BLOBS, location.encode())]
         store.invoke([Absent(ENVIRONMENT)], first_keys)
     recorded, recorded_blobs = store.get(ENVIRONMENT), store.get(BLOBS)
     if recorded is None or recorded_blobs is None:
         raise CorruptData(
             "the store does not say where the blobs of its catalog are; restore it from a backup"
         )
-    place = recorded_blobs.value.decode()
-    if blobs not in ("", place):
+    location = recorded_blobs.value.decode()
+    if blobs not in ("", location):
         raise InvalidInput(
             f"catalog_blobs is {blobs}, but the blobs of the catalog are in "
-            f"{place or 'the folder of the store'}; leave catalog_blobs out, or set it to that"
+            f"{location or 'the folder of the store'}; leave catalog_blobs out, or set it to that"
         )
     name = recorded.value.decode()
     return PersistLog(
         Consensus(store),
-        _open_blobs(place, folder, folder_mode),
+        _open_blobs(location, folder, folder_mode),
         shard_name(name),
         environment=name,
         version_key=VERSION,
@@ -342,15 +342,15 @@ def _refuse_unwritable(blobs: Blob) -> None:
     blobs.delete(key)
 
 
-def _open_blobs(place: str, folder: Path | None, folder_mode: int) -> Blob:
-    if place.startswith("s3:"):
-        return open_bucket(place)
-    if place:
-        if not os.path.isabs(place):
+def _open_blobs(location: str, folder: Path | None, folder_mode: int) -> Blob:
+    if location.startswith("s3:"):
+        return open_bucket(location)
+    if location:
+        if not os.path.isabs(location):
             raise InvalidInput(
-                f"catalog_blobs is {place!r}; it must be an absolute path or s3://bucket/prefix"
+                f"catalog_blobs is {location!r}; it must be an absolute path or s3://bucket/prefix"
             )
-        return FileBlob(Path(place), folder_mode=folder_mode)
+        return FileBlob(Path(location), folder_mode=folder_mode)
     if folder is None:
         raise CorruptData(
             "the blobs of the catalog are in the folder of its store, but this address of the "

@@ -52,7 +52,7 @@ class _Statistics:
         if isinstance(relation, TableDescriptor) and not relation.transactional:
             self._table = relation
         self.columns = list(dict.fromkeys(name.lower() for name in columns))
-        self._places = {name: place for place, name in enumerate(self.columns)}
+        self._order = {name: index for index, name in enumerate(self.columns)}
 
     async def of_table(self) -> list[AnalyzedColumn]:
         by_name = await self.of_stored([TABLE_STATISTICS])
@@ -89,9 +89,9 @@ class _Statistics:
 
     def _picked(self, columns: Sequence[AnalyzedColumn]) -> list[AnalyzedColumn]:
         # Not a loop over the requested columns: a client may name any number of them.
-        places = self._places
-        picked = [c for c in columns if c.engine == self._engine and c.name in places]
-        return sorted(picked, key=lambda column: places[column.name])
+        order = self._order
+        picked = [c for c in columns if c.engine == self._engine and c.name in order]
+        return sorted(picked, key=lambda column: order[column.name])
 
 
 async def _statistics(call: Call) -> _Statistics:
@@ -126,11 +126,11 @@ async def get_aggr_stats_for(call: Call) -> Struct:
     known = await statistics.of_stored(names)
     complete = sum(len(of_part) == len(statistics.columns) for of_part in known.values())
     by_column: dict[str, dict[str, StatisticsTotal]] = {name: {} for name in statistics.columns}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         for column in work.spending(known.get(name, ())):
             summary = decode_summary(column.summary)
             total = by_column[column.name].setdefault(form_of(summary), StatisticsTotal())
-            total.add(summary, place=place if complete < len(names) else None)
+            total.add(summary, index=index if complete < len(names) else None)
     totals = [total.over(len(names)) for forms in by_column.values() for total in forms.values()]
     return {"colStats": totals, "partsFound": complete}
 

@@ -40,51 +40,53 @@ class StatisticsTotal:
         self._lows: dict[str, tuple[float, int]] = {}
         self._highs: dict[str, tuple[float, int]] = {}
 
-    def add(self, summary: Struct, *, place: int | None) -> None:
-        """Add the statistics of the partition that the client named at ``place``, from 0.
+    def add(self, summary: Struct, *, index: int | None) -> None:
+        """Add the statistics of the partition that the client named at ``index``, from 0.
 
-        ``place`` is None if all partitions have statistics: it is not needed then.
+        ``index`` is None if all partitions have statistics: it is not needed then.
         """
         self._whole = combined(self._whole, summary) if self._parts else summary
         self._parts += 1
-        if place is None:
+        if index is None:
             return
         for name, value in summary["statsData"][form_of(summary)].items():
             number = _number(value)
             if number is None or (name not in ("lowValue", "highValue") and number < 0):
                 continue
-            self._lows[name] = min(self._lows.get(name, (number, place)), (number, place))
-            self._highs[name] = max(self._highs.get(name, (number, place)), (number, place))
+            self._lows[name] = min(self._lows.get(name, (number, index)), (number, index))
+            self._highs[name] = max(self._highs.get(name, (number, index)), (number, index))
 
-    def over(self, places: int) -> Struct:
-        """Return the statistics of ``places`` partitions. At least one must have been added."""
+    def over(self, partitions: int) -> Struct:
+        """Return the statistics of ``partitions`` partitions. At least one must have been added."""
         form = form_of(self._whole)
         values = self._whole["statsData"][form]
-        if 1 < self._parts < places:
+        if 1 < self._parts < partitions:
             values = {
-                name: self._extrapolated(name, value, FORMS[form][name], places=places)
+                name: self._extrapolated(name, value, FORMS[form][name], partitions=partitions)
                 for name, value in values.items()
             }
         # Also of one partition: a client may have sent more distinct values than fit.
         return {**self._whole, "statsData": {form: capped(form, values)}}
 
-    def _extrapolated(self, name: str, value: Any, rule: Rule, *, places: int) -> Any:
+    def _extrapolated(self, name: str, value: Any, rule: Rule, *, partitions: int) -> Any:
         if rule is total:
-            return value if value == UNKNOWN else min(value // self._parts * places, LARGEST)
-        return self._extended(name, value, rule, last=places - 1) if name in self._lows else value
+            return value if value == UNKNOWN else min(value // self._parts * partitions, LARGEST)
+        return (
+            self._extended(name, value, rule, last=partitions - 1) if name in self._lows else value
+        )
 
     def _extended(self, name: str, value: Any, rule: Rule, *, last: int) -> Any:
         """Return ``value`` extrapolated to the end of the list towards which it grows."""
-        (low, place_of_low), (high, place_of_high) = self._lows[name], self._highs[name]
-        span = abs(place_of_high - place_of_low)
+        (low, index_of_low), (high, index_of_high) = self._lows[name], self._highs[name]
+        span = abs(index_of_high - index_of_low)
         if span == 0:
             return value
-        rises = place_of_low < place_of_high
+        rises = index_of_low < index_of_high
         if rule is lower:
-            reach = place_of_high if rises else last - place_of_high
+            reach = index_of_high if rises else last - index_of_high
             extended = high - _share(high - low, reach, span)
         else:
-            reach = last - place_of_low if rises else place_of_low
+            reach = last - index_of_low if rises else index_of_low
             extended = low + _share(high - low, reach, span)
         # The first of two equal values: Hive returns a decimal in the scale that results from this.
         return rule(_with_number(value, extended), value)

@@ -331,13 +331,13 @@ def _is_compressed(metadata: bytes) -> bool:
         return at + int.from_bytes(metadata[at : at + 4], "little")
 
     def field(table_position: int, number: int) -> int:
-        places = table_position - int.from_bytes(
+        vtable = table_position - int.from_bytes(
             metadata[table_position : table_position + 4], "little", signed=True
         )
-        place = places + 4 + 2 * number
-        if place >= places + int.from_bytes(metadata[places : places + 2], "little"):
+        entry = vtable + 4 + 2 * number
+        if entry >= vtable + int.from_bytes(metadata[vtable : vtable + 2], "little"):
             return 0
-        offset = int.from_bytes(metadata[place : place + 2], "little")
+        offset = int.from_bytes(metadata[entry : entry + 2], "little")
         return table_position + offset if offset else 0
 
     batch = table(field(table(0), 2))

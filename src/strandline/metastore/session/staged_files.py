@@ -266,15 +266,15 @@ def check_path(path: str) -> None:
         raise InvalidInput(f"the path {path[:80]!r}… of a file is too long for any file system")
 
 
-def _refuse_link(place: str, *, path: str) -> None:
+def _refuse_link(full_path: str, *, path: str) -> None:
     try:
-        status = os.lstat(place)
+        status = os.lstat(full_path)
     except OSError:
         return  # it does not exist: its reader gets an error
     if stat.S_ISLNK(status.st_mode):
         raise InvalidInput(
-            f"the path {path!r} of a file leads through the symbolic link {place}, which may leave"
-            " the folder of its table; give the path of the file itself"
+            f"the path {path!r} of a file leads through the symbolic link {full_path}, which may"
+            " leave the folder of its table; give the path of the file itself"
         )
 
 

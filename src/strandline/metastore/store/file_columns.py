@@ -109,13 +109,13 @@ class StoredDataFiles(Sequence[DataFile]):
         self._rows = rows
 
     @overload
-    def __getitem__(self, place: int) -> DataFile: ...
+    def __getitem__(self, index: int) -> DataFile: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[DataFile]: ...
-    def __getitem__(self, place: int | slice) -> DataFile | Sequence[DataFile]:
-        if isinstance(place, slice):
-            return StoredDataFiles(self._rows[place])
-        return self._rows[place].as_(DataFile)
+    def __getitem__(self, index: slice) -> Sequence[DataFile]: ...
+    def __getitem__(self, index: int | slice) -> DataFile | Sequence[DataFile]:
+        if isinstance(index, slice):
+            return StoredDataFiles(self._rows[index])
+        return self._rows[index].as_(DataFile)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -237,8 +237,8 @@ def _column(data_type: pa.DataType, values: Sequence[object], *buffers: pa.Buffe
 def _bits(values: Sequence[bool]) -> pa.Buffer:
     """A bit for each value, the lowest bit first."""
     bits = bytearray((len(values) + 7) // 8)
-    for place, value in enumerate(values):
-        bits[place >> 3] |= value << (place & 7)
+    for index, value in enumerate(values):
+        bits[index >> 3] |= value << (index & 7)
     return pa.py_buffer(bits)
 
 
@@ -318,7 +318,7 @@ def _read(rows: Sequence[Row]) -> FileColumns:
     counts = bodies.number()
     column_ids, lowers, uppers, nulls = _read_statistics(bodies, counts)
     schema_versions = bodies.number(pc.greater_equal(files.versions, _number(_VERSIONED)))
-    _require_all(pc.equal(bodies.places, files.ends))
+    _require_all(pc.equal(bodies.positions, files.ends))
     return FileColumns(
         file_ids=files.file_ids,
         paths=bodies.cut(*files.paths),
@@ -355,7 +355,7 @@ def _read_statistics(
         has_nulls = some.flag()
         nulls = pc.if_else(has_nulls, some.number(has_nulls), _number(None))
         rounds.append((position, column_id, has_lower, *lower, has_upper, *upper, nulls))
-        bodies.places = pc.replace_with_mask(bodies.places, where, some.places)
+        bodies.positions = pc.replace_with_mask(bodies.positions, where, some.positions)
     positions, *columns = (pa.concat_arrays(parts) for parts in zip(*rounds, strict=True))
     order = pc.sort_indices(positions)
     ids, has_lower, lower_begin, lower_end, has_upper, upper_begin, upper_end, nulls = (
@@ -377,14 +377,14 @@ class _Bodies:
     and `IndexError` beyond the end of the last body.
     """
 
-    def __init__(self, data: pa.Buffer, places: pa.Array) -> None:
+    def __init__(self, data: pa.Buffer, positions: pa.Array) -> None:
         self._data = data
         self._bytes = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
-        self.places = places
+        self.positions = positions
 
     def some(self, where: pa.Array) -> _Bodies:
         """The bodies with a true value in ``where``."""
-        return _Bodies(self._data, self.places.filter(where))
+        return _Bodies(self._data, self.positions.filter(where))
 
     def number(self, where: pa.Array | None = None) -> pa.Array:
         """Read the next number of each body, of at most 63 bits."""
@@ -392,7 +392,7 @@ class _Bodies:
         if where is not None:
             step = where.cast(pa.int64())
             value = pc.multiply(value, step)
-        self.places = pc.add(self.places, step)
+        self.positions = pc.add(self.positions, step)
         for shift in range(7, 63, 7):
             # The highest bit of a byte says that another byte follows, whose bits replace it.
             top = _number(1 << shift)
@@ -402,7 +402,7 @@ class _Bodies:
             step = has_more.cast(pa.int64())
             more = pc.subtract(pc.shift_left(self._byte(), _number(shift)), top)
             value = pc.add(value, pc.multiply(more, step))
-            self.places = pc.add(self.places, step)
+            self.positions = pc.add(self.positions, step)
         _require_all(pc.greater_equal(value, _number(0)))  # else it has more than 63 bits
         return value
 
@@ -415,8 +415,8 @@ class _Bodies:
     def text(self, where: pa.Array | None = None) -> tuple[pa.Array, pa.Array]:
         """Pass the next text of each body; return where each begins and ends."""
         length = self.number(where)
-        begins, self.places = self.places, pc.add(self.places, length)
-        return begins, self.places
+        begins, self.positions = self.positions, pc.add(self.positions, length)
+        return begins, self.positions
 
     def skip(self, expected: bytes, where: pa.Array | None = None) -> None:
         """Pass these bytes, each below 128. Raises `ValueError` if a body has others."""
@@ -437,7 +437,7 @@ class _Bodies:
         return pieces.take(positions)
 
     def _byte(self) -> pa.Array:
-        return self._bytes.take(self.places).cast(pa.int64())
+        return self._bytes.take(self.positions).cast(pa.int64())
 
 
 def _ints(values: pa.Array) -> array[int]:

@@ -70,11 +70,11 @@ def _version(path: Path, table: TableDescriptor) -> int:
 
 
 def _names(
-    place: tuple[str, ...], fields: Iterable[StructField]
+    parents: tuple[str, ...], fields: Iterable[StructField]
 ) -> Iterable[tuple[tuple[str, ...], int]]:
     for field in fields:
-        yield (*place, field.name), field.field_id or 0
-        yield from _names((*place, field.name), fields_of(field.type))
+        yield (*parents, field.name), field.field_id or 0
+        yield from _names((*parents, field.name), fields_of(field.type))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -90,11 +90,11 @@ def _kept_once(names: _Names) -> _Names:
 
 
 def _footer_names(
-    place: tuple[str, ...], fields: Iterable[pa.Field]
+    parents: tuple[str, ...], fields: Iterable[pa.Field]
 ) -> Iterable[tuple[tuple[str, ...], int]]:
     for field in fields:
-        yield (*place, field.name), max(int((field.metadata or {}).get(_FIELD_ID, b"0")), 0)
-        yield from _footer_names((*place, field.name), children(field.type))
+        yield (*parents, field.name), max(int((field.metadata or {}).get(_FIELD_ID, b"0")), 0)
+        yield from _footer_names((*parents, field.name), children(field.type))
 
 
 def children(data_type: pa.DataType) -> list[pa.Field]:

@@ -32,14 +32,14 @@ class ZonePartitions:
     def __init__(self, table: TableDescriptor, count: int) -> None:
         self._count = count
         of_fields = {
-            field.source_id: place
-            for place, field in enumerate(table.partitioning)
+            field.source_id: index
+            for index, field in enumerate(table.partitioning)
             if field.transform.kind is TransformKind.IDENTITY
         }
-        of_keys = {column_id: place for place, column_id in enumerate(table.partition_columns)}
-        places = of_fields if table.transactional else of_keys
-        colocated = table.colocation and all(column in places for column in table.colocation)
-        self._places = [places[column] for column in table.colocation] if colocated else None
+        of_keys = {column_id: index for index, column_id in enumerate(table.partition_columns)}
+        indexes = of_fields if table.transactional else of_keys
+        colocated = table.colocation and all(column in indexes for column in table.colocation)
+        self._indexes = [indexes[column] for column in table.colocation] if colocated else None
         self._salt = b"" if colocated else table.id.to_bytes(8, "little")
 
     @classmethod
@@ -51,9 +51,9 @@ class ZonePartitions:
         """The zone partition of a data file of a transactional table."""
         if self._count == 1:
             return 0
-        if self._places is not None:
+        if self._indexes is not None:
             # The ids are left out: the fields of two tables have different ones.
-            partition = tuple(PartitionValue(0, partition[place].value) for place in self._places)
+            partition = tuple(PartitionValue(0, partition[index].value) for index in self._indexes)
         return self._hashed(encode_partition(partition))
 
     def of_values(self, values: Sequence[str]) -> int:
@@ -61,8 +61,8 @@ class ZonePartitions:
         if self._count == 1:
             return 0
         data = bytearray()
-        for place in range(len(values)) if self._places is None else self._places:
-            TEXT.write(data, values[place])
+        for index in range(len(values)) if self._indexes is None else self._indexes:
+            TEXT.write(data, values[index])
         return self._hashed(bytes(data))
 
     def _hashed(self, data: bytes) -> int:

@@ -46,36 +46,36 @@ def first_fault(table: FieldTable, struct: str, value: Any) -> str | None:  # an
     return next(_struct_faults(table, struct, value, struct), None)
 
 
-def _struct_faults(table: FieldTable, struct: str, value: Any, place: str) -> Iterator[str]:
+def _struct_faults(table: FieldTable, struct: str, value: Any, path: str) -> Iterator[str]:
     if isinstance(value, (bytes, JsonText)):
         return
     if not isinstance(value, dict):
-        yield f"{place}: expected the fields of a {struct}, found {_shown(value)}"
+        yield f"{path}: expected the fields of a {struct}, found {_shown(value)}"
         return
     fields = {field.name: field for field in table.structs[struct].fields if field.sent}
     for name in value:
         if name not in fields:
-            yield f"{place}: {struct} has no field {name!r}; it has {', '.join(fields)}"
+            yield f"{path}: {struct} has no field {name!r}; it has {', '.join(fields)}"
     for name, field in fields.items():
         if value.get(name) is not None:
-            yield from _faults(table, field.type, value[name], f"{place}.{name}")
+            yield from _faults(table, field.type, value[name], f"{path}.{name}")
         elif field.required:
-            yield f"{place}: the required field {name} is missing"
+            yield f"{path}: the required field {name} is missing"
 
 
-def _faults(table: FieldTable, kind: Type, value: Any, place: str) -> Iterator[str]:
+def _faults(table: FieldTable, kind: Type, value: Any, path: str) -> Iterator[str]:
     if kind.wire == STRUCT:
-        yield from _struct_faults(table, kind.name, value, place)
+        yield from _struct_faults(table, kind.name, value, path)
     elif not _fits(kind, value):
         article = "" if kind.value is None else "a "
-        yield f"{place}: expected {article}{kind}, found {_shown(value)}"
+        yield f"{path}: expected {article}{kind}, found {_shown(value)}"
     elif kind.key is not None and kind.value is not None:
         for name, item in value.items():
-            yield from _faults(table, kind.key, name, f"key {name!r} of {place}")
-            yield from _faults(table, kind.value, item, f"{place}[{name!r}]")
+            yield from _faults(table, kind.key, name, f"key {name!r} of {path}")
+            yield from _faults(table, kind.value, item, f"{path}[{name!r}]")
     elif kind.value is not None:
         for index, item in enumerate(value):
-            yield from _faults(table, kind.value, item, f"{place}[{index}]")
+            yield from _faults(table, kind.value, item, f"{path}[{index}]")
 
 
 def _fits(kind: Type, value: Any) -> bool:
