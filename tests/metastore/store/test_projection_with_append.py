@@ -30,6 +30,7 @@ from strandline.config import Settings
 from strandline.errors import AlreadyExists, Unavailable, UnknownOutcome
 from strandline.fencing import FenceToken
 from strandline.files import sync_folder
+from strandline.metastore import metastore
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.effect_batch import EffectBatch
 from strandline.model.descriptors import TableKind
@@ -375,8 +376,11 @@ def test_versions_that_another_node_has_not_projected_are_projected_first(
         assert writes(node) == before + 1
 
 
-def test_if_only_the_rows_are_fenced_a_version_is_appended_but_not_projected(node: Node) -> None:
+def test_if_only_the_rows_are_fenced_a_version_is_appended_but_not_projected(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if a process that opened the store had ended between fencing its two halves."""
+    monkeypatch.setattr(metastore, "FENCE_PAUSE", 3600.0)  # longer than the call may take
     head = node.notifications.head()
     with node.database.write() as connection:
         token = node.catalogs.token
