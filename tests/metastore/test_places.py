@@ -27,7 +27,13 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.config import Settings
-from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, StrandlineError
+from strandline.errors import (
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    StrandlineError,
+    Unavailable,
+)
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import HttpApplication
@@ -278,6 +284,23 @@ def test_the_past_of_a_dropped_table_does_not_show_the_files_of_the_table_that_t
     node.store.log_applier.catch_up()
     with pytest.raises(ObjectNotFound, match="a new table took over their folder"):
         session.table("shop.orders", at=past)
+
+
+def test_no_new_warehouse_is_made_in_place_of_one_that_was_moved_away(
+    node: Node, lake: Path
+) -> None:
+    """The table would leave its files behind: a folder that is missing cannot follow it."""
+    session = node.session(user="ann")
+    (lake / "warehouse").rename(lake / "elsewhere")
+    for command in (
+        RenameTable(schema="shop", table="orders", new_name="renamed"),
+        create("second"),
+    ):
+        with pytest.raises(Unavailable, match=r"warehouse is not in its place; .* put the folder"):
+            session.execute(command)
+    (lake / "elsewhere").rename(lake / "warehouse")
+    session.execute(RenameTable(schema="shop", table="orders", new_name="renamed"))
+    assert (lake / "warehouse/shop.db/renamed/f").read_text() == "rows"
 
 
 def test_a_table_with_the_name_of_a_schema_folder_gets_another_folder(

@@ -29,6 +29,7 @@ from strandline.config import Settings
 from strandline.errors import InvalidInput
 from strandline.metastorage import open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.table_places import has_places
 from strandline.metastore.store.warehouse import make_synced_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log, refuse_unknown
@@ -146,6 +147,7 @@ def _open_folder(
         clock=clock,
         folders=StoreFolders(
             folder,
+            has_tables=partial(has_places, database),
             roots=settings.location_roots,
             names=names,
             mode=settings.folder_mode,

@@ -24,7 +24,7 @@ marker file in each folder that names its owner (a client that may write files c
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
@@ -43,7 +43,8 @@ class StoreFolders(Warehouse):
     """See the module. ``folder`` is that of the store; ``roots`` are absolute paths. Immutable.
 
     ``warehouse`` is ``folder`` or below it; by default it is `WAREHOUSE_FOLDER` in it. ``marker``
-    is the name of a file in it that exists while its file system is mounted.
+    is the name of a file in it that exists while its file system is mounted. ``has_tables`` says
+    whether there is a place in it, so that it must exist.
 
     ``mode`` are the permission bits of new folders. ``names`` are absolute paths that the folder
     has or had (`strandline.node.place`): paths recorded below one of them mean the same in
@@ -56,6 +57,7 @@ class StoreFolders(Warehouse):
         *,
         warehouse: Path | None = None,
         marker: str | None = None,
+        has_tables: Callable[[], bool] = lambda: False,
         roots: Iterable[str | Path] = (),
         names: Iterable[str] = (),
         mode: int = 0o700,
@@ -65,6 +67,7 @@ class StoreFolders(Warehouse):
         self.warehouse = folder / WAREHOUSE_FOLDER if warehouse is None else warehouse
         self._warehouse_path = str(self.warehouse)
         self._marker = marker and f"{self._warehouse_path}/{marker}"
+        self._has_tables = has_tables
         below = self.warehouse.relative_to(folder)
         real = os.path.realpath(folder)
         # Clients may use the real path of the folder, or the path that the node was given.
@@ -186,20 +189,20 @@ class StoreFolders(Warehouse):
         return path is not None and self._is_below_a_name(path)
 
     def require_in_place(self) -> None:
-        """Raise `Unavailable` if the file system of the warehouse is not mounted.
+        """Raise `Unavailable` if the warehouse was moved, or its file system is not mounted.
 
-        In an empty mount point, the folder of a table looks deleted: a rename would leave the files
-        behind at the old place, where no table finds them after the next mount.
+        In a new folder, or an empty mount point, the folder of a table looks deleted: a rename
+        would leave the files behind at the old place, where no table finds them later.
         """
         if self._marker is not None:
             is_away = not os.path.lexists(self._marker)
         else:
             path = self._warehouse_path
-            is_away = os.path.islink(path) and not os.path.isdir(path)
+            is_away = not os.path.isdir(path) and (os.path.islink(path) or self._has_tables())
         if is_away:
             raise Unavailable(
                 f"the warehouse {self._warehouse_path} is not in its place; mount its file system,"
-                " or restore the folder from a backup; nothing was changed"
+                " put the folder back, or restore it from a backup; nothing was changed"
             )
 
     def verify(self, *places: Place, free_of_links: set[str] | None = None) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.places import Place
-from strandline.sql import Query, Row, in_lists, run, run_all, value
+from strandline.sql import Database, Query, Row, in_lists, run, run_all, value
 from strandline.transactions.tables import LAST_ID
 
 _PUT = (
@@ -47,6 +47,16 @@ def places_queries(table_ids: Iterable[int]) -> list[Query]:
 
 def by_id(rows: Iterable[Row]) -> dict[int, Place]:
     return {table_id: Place(text) for table_id, text in rows}
+
+
+def has_places(database: Database) -> bool:
+    """Whether a managed table, also a dropped one, has a place below the warehouse.
+
+    Raises `StoreMoved` if the warehouse is missing because the whole store is.
+    """
+    database.check_place()
+    with database.read() as connection:
+        return any(place.is_inside for place in all_places(connection).values())
 
 
 def all_places(connection: Connection) -> dict[int, Place]:
