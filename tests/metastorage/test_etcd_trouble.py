@@ -252,6 +252,27 @@ def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
         assert store.revision() == 2
 
 
+def test_a_watch_without_changes_is_no_reason_to_ask_another_member(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent_after_the_first_line(response: httpx.Response) -> Iterator[str]:
+        yield next(lines(response))
+        raise httpx.ReadTimeout("timed out")
+
+    lines = httpx.Response.iter_lines
+    monkeypatch.setattr(httpx.Response, "iter_lines", silent_after_the_first_line)
+    with closing(ReservedPort()) as no_member:
+        own = f"127.0.0.1:{place.server.port}"
+        etcd = EtcdGateway(parse_etcd_url(f"etcd://{own},127.0.0.1:{no_member.number}"), timeout=60)
+        with (
+            pytest.raises(Unavailable, match="ended: timed out"),
+            etcd.watch(b"a", b"b") as messages,
+        ):
+            list(messages)
+        assert etcd.endpoints[etcd._preferred] == own
+        etcd.close()
+
+
 def test_an_etcd_that_took_the_address_of_the_stores_etcd_answers_no_call(place: EtcdPlace) -> None:
     other = EtcdServer()
     try:

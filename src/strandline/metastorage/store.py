@@ -198,7 +198,7 @@ class MetastorageStatistics:
 
     ``refused`` counts invokes whose conditions did not hold, ``revision_reads`` the calls of
     ``revision`` that had to ask the store, and ``watches`` how often a watch of etcd began: the
-    first time, and after each loss of its connection.
+    first time, after each loss of its connection, and after each ten seconds without a change.
     """
 
     invokes: int

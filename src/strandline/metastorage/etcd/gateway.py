@@ -242,6 +242,7 @@ class EtcdGateway:
         with self._call_under_way():
             token = self._token()
             endpoint = self.endpoints[self._preferred]  # the login may have changed it
+            has_begun = False
             try:
                 with (
                     self._client() as client,
@@ -254,6 +255,7 @@ class EtcdGateway:
                         extensions={"trace": self._trace},
                     ) as response,
                 ):
+                    has_begun = True
                     try:
                         yield (
                             self._watch_message(line, endpoint) for line in response.iter_lines()
@@ -265,7 +267,9 @@ class EtcdGateway:
                         response.stream = httpx.ByteStream(b"")
             except httpx.TransportError as error:
                 self._refuse_when_closed()
-                self._prefer_another(endpoint)
+                # Silence is usual. If the member hangs, the next call or watch will notice.
+                if not (has_begun and isinstance(error, httpx.ReadTimeout)):
+                    self._prefer_another(endpoint)
                 raise Unavailable(f"the watch at etcd {endpoint} ended: {error}") from error
 
     def give_up(self) -> None:
