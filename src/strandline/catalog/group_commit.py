@@ -153,8 +153,8 @@ class GroupCommit:
         except BaseException:
             self._leave(request)
             raise
-        if not is_answered and self._leave(request):
-            raise self._late(request)
+        if not is_answered and (late := self._leave(request)) is not None:
+            raise late
 
     def _enqueue(self, request: Request) -> None:
         with self._lock:
@@ -172,18 +172,19 @@ class GroupCommit:
                 # Not `notify`: after one that Ctrl-C cut off, the next would wake nobody.
                 self._news.notify_all()
 
-    def _leave(self, request: Request) -> bool:
-        """Stop waiting for ``request``. Return False if it was already done."""
+    def _leave(self, request: Request) -> StrandlineError | None:
+        """Stop waiting for ``request``. Return why it is late, or None if it was already done."""
         with self._lock:
             if request.stage is Stage.DONE:
-                return False
+                return None
+            late = self._late(request)  # before the committer thread can change its stage
             request.has_left = True
             if request.stage is Stage.WAITING:
                 request.stage = Stage.LEFT
                 if request in self._waiting:
                     self._waiting.remove(request)
                     self._not_full.notify()
-            return True
+            return late
 
     def _late(self, request: Request) -> StrandlineError:
         passed = f"{time.monotonic() - request.began:.3f} s"
