@@ -6,7 +6,9 @@ import errno
 import os
 import re
 import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from strandline.cli.main import IO_ERROR
 from strandline.errors import InvalidInput
 from strandline.node.users import MAX_FILE_BYTES, Users, new_token
 from tests.log_lines import log_lines
+from tests.schedules import explore
 from tests.strandline_command import strandline
 
 
@@ -49,6 +52,23 @@ def test_a_user_can_use_the_old_and_the_new_token_until_the_old_one_is_deleted(
     path.write_text("# people\n\n" + path.read_text().splitlines()[1] + "\n")
     assert not users.accepts("ann", old)
     assert users.accepts("ann", new)
+
+
+def test_a_request_that_comes_while_another_one_reads_the_file_again_uses_the_new_file(
+    tmp_path: Path,
+) -> None:
+    path, later = tmp_path / "users", tmp_path / "later"
+    revoked, new = new_token(path, "ann"), new_token(later, "ann")
+    before, after = path.read_text(), later.read_text()
+
+    def scenario(race: Callable[..., list[Any]]) -> None:
+        path.write_text(before)
+        users = Users(path)
+        path.write_text(after + "\n")  # of another size: the clock of files is coarse
+        accepted = race(lambda: users.accepts("ann", new), lambda: users.accepts("ann", revoked))
+        assert accepted == [True, False]
+
+    assert explore(scenario, steps_in=[Users]) > 10
 
 
 def test_a_token_is_revoked_also_by_a_file_of_the_same_size_and_time(tmp_path: Path) -> None:

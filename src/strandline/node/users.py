@@ -111,13 +111,14 @@ class Users:
             states = states_of(self._files)
             if states == self._states:
                 return
-            self._states = states  # a broken file is reported once
             try:
                 self._hashes = self._read()
             except StrandlineError as error:
                 logger.error("%s; the users read before stay valid", error, extra=kept())
             else:
                 logger.info("read the users file again: %d users have tokens", len(self._hashes))
+            # Last, so that other callers wait. Also of a broken file, which is reported once.
+            self._states = states
 
 
 def _hash_of(token: str) -> str:
