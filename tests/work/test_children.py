@@ -105,6 +105,27 @@ async def test_the_end_of_a_task_is_told_after_its_announcement_even_if_its_call
         assert told[2:] == [b"y", b"end"]
 
 
+async def test_the_end_of_a_task_is_not_told_while_another_one_has_announced_something() -> None:
+    announced, go = threading.Event(), threading.Event()
+    ends: list[None] = []
+
+    def note(data: bytes) -> None:
+        if data == b"first":
+            announced.set()
+            assert go.wait(WAIT)
+
+    async with running_pool(
+        on_announced=note, on_ended=lambda: ends.append(None), max_children=2
+    ) as (pool, _):
+        first = asyncio.create_task(ask(pool, "announce", b"first"))
+        assert await asyncio.to_thread(announced.wait, WAIT)
+        await ask(pool, "announce", b"second")
+        assert not ends
+        go.set()
+        await first
+        assert len(ends) == 1
+
+
 async def test_the_end_of_a_task_that_announced_nothing_is_not_told() -> None:
     """Else each large write of a client would end the priority of another child's update."""
     ends: list[None] = []

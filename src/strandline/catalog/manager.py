@@ -165,7 +165,7 @@ class CatalogManager(CatalogFollower):
         super().expect(record)
 
     def child_ended(self) -> None:
-        """Carry out commands again: the task of a child that may have announced an update ended."""
+        """Carry out commands again: no task is left whose child has announced an update."""
         self._commits.priority.end()
 
     def set_effects(self, effects: Effects) -> None:

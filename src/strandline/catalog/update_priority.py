@@ -2,9 +2,9 @@
 
 A child process of the node needs seconds to validate a large update, while a round of `GroupCommit`
 takes milliseconds. So the child would always find that another version came first, until its
-deadline. From its announcement on, no round begins (`UpdatePriority.grant`) until its task has
-ended (`UpdatePriority.end`), or for at most `PRIORITY_SECONDS`. Neither reads nor commands on other
-nodes wait.
+deadline. From its announcement on, no round begins (`UpdatePriority.grant`) until all tasks that
+announced an update have ended (`UpdatePriority.end`), or for at most `PRIORITY_SECONDS`. Neither
+reads nor commands on other nodes wait.
 
 Likewise, other nodes may append more often than this node needs to validate a large batch. If a
 round of long validation has lost `LOSSES_BEFORE_PRIORITY` appends, this node appends a silent
@@ -58,7 +58,7 @@ class UpdatePriority:
             self._child_ends = self._child_ends or time.monotonic() + PRIORITY_SECONDS
 
     def end(self) -> None:
-        """Begin rounds again: the task of a child that may have announced an update has ended."""
+        """Begin rounds again: no task is left whose child has announced an update."""
         with self._news:
             self._child_ends = 0.0
             self._news.notify_all()

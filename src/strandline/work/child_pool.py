@@ -248,7 +248,8 @@ class ChildPool:
     gets no more tasks once ``timeline`` returns a larger number (`Database.timeline`): it may know
     of no takeover.
     ``on_announced`` is called, in a thread, with the data that a child announces, and
-    ``on_ended`` after each task whose child has announced something, also if its caller left.
+    ``on_ended`` when the last of the tasks whose children have announced something ends, also if
+    its caller left.
     """
 
     def __init__(
@@ -423,7 +424,7 @@ class ChildPool:
         finally:
             if not child.only_reads:
                 self._writing.discard(child)
-            if child.has_announced:
+            if child.has_announced and not any(other.has_announced for other in self._writing):
                 self._on_ended()
         if reply is None:
             child.close()
