@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from strandline.errors import DeadlineExceeded, InvalidInput, Stopping, Unavaila
 from strandline.metastorage import Metastorage, open_metastorage
 from strandline.metastorage.etcd.access import ClientTls, Login, parse_etcd_url
 from strandline.metastorage.etcd.gateway import EtcdGateway
+from tests.interrupts import is_interrupted
 from tests.log_lines import log_lines
 from tests.metastorage.conftest import put
 from tests.servers.secured_etcd import OPTIONS, PASSWORD, Files, SecuredEtcd
@@ -183,6 +185,15 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, option: str) -> Non
 
 
 # Tokens
+
+
+def test_an_interrupt_does_not_keep_other_threads_from_logging_in() -> None:
+    step = 0
+    with ThreadPoolExecutor(1) as other_thread:
+        while is_interrupted(partial((login := Login()).token, str, timeout=60), at_step=step):
+            assert other_thread.submit(login.token, str, timeout=0).result() == ""
+            step += 1
+    assert step
 
 
 def test_threads_without_a_token_log_in_once() -> None:

@@ -33,6 +33,7 @@ from strandline.metastorage.etcd.gateway import EtcdGateway, FullOutcome
 from strandline.metastorage.etcd.operations import Page, TxnAnswer, put_operation
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.sql import StoreFull
+from tests.interrupts import is_interrupted
 from tests.metastorage.conftest import LONG, impatient, put
 from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.etcd import EtcdServer
@@ -428,11 +429,28 @@ def test_a_write_waits_for_other_writers_of_its_process_until_its_deadline(
 ) -> None:
     store = place.node()
     put(store, "a", b"before")
-    with impatient(store, 0.01), store._in_turn(time.monotonic() + LONG):
-        with pytest.raises(DeadlineExceeded, match="waited for other writers of this process"):
-            put(store, "a", b"late")
-        assert store._turn.locked()
-    put(store, "a", b"after")
+    late = pytest.raises(DeadlineExceeded, match="waited for other writers of this process")
+    with ThreadPoolExecutor(1) as other_thread:
+        with impatient(store, 0.01), store._in_turn(time.monotonic() + LONG):
+            for _ in range(2):
+                with late:
+                    other_thread.submit(put, store, "a", b"late").result()
+        other_thread.submit(put, store, "a", b"after").result()
+
+
+def test_an_interrupt_does_not_keep_the_turn_of_a_write(place: EtcdPlace) -> None:
+    store = place.node()
+
+    def take_turn() -> None:
+        with store._in_turn(time.monotonic() + LONG):
+            pass
+
+    step = 0
+    with ThreadPoolExecutor(1) as other_thread:
+        while is_interrupted(take_turn, at_step=step):
+            other_thread.submit(take_turn).result(timeout=LONG)
+            step += 1
+    assert step
 
 
 def test_a_delayed_request_for_a_lease_that_was_read_as_free_has_no_effect(

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from strandline.condition import LockTaken, TimedLock
 from strandline.errors import DeadlineExceeded, InvalidInput
 from strandline.renewed_files import refuse_encrypted, states_of
 
@@ -174,7 +175,7 @@ class Login:
     """The token of one user. Safe for threads: one of them logs in, the others wait for it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._token: str | None = None
 
     def token(self, log_in: Callable[[], str], *, timeout: float) -> str:
@@ -186,14 +187,15 @@ class Login:
         token = self._token
         if token is not None:
             return token
-        if not self._lock.acquire(timeout=timeout):
-            raise DeadlineExceeded("etcd did not answer the login in time; nothing was done")
         try:
-            if self._token is None:
-                self._token = log_in()
-            return self._token
-        finally:
-            self._lock.release()
+            with TimedLock(self._lock, timeout=timeout):
+                if self._token is None:
+                    self._token = log_in()
+                return self._token
+        except LockTaken:
+            raise DeadlineExceeded(
+                "etcd did not answer the login in time; nothing was done"
+            ) from None
 
     def forget(self, token: str) -> None:
         """Log in again for the next request, unless another thread has replaced ``token``."""

@@ -43,6 +43,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from strandline.clock import HybridClock, Timestamp
+from strandline.condition import LockTaken, TimedLock
 from strandline.errors import (
     DeadlineExceeded,
     IncompatibleFormat,
@@ -134,7 +135,7 @@ class EtcdMetastorage(Metastorage):
         )
         self._feed = ChangeFeed(self._gateway, self._keys)
         self._settled_outcomes = 0
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
         self._remembered: View | None = None
         try:
             self._ensure_format()
@@ -359,17 +360,16 @@ class EtcdMetastorage(Metastorage):
 
     @contextmanager
     def _in_turn(self, finish: float) -> Iterator[None]:
-        if not self._turn.acquire(timeout=max(0.0, finish - time.monotonic())):
+        try:
+            with TimedLock(self._turn, timeout=max(0.0, finish - time.monotonic())):
+                self._refuse_when_closed()
+                yield
+        except LockTaken:
             raise DeadlineExceeded(
                 f"this write waited for other writers of this process for {self._gateway.timeout} "
                 "s; nothing was written. etcd is slow or unreachable: see the errors of the "
                 "other writers"
-            )
-        try:
-            self._refuse_when_closed()
-            yield
-        finally:
-            self._turn.release()
+            ) from None
 
     def _always_second(self) -> DeadlineExceeded:
         return DeadlineExceeded(
