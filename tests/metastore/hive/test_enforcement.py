@@ -729,6 +729,11 @@ def test_a_foreign_key_needs_select_on_its_parent_and_is_listed_with_select_on_i
             assert bob.get_foreign_keys(to_orders).foreignKeys == []
             with granted(guarded, of_bob):
                 assert len(bob.get_foreign_keys(to_orders).foreignKeys) == 1
+            with granted(guarded, of_bob):
+                of_child = ForeignKeysRequest(foreign_db_name="default", foreign_tbl_name="child")
+                assert len(bob.get_foreign_keys(of_child).foreignKeys) == 1
+        with granted(guarded, of_bob):  # and does not reach the schema of its parent
+            assert bob.get_foreign_keys(of_child).foreignKeys == []
         alice.drop_table("default", "child", True)
         bob.create_table(table("child", schema="default"))
         with granted(guarded, USAGE):

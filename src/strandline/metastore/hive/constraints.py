@@ -159,13 +159,25 @@ class _Shown:
 
 
 async def _constraints(call: Call, schema: str, table: str) -> dict[str, list[Struct]]:
-    """Return the constraints on a table. As in Hive, a table that does not exist has none."""
+    """Return the constraints on a table. As in Hive, a table that does not exist has none.
+
+    Foreign keys to tables in schemas that the user does not reach are left out.
+    """
     with suppress(ObjectNotFound):
         scope, relation = await call.reader.relation(schema, table)
         if isinstance(relation, TableDescriptor):
             await off_loop_for(len(relation.columns) + len(relation.constraints))
-            return _Shown(scope.catalog).of(relation, schema=scope.name)
+            listed = _Shown(scope.catalog).of(relation, schema=scope.name)
+            listed[_FOREIGN] = [
+                key for key in listed[_FOREIGN] if _reaches_parent(call, scope.catalog, key)
+            ]
+            return listed
     return {form.listed: [] for form in _FORMS.values()}
+
+
+def _reaches_parent(call: Call, catalog: Catalog, key: Struct) -> bool:
+    schema = catalog.schema(key["pktable_db"])
+    return schema is None or call.reader.access.at(catalog).reaches(schema)
 
 
 def _reading(method: str, kind: ConstraintKind) -> None:
