@@ -33,7 +33,7 @@ from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive import truncation
 from strandline.metastore.store.cleaned_files import Cleaned, FolderAside
-from strandline.metastore.store.cleaning import Cleaner
+from strandline.metastore.store.dropped_tables import DroppedTables
 from strandline.metastore.store.folder_effects import TRUNCATED_SUFFIX
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
@@ -284,10 +284,10 @@ def test_a_truncation_that_fails_leaves_the_files_although_another_node_cleans_m
     put(place(hive, "t"), "a")
     before = sorted(place(hive, name).rglob("*"))
     listing, moved, cleaned = (threading.Event() for _ in range(3))
-    clean_folders = Cleaner._folders_without_rows
+    clean_folders = DroppedTables._folders_without_rows
 
     def clean_while_truncated(
-        self: Cleaner, _: Iterable[FolderAside], gone: set[int], now: Any
+        self: DroppedTables, _: Iterable[FolderAside], gone: set[int], now: Any
     ) -> Iterator[Cleaned]:
         listing.set()
         assert moved.wait(WAIT)
@@ -299,7 +299,7 @@ def test_a_truncation_that_fails_leaves_the_files_although_another_node_cleans_m
         raise Unavailable("the disk is full")
 
     with hive.another_node() as other, ThreadPoolExecutor() as threads:
-        monkeypatch.setattr(Cleaner, "_folders_without_rows", clean_while_truncated)
+        monkeypatch.setattr(DroppedTables, "_folders_without_rows", clean_while_truncated)
         cleaning = threads.submit(other.cleaner.clean)
         cleaning.add_done_callback(lambda _: cleaned.set())
         assert listing.wait(WAIT)

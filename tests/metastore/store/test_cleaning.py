@@ -495,13 +495,14 @@ def test_a_fenced_node_cleans_nothing(in_folder: Lake, monkeypatch: pytest.Monke
     def refuse(_: Connection) -> None:
         raise Fenced("a newer epoch")
 
-    monkeypatch.setattr(cleaner, "_guard", refuse)
+    for part in (cleaner, cleaner._dropped_tables):
+        monkeypatch.setattr(part, "_guard", refuse)
     monkeypatch.setattr(ReadAgain, "plan", lambda *_: None)  # the log would refuse it, too
-    this_pass = cleaning._Pass(dry_run=False, stopped=lambda: False)
+    this_pass = cleaned_files.Pass(dry_run=False, stopped=lambda: False)
     for step in (
         cleaner._removed_rows(limit, this_pass),
         cleaner._old_events(this_pass),
-        cleaner._dropped_tables(this_pass),
+        cleaner._dropped_tables.clean(this_pass),
     ):
         with pytest.raises(Fenced):
             list(step)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from strandline.catalog.commands import DropTable
 from strandline.clock import system_wall_clock
 from strandline.errors import Fenced, TransactionNotFound, VersionNotFound, WriteConflict
-from strandline.metastore.store import cleaning
+from strandline.metastore.store import dropped_tables
 from strandline.metastore.store.old_transactions import OldTransactions
 from strandline.metastore.store.rows import RowKind
 from strandline.node import Node
@@ -267,7 +267,7 @@ def test_write_ids_of_a_dropped_table_go_although_a_cleaning_died_after_its_rows
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(cleaning, "in_lists", die)
+        patch.setattr(dropped_tables, "in_lists", die)
         lake.node.cleaner.clean()
     lake.node.cleaner.clean()
     assert count(lake, "next_write_id") == 0

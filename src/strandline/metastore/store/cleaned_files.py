@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,14 @@ class Cleaned:
     bytes: int = 0
     names: list[str] = field(default_factory=list)
     """The paths of files, relative to their table's folder, and of folders of dropped tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of cleaning over the store: whether it is a dry run, and whether it must stop."""
+
+    dry_run: bool
+    stopped: Callable[[], bool]
 
 
 class CleanedFiles:

@@ -4,8 +4,8 @@
 removed rows         rows that a commit removed up to the *limit*, with their files
 dropped partitions   folders of dropped partitions of plain tables whose rows are gone
 leftovers            files of ended transactions that no row names, such as those of killed writers
-dropped tables       tables that no kept version of the catalog has: their rows and folders, and
-                     the folders of dropped schemas that only these were left in
+dropped tables       tables that no kept version of the catalog has, with their folders; see
+                     `dropped_tables`
 events               events of the notification log older than its retention; the newest one stays
 transactions         those that ended long ago, with their write ids; see `old_transactions`
 ===================  ==============================================================================
@@ -41,9 +41,6 @@ What must stay true:
   of a dropped or renamed one gets its folder after that change is committed;
 * only a file whose name gives its transaction can be a leftover, and files are deleted only in own
   places of the store, through descriptors that follow no link. External tables are never touched;
-* a pass that has dropped tables to clean first appends a version (`ReadAgain`), and judges all
-  versions before it. One of them may restore a table. After it, only what reads the history again
-  can restore tables, and that finds no version that had them;
 * nothing is cleaned while a backup copies files.
 
 A table that had no leftovers and whose folders have not changed since costs one look at the times
@@ -56,26 +53,22 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
 from sqlalchemy import Connection
 
-from strandline.catalog import Catalog, CatalogManager
-from strandline.catalog.undo.command import ReadAgain
-from strandline.clock import HybridClock, Timestamp, milliseconds
-from strandline.durable.transaction import OBJECT_IDS
-from strandline.errors import CorruptData, VersionNotFound, WriteConflict
+from strandline.catalog import CatalogManager
+from strandline.clock import HybridClock, Timestamp
+from strandline.errors import CorruptData, WriteConflict
 from strandline.metastore.store.aborted_rows import AbortedRows
-from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles, FolderAside
-from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
-from strandline.metastore.store.notifications import POSITION
+from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles, Pass
+from strandline.metastore.store.dropped_tables import DroppedTables
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.old_transactions import OUTCOME_KEPT_MS, OldTransactions
 from strandline.metastore.store.own_files import Times, missing_file, own_files, times_of_folders
-from strandline.metastore.store.partition_moves import unfinished
 from strandline.metastore.store.removed_rows import (
     RemovedRow,
     compare_rows,
@@ -92,15 +85,15 @@ from strandline.metastore.store.row_queries import rows_by_id
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of
 from strandline.model.descriptors import TableDescriptor, TableKind
-from strandline.model.places import DROPPED, Place
+from strandline.model.places import Place
 from strandline.model.privileges import SYSTEM_NAME
-from strandline.sql import Database, change, in_lists, run
+from strandline.sql import Database, change, run
 from strandline.transactions import Transactions, TransactionState
 from strandline.transactions.holds import is_backed_up
 
 logger = logging.getLogger(__name__)
 
-MAX_ROWS, MAX_EVENTS, MAX_FOLDERS = 2_000, 10_000, 20
+MAX_ROWS, MAX_EVENTS = 2_000, 10_000
 """The maximum numbers that one SQL transaction deletes: all writers wait for it."""
 MAX_READ = 50 * MAX_ROWS
 """The maximum number of removed rows in one read. Each read sorts all those of the table."""
@@ -115,13 +108,6 @@ _OLD_EVENTS = (
 """The number of events older than a time, up to the first younger one; and the first event.
 
 The times of events do not always grow with their ids, and the events that stay must have no gap.
-"""
-
-TRUNCATED_KEPT_MS = 24 * 60 * 60 * 1000
-"""How long a folder stays that a truncation moved aside: it is moved back if the truncation fails.
-
-Other processes cannot see whether a truncation still runs: its transaction is not visible to them,
-and its process may have lost the connection to the database.
 """
 
 _ROW_ID = re.compile("[0-9]{1,18}")
@@ -149,14 +135,6 @@ class CleanerStatistics:
     files: int
     bytes: int
     failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """One pass over the store: whether it is a dry run, and whether it must stop."""
-
-    dry_run: bool
-    stopped: Callable[[], bool]
 
 
 class Cleaner:
@@ -194,10 +172,20 @@ class Cleaner:
         self._files = CleanedFiles(folders)
         self._store = store
         self._on_rows_gone = on_rows_gone
-        self._cached_tables = cached_tables
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
         self._old_transactions = OldTransactions(database, guard=guard)
+        self._dropped_tables = DroppedTables(
+            database,
+            clock,
+            transactions,
+            catalogs,
+            guard=guard,
+            folders=folders,
+            files=self._files,
+            on_rows_gone=on_rows_gone,
+            cached_tables=cached_tables,
+        )
         self._settled: dict[int, Times] = {}
         self._runs = self._rows = self._file_count = self._bytes = 0
 
@@ -217,7 +205,7 @@ class Cleaner:
 
         The result has at most ``most_named`` names of each part.
         """
-        this_pass = _Pass(dry_run, stopped)
+        this_pass = Pass(dry_run, stopped)
         limit = self._transactions.holds.cleaning_limit(dry_run=dry_run)
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
@@ -232,7 +220,7 @@ class Cleaner:
             self._dropped_partitions(limit, this_pass),
             self._old_events(this_pass),
             self._leftovers(this_pass),
-            self._dropped_tables(this_pass),
+            self._dropped_tables.clean(this_pass),
             self._ended_transactions(limit, this_pass),
         ):
             if not dry_run:
@@ -250,12 +238,12 @@ class Cleaner:
             del cleaned.names[most_named:]
             parts.append(cleaned)
         if not dry_run:
-            self._remove_emptied_schemas(this_pass)
+            self._dropped_tables.remove_emptied_schemas(this_pass)
         return Cleanable(limit, tuple(parts))
 
     # -- removed rows
 
-    def _removed_rows(self, limit: Timestamp, this_pass: _Pass) -> Iterator[Cleaned]:
+    def _removed_rows(self, limit: Timestamp, this_pass: Pass) -> Iterator[Cleaned]:
         with self._database.read() as connection:
             table_ids = tables_with_removed_rows(connection, limit)
         for table_id in table_ids:
@@ -300,7 +288,7 @@ class Cleaner:
                 change.stage(remove=row_ids)
 
     def _forget_removed(
-        self, table_id: int, limit: Timestamp, this_pass: _Pass
+        self, table_id: int, limit: Timestamp, this_pass: Pass
     ) -> Iterator[list[RemovedRow]]:
         """Delete the removed rows of a table in parts; yield each deleted part."""
         while not this_pass.stopped():
@@ -355,7 +343,7 @@ class Cleaner:
 
     # -- dropped partitions
 
-    def _dropped_partitions(self, limit: Timestamp, this_pass: _Pass) -> Iterator[Cleaned]:
+    def _dropped_partitions(self, limit: Timestamp, this_pass: Pass) -> Iterator[Cleaned]:
         catalog = self._catalogs.latest_catalog()
         for path, name, place in self._files.set_aside():
             table = catalog.table_by_id(int(name["table"]))
@@ -392,7 +380,7 @@ class Cleaner:
 
     # -- leftovers
 
-    def _leftovers(self, this_pass: _Pass) -> Iterator[Cleaned]:
+    def _leftovers(self, this_pass: Pass) -> Iterator[Cleaned]:
         with self._database.read() as connection:
             places = all_places(connection)
         catalog = self._catalogs.latest_catalog()
@@ -451,7 +439,7 @@ class Cleaner:
 
     # -- events
 
-    def _old_events(self, this_pass: _Pass) -> Iterator[Cleaned]:
+    def _old_events(self, this_pass: Pass) -> Iterator[Cleaned]:
         oldest = self._transactions.holds.time_before(self._notification_retention_ms)
         with self._database.read() as connection:
             ((count, first),) = run(connection, _OLD_EVENTS, (oldest,))
@@ -459,13 +447,15 @@ class Cleaner:
             return
         if not this_pass.dry_run:
             delete = "DELETE FROM notification_log WHERE event_id < ?"
-            for end in range(first, first + count, MAX_EVENTS):
-                self._change(delete, (min(end + MAX_EVENTS, first + count),))
+            for start in range(first, first + count, MAX_EVENTS):
+                with self._database.write() as connection:
+                    self._guard(connection)
+                    change(connection, delete, (min(start + MAX_EVENTS, first + count),))
         yield Cleaned("events", "the notification log", rows=count)
 
     # -- transactions
 
-    def _ended_transactions(self, limit: Timestamp, this_pass: _Pass) -> Iterator[Cleaned]:
+    def _ended_transactions(self, limit: Timestamp, this_pass: Pass) -> Iterator[Cleaned]:
         # Memory learns from an event which writes a transaction made: the event goes first.
         kept_ms = max(self._notification_retention_ms, OUTCOME_KEPT_MS)
         count = self._old_transactions.clean(
@@ -475,173 +465,6 @@ class Cleaner:
         )
         if count:
             yield Cleaned("transactions", "all tables", rows=count)
-
-    # -- dropped tables
-
-    def _dropped_tables(self, this_pass: _Pass) -> Iterator[Cleaned]:
-        with self._database.read() as connection:
-            if is_backed_up(connection, self._clock.current()):
-                return
-            places = all_places(connection)
-            tables = run(connection, "SELECT DISTINCT table_id FROM store_row")
-            written = {t for (t,) in run(connection, "SELECT table_id FROM next_write_id")}
-        # A dropped table whose files are kept, or could not be moved, keeps its place: a table that
-        # got the same place would show those files.
-        aside = {
-            table_id: place
-            for table_id, place in places.items()
-            if place.is_inside and DROPPED in place.path.split("/")
-        }
-        with_rows = {*aside, *(table_id for (table_id,) in tables)}
-        set_aside = list(self._files.set_aside())
-        with_folders = {int(name["table"]) for _, name, _ in set_aside}
-        cached_ids = set(self._cached_tables())  # another node may have deleted rows of some
-        judged = self._catalogs.latest_catalog().version
-        unneeded_ids = self._in_no_version(with_rows | with_folders | written | cached_ids)
-        # No restored table needs what is left of the others, which perhaps cannot be deleted.
-        if unneeded_ids & (with_rows | written) and not this_pass.dry_run:
-            latest = self._catalogs.execute(ReadAgain(), author=SYSTEM_NAME).version
-            try:  # some may have been restored meanwhile
-                unneeded_ids.difference_update(self._changed_tables(judged + 1, latest))
-            except VersionNotFound:  # trimmed meanwhile, so the next pass looks again
-                return
-        for table_id in sorted(unneeded_ids & with_rows):
-            if this_pass.stopped():
-                return
-            cleaned = Cleaned("dropped table", self._name(None, table_id))
-            if this_pass.dry_run:
-                with self._database.read() as connection:
-                    count = "SELECT count(*) FROM store_row WHERE table_id = ?"
-                    cleaned.rows = run(connection, count, (table_id,))[0][0]
-            elif self._begin_to_forget(table_id, with_place=table_id in aside):
-                cleaned.rows = self._forget_table(table_id)
-            else:
-                return
-            if (place := aside.get(table_id)) is not None:
-                for suffix in ("", PARTITIONS_SUFFIX):
-                    path = self._folders.path(Place(f"{place.text}{suffix}"))
-                    self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
-            yield cleaned
-        if not this_pass.dry_run:
-            for table_id in unneeded_ids & cached_ids:
-                self._on_rows_gone(table_id)
-            for in_list, table_ids in in_lists(sorted(unneeded_ids & written)):
-                self._change(f"DELETE FROM next_write_id WHERE table_id IN {in_list}", table_ids)
-        yield from self._folders_without_rows(set_aside, unneeded_ids - places.keys(), this_pass)
-
-    def _in_no_version(self, table_ids: set[int]) -> set[int]:
-        """Those of ``table_ids`` that neither a kept version of the catalog nor a later one has."""
-        earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
-        first_id = earliest.next_number(OBJECT_IDS)
-        unneeded_ids = {table_id for table_id in table_ids if table_id < first_id}
-        unneeded_ids -= {*earliest.table_ids(), *latest.table_ids()}
-        if not unneeded_ids:
-            return unneeded_ids
-        # A table that was restored and dropped again is in neither, but in a version between them.
-        try:
-            changed_ids = self._changed_tables(earliest.version + 1, latest.version)
-            unneeded_ids.difference_update(changed_ids)
-        except VersionNotFound:  # trimmed meanwhile, so the next pass looks again
-            return set()
-        return unneeded_ids
-
-    def _changed_tables(self, first: int, last: int) -> Iterator[int]:
-        """The ids of the tables that these versions changed. Raises `VersionNotFound`."""
-        for update in self._catalogs.each_update(first, last):
-            yield from (change.object_id for change in update.changes() if change.kind == "table")
-
-    def _folders_without_rows(
-        self, set_aside: Iterable[FolderAside], unneeded_ids: set[int], this_pass: _Pass
-    ) -> Iterator[Cleaned]:
-        """Clean those folders ``set_aside`` that a process left when it died."""
-        oldest_kept = milliseconds(self._transactions.holds.time_before(TRUNCATED_KEPT_MS))
-        for path, name, place in set_aside:
-            if this_pass.stopped():
-                return
-            table_id = int(name["table"])
-            is_old = name["truncated"] is not None and int(name["truncated"]) < oldest_kept
-            is_purged = name["purged"] is not None and self._is_purge_committed(
-                table_id, name["row"]
-            )
-            if is_purged or is_old or table_id in unneeded_ids:
-                cleaned = Cleaned("dropped table", self._name(None, table_id))
-                self._files.take_folder(cleaned, place, path, delete=not this_pass.dry_run)
-                if cleaned.names:
-                    yield cleaned
-
-    def _remove_emptied_schemas(self, this_pass: _Pass) -> None:
-        """Remove folders of dropped schemas in which only folders of dropped tables were left.
-
-        No folder is made or moved while the database is written. One of a version that this node
-        has not applied yet may already be there: then the next pass looks again.
-        """
-        judged = self._catalogs.latest_catalog()
-        places = self._places_of_schemas(judged)
-        emptied = list(set(self._files.emptied_schemas()) - places)
-        for start in range(0, len(emptied), MAX_FOLDERS):
-            if this_pass.stopped():
-                return
-            with self._database.write() as connection:
-                self._guard(connection)
-                if is_backed_up(connection, self._clock.current()):
-                    return
-                ((_, version, entries),) = run(connection, POSITION)
-                if version + bool(entries) > (latest := self._catalogs.latest_catalog()).version:
-                    return
-                if latest is not judged:  # writers wait, and there may be many schemas
-                    judged, places = latest, self._places_of_schemas(latest)
-                for place in emptied[start : start + MAX_FOLDERS]:
-                    if place not in places:
-                        self._files.remove_emptied(place)
-
-    def _places_of_schemas(self, catalog: Catalog) -> set[Place]:
-        return set(map(self._folders.place_of_schema, catalog.all_schemas()))
-
-    def _is_purge_committed(self, table_id: int, row: str | None) -> bool:
-        """Whether the purge of a table, or of its partition in that row, was committed.
-
-        If not, another node repeats it, and has to find the folder aside: else it would purge what
-        a client has written at the old place meanwhile.
-        """
-        with self._database.read() as connection:
-            if row is None:
-                return place_of(connection, table_id) is None
-            return all(str(move.up_to_row) != row for move in unfinished(connection, table_id))
-
-    def _begin_to_forget(self, table_id: int, *, with_place: bool) -> bool:
-        """Delete the number of a dropped table's next write and, with ``with_place``, its place.
-
-        From then on, readers of the past are refused (`row_queries.require_kept`). Changes nothing
-        and returns False during a backup.
-        """
-        with self._database.write() as connection:
-            self._guard(connection)
-            if is_backed_up(connection, self._clock.current()):
-                return False
-            for name in ("next_write_id", *(("table_location",) if with_place else ())):
-                change(connection, f"DELETE FROM {name} WHERE table_id = ?", (table_id,))
-            return True
-
-    def _forget_table(self, table_id: int) -> int:
-        """Delete the rows of a table; return their number.
-
-        Its write ids stay: they go with their transactions.
-        """
-        count = 0
-        for name in ("store_removal", "store_row"):
-            some_ids = f"SELECT row_id FROM {name} WHERE table_id = ? LIMIT {MAX_ROWS}"
-            statement = f"DELETE FROM {name} WHERE table_id = ? AND row_id IN ({some_ids})"
-            while deleted := self._change(statement, (table_id, table_id)):
-                count += deleted if name == "store_row" else 0
-        for name in ("partition_move", "unfinished_move", "cleaned_table"):
-            self._change(f"DELETE FROM {name} WHERE table_id = ?", (table_id,))
-        return count
-
-    def _change(self, statement: str, parameters: tuple[int, ...]) -> int:
-        """Run a statement in a write transaction of its own; return how many rows it changed."""
-        with self._database.write() as connection:
-            self._guard(connection)
-            return change(connection, statement, parameters)
 
     def _name(self, table: TableDescriptor | None, table_id: int) -> str:
         if table is None:

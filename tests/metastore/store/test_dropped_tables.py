@@ -25,8 +25,8 @@ from strandline.catalog.undo.command import HistoryMoved, ReadAgain
 from strandline.catalog.undo.reading import read_undrop
 from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
-from strandline.metastore.store import cleaned_files, cleaning
-from strandline.metastore.store.cleaning import Cleaner
+from strandline.metastore.store import cleaned_files, dropped_tables
+from strandline.metastore.store.dropped_tables import DroppedTables
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, begin
 from strandline.metastore.store.rows import RowKind
 from strandline.model.descriptors import TableKind
@@ -96,7 +96,7 @@ def test_other_writers_wait_only_for_the_removal_of_a_few_folders_of_schemas(
 ) -> None:
     for number in range(3):
         (in_folder.warehouse() / f"s{number}.db" / ".dropped").mkdir(parents=True)
-    monkeypatch.setattr(cleaning, "MAX_FOLDERS", 1)
+    monkeypatch.setattr(dropped_tables, "MAX_FOLDERS", 1)
     in_folder.node.cleaner.clean(stopped=lambda: len(in_folder.folders()) < 3)
     assert len(in_folder.folders()) == 2
     in_folder.clean()
@@ -107,7 +107,7 @@ def test_other_writers_do_not_wait_for_a_look_at_all_schemas_for_each_few_folder
     in_folder: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cleaner, looked = in_folder.node.cleaner, list[Catalog]()
-    places_of_schemas = cleaner._places_of_schemas
+    places_of_schemas = cleaner._dropped_tables._places_of_schemas
 
     def look(catalog: Catalog) -> set[Place]:
         looked.append(catalog)
@@ -115,8 +115,8 @@ def test_other_writers_do_not_wait_for_a_look_at_all_schemas_for_each_few_folder
 
     for number in range(3):
         (in_folder.warehouse() / f"s{number}.db" / ".dropped").mkdir(parents=True)
-    monkeypatch.setattr(cleaning, "MAX_FOLDERS", 1)
-    monkeypatch.setattr(cleaner, "_places_of_schemas", look)
+    monkeypatch.setattr(dropped_tables, "MAX_FOLDERS", 1)
+    monkeypatch.setattr(cleaner._dropped_tables, "_places_of_schemas", look)
     cleaner.clean()
     assert in_folder.folders() == set()
     assert looked == [in_folder.node.catalogs.latest_catalog()]
@@ -188,15 +188,15 @@ def test_a_reader_of_a_dropped_table_is_refused_as_soon_as_its_cleaning_begins(
     lake.wait()
     assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
     assert lake.paths(table, write_ids) == paths
-    change, store = Cleaner._change, lake.node.store.sql_store
+    change, store = DroppedTables._change, lake.node.store.sql_store
 
-    def change_and_read(self: Cleaner, statement: str, parameters: tuple[int, ...]) -> int:
+    def change_and_read(self: DroppedTables, statement: str, parameters: tuple[int, ...]) -> int:
         count = change(self, statement, parameters)
         with pytest.raises(VersionNotFound, match="no version that is kept has the table"):
             store.rows(table, RowKind.DATA_FILE, write_ids=write_ids)
         return count
 
-    monkeypatch.setattr(Cleaner, "_change", change_and_read)
+    monkeypatch.setattr(DroppedTables, "_change", change_and_read)
     assert [part.rows for part in lake.node.cleaner.clean().parts] == [2]
 
 
@@ -238,7 +238,7 @@ def test_a_backup_that_begins_during_a_pass_keeps_dropped_tables(
     def begin() -> None:
         lake.session.hold(BACKUP, at=lake.node.catalogs.complete_now())
 
-    before_the_next(monkeypatch, Cleaner, "_begin_to_forget", begin)
+    before_the_next(monkeypatch, DroppedTables, "_begin_to_forget", begin)
     assert lake.node.cleaner.clean().parts == ()
     assert [path for path in aside.rglob("*") if path.is_file()]
 
@@ -278,7 +278,7 @@ def test_a_restore_that_was_prepared_before_the_history_was_trimmed_is_refused_b
             with pytest.raises(HistoryMoved):  # the places of its tables were compared before
                 other.catalogs.execute(undo, author="bob")
 
-        before_the_next(monkeypatch, Cleaner, step, restore)
+        before_the_next(monkeypatch, DroppedTables, step, restore)
         assert [part.rows for part in lake.node.cleaner.clean().parts] == [1]
         with pytest.raises(VersionNotFound, match="was trimmed"):
             other.session(user="bob").undrop("default.t")
@@ -306,7 +306,7 @@ def test_a_prepared_restore_of_a_table_without_rows_is_refused_by_cleaning(
         with pytest.raises(HistoryMoved):
             lake.node.catalogs.execute(undo, author="bob")
 
-    before_the_next(monkeypatch, Cleaner, step, restore)
+    before_the_next(monkeypatch, DroppedTables, step, restore)
     lake.node.cleaner.clean()
 
 
@@ -320,15 +320,15 @@ def test_a_pass_leaves_dropped_tables_if_versions_are_trimmed_before_it_looks_at
     lake.create("u")
     lake.wait()
     assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
-    looks, changed = iter((1, 2)), Cleaner._changed_tables
+    looks, changed = iter((1, 2)), DroppedTables._changed_tables
 
-    def look_after_a_trim(self: Cleaner, first: int, last: int) -> Iterator[int]:
+    def look_after_a_trim(self: DroppedTables, first: int, last: int) -> Iterator[int]:
         if next(looks) == look:
             raise VersionNotFound("trimmed")
         return changed(self, first, last)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Cleaner, "_changed_tables", look_after_a_trim)
+        patch.setattr(DroppedTables, "_changed_tables", look_after_a_trim)
         assert lake.node.cleaner.clean().parts == ()
     assert [part.rows for part in lake.node.cleaner.clean().parts] == [1]
 
@@ -341,13 +341,13 @@ def test_a_pass_cleans_dropped_tables_while_others_change_the_catalog_all_the_ti
     lake.create("u")
     lake.wait()
     assert lake.session.compact(lake.node.catalogs.latest_catalog().version)
-    begin = Cleaner._begin_to_forget
+    begin = DroppedTables._begin_to_forget
 
-    def begin_after_a_change(self: Cleaner, table_id: int, **arguments: Any) -> bool:
+    def begin_after_a_change(self: DroppedTables, table_id: int, **arguments: Any) -> bool:
         lake.session.execute(CreateSchema(name="s"))
         return begin(self, table_id, **arguments)
 
-    monkeypatch.setattr(Cleaner, "_begin_to_forget", begin_after_a_change)
+    monkeypatch.setattr(DroppedTables, "_begin_to_forget", begin_after_a_change)
     assert [part.rows for part in lake.node.cleaner.clean().parts] == [1]
 
 
