@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from strandline.errors import StoreMoved
-from strandline.node import Node, place
+from strandline.node import Node, store_place
 from strandline.sql import change, open_database
 from tests.node.conftest import create_table
 from tests.servers import postgresql, stores
@@ -130,7 +130,7 @@ def test_a_store_of_an_older_release_remembers_its_database_from_then_on(
     original: EmptyStore,
 ) -> None:
     with closing(open_database(original.address)) as database, database.write() as connection:
-        change(connection, f"UPDATE {place.PLACE.name} SET inode = 0")
+        change(connection, f"UPDATE {store_place.PLACE.name} SET inode = 0")
     clones = [postgresql.running().copy_of_database(original.address) for _ in range(1)]
     open_and_change(original, "u")
     clones.append(postgresql.running().copy_of_database(original.address))

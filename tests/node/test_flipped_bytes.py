@@ -34,8 +34,8 @@ from strandline.metastore.store.rows import DataFile, NewRow, PartitionRow, RowK
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node
-from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import PARTS
+from strandline.node.store_place import HEAD_FILE
 from strandline.sql import open_sqlite, sqlite_file
 from strandline.wire import registry
 from tests.metastore.dml import stage

@@ -27,9 +27,9 @@ from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node
-from strandline.node.place import HEAD_FILE
 from strandline.node.relocation import relocate
 from strandline.node.store_database import MARKS, accept_loss, head_of
+from strandline.node.store_place import HEAD_FILE
 from strandline.sql import SqliteDatabase
 from strandline.sql.head_file import HeadFile, Mark
 from tests.node.crashed_stores import left_by_a_crash, log_of, table_names, write_some

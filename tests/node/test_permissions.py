@@ -23,7 +23,7 @@ from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node, server
 from strandline.node.address import StoreAddress
 from strandline.node.backup import back_up, restore
-from strandline.node.place import HEAD_FILE
+from strandline.node.store_place import HEAD_FILE
 from tests.node.backups import place
 from tests.servers import postgresql, stores
 from tests.strandline_command import strandline

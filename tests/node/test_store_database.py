@@ -15,7 +15,6 @@ import pytest
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved, Unavailable
 from strandline.node import DATABASE_FILE, Node, store_database
-from strandline.node.place import HEAD_FILE
 from strandline.node.store_database import (
     MARKS,
     accept_loss,
@@ -24,6 +23,7 @@ from strandline.node.store_database import (
     keep_head,
     open_store_database,
 )
+from strandline.node.store_place import HEAD_FILE
 from strandline.sql import SqliteDatabase, open_sqlite
 from strandline.sql.head_file import SLOT_BYTES, HeadFile
 from tests.node.crashed_stores import execute, log_of, write_some

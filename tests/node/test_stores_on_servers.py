@@ -145,7 +145,7 @@ def test_the_next_node_finishes_an_interrupted_claim_of_a_warehouse(
     def cut(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for step in ("strandline.node.warehouse_place.os.link", "strandline.node.place.put"):
+    for step in ("strandline.node.warehouse_place.os.link", "strandline.node.store_place.put"):
         with monkeypatch.context() as patch:
             patch.setattr(step, cut)
             with pytest.raises(KeyboardInterrupt):

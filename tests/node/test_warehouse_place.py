@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, WrongEnvironment
-from strandline.node.place import recorded_place
+from strandline.node.store_place import recorded_place
 from strandline.node.warehouse_place import MARKER, WarehousePlace
 from strandline.sql import Database
 from strandline.sql.sqlite_database import open_url

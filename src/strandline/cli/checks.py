@@ -37,8 +37,8 @@ from strandline.node.address import StoreAddress
 from strandline.node.catalog_log import LogPlace, reading_catalog_log
 from strandline.node.inspection import head_comparison
 from strandline.node.membership import refuse_other_half
-from strandline.node.place import recorded_place, refuse_lost_database
 from strandline.node.store_database import older_parts, refuse_newer_parts, refuse_older_parts
+from strandline.node.store_place import recorded_place, refuse_lost_database
 from strandline.sql import Database, open_database, open_sqlite
 
 if TYPE_CHECKING:  # it imports pyarrow

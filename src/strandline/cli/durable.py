@@ -13,9 +13,9 @@ from strandline.errors import InvalidInput
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.catalog_log import PERSIST, LogPlace, parts_of, refuse_unknown
 from strandline.node.catalog_move import move_catalog
-from strandline.node.place import recorded_place
 from strandline.node.settings import load
 from strandline.node.store_database import refuse_older_parts
+from strandline.node.store_place import recorded_place
 
 
 @click.group()

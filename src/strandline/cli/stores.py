@@ -28,9 +28,9 @@ from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, shown_address, store_address
 from strandline.node.catalog_log import LogPlace, reading_catalog_log, remembered_log
 from strandline.node.database_mark import DatabaseMark
-from strandline.node.place import recorded_place, refuse_lost_database, settle
 from strandline.node.settings import load
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
+from strandline.node.store_place import claim_place, recorded_place, refuse_lost_database
 from strandline.node.warehouse_place import lost_catalog, refuse_copied
 from strandline.sql import Database, SqliteDatabase, open_database, schema_versions
 from strandline.transactions.tables import TXN
@@ -100,7 +100,7 @@ def log_at(
 def refuse_moved(database: Database, address: StoreAddress) -> None:
     """Raise `StoreMoved` if ``database`` was moved or copied, like a node that opens the store."""
     if address.folder is not None and isinstance(database, SqliteDatabase):
-        settle(database, address.folder)
+        claim_place(database, address.folder)
     else:
         refuse_copied(database, address=address.name)
 

@@ -35,13 +35,13 @@ from strandline.node.address import DATABASE_FILE, StoreAddress, store_address
 from strandline.node.catalog_log import LogPlace, OpenedLog, open_catalog_log, refuse_unknown
 from strandline.node.database_mark import DatabaseMark
 from strandline.node.health import Check
-from strandline.node.place import settle
 from strandline.node.store_database import (
     examine_in_background,
     keep_head,
     open_store_database,
     refuse_foreign_parts,
 )
+from strandline.node.store_place import claim_place
 from strandline.node.warehouse_place import MARKER, place_of_warehouse, refuse_copied, refuse_nested
 from strandline.sql import Database, highest_time, open_database
 
@@ -138,7 +138,7 @@ def _open_folder(
         raise InvalidInput(f"{folder} cannot be created: {error.strerror}") from error
     database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)
     stack.callback(database.close)
-    names = settle(database, folder)  # before the log, since opening it may finish a move
+    names = claim_place(database, folder)  # before the log, since opening it may finish a move
     opened_log = _log_of(address, database, settings, clock, stack)
     return OpenedStore(
         address=address,

@@ -1,7 +1,7 @@
 """Making a folder the place of the store in it, after it was moved or copied.
 
-See `strandline.node.place` for what a place is. A process cannot tell whether the folder was moved,
-or copied while the original stays in use. So the caller has to say.
+See `strandline.node.store_place` for what a place is. A process cannot tell whether the folder was
+moved, or copied while the original stays in use. So the caller has to say.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from strandline.model.privileges import SYSTEM_NAME
 from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.catalog_log import LogPlace, part_from_blobs, reading_catalog_log
 from strandline.node.membership import new_member_id
-from strandline.node.place import (
+from strandline.node.sequences import skip_ids
+from strandline.node.store_database import open_store_database
+from strandline.node.store_place import (
     RecordedPlace,
     current_place,
     made_at,
@@ -33,8 +35,6 @@ from strandline.node.place import (
     refuse_lost_database,
     united,
 )
-from strandline.node.sequences import skip_ids
-from strandline.node.store_database import open_store_database
 from strandline.sql import Database, FenceRow
 from strandline.sql.schema_versions import FENCE
 

@@ -33,10 +33,10 @@ from strandline.errors import (
 )
 from strandline.metastorage import sql_tables
 from strandline.metastore.store import upgrades
-from strandline.node import catalog_log, place
+from strandline.node import catalog_log, store_place
 from strandline.node.address import DATABASE_FILE
-from strandline.node.place import HEAD_FILE, recorded_place, refuse_lost_database
 from strandline.node.sequences import skip_ids
+from strandline.node.store_place import HEAD_FILE, recorded_place, refuse_lost_database
 from strandline.sql import Database, SqliteDatabase, open_sqlite, schema_versions, sqlite_file
 from strandline.sql.head_file import HeadFile, Mark
 from strandline.sql.sqlite_database import CHECK_BYTES
@@ -52,7 +52,7 @@ PARTS = {
         transaction_tables.PART,
         stash_tables.PART,
         catalog_log.PART,
-        place.PART,
+        store_place.PART,
         upgrades.PART,
     )
 }

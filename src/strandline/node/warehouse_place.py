@@ -28,10 +28,10 @@ from pathlib import Path
 from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
 from strandline.files import give_to_owner, sync_folder
 from strandline.metastore.store.warehouse import make_synced_folders
-from strandline.node import place
+from strandline.node import store_place
 from strandline.node.address import DATABASE_FILE
-from strandline.node.place import RecordedPlace, recorded_place
 from strandline.node.sequences import skip_ids
+from strandline.node.store_place import RecordedPlace, recorded_place
 from strandline.sql import Database, FenceRow
 
 MARKER = ".strandline-store"
@@ -105,12 +105,12 @@ class WarehousePlace:
         if recorded is None:
             identity = self.database.identity()
             with self.database.write() as connection:
-                other = place.read(connection)
+                other = store_place.read(connection)
                 if other is not None:  # another node was first, perhaps with another folder
                     self._require_same(other.path, real)
                     return
-                names = place.united([str(self.folder), real])
-                place.put(connection, RecordedPlace(real, identity, names))
+                names = store_place.united([str(self.folder), real])
+                store_place.put(connection, RecordedPlace(real, identity, names))
 
     def _require_same(self, recorded: str, real: str) -> None:
         if recorded != real:
@@ -233,7 +233,7 @@ def accept_database(database: Database) -> str | None:
         with database.write() as connection:
             if recorded.inode:  # else the first node of a restored store takes it
                 skip_ids(connection)
-            place.put(connection, replace(recorded, inode=identity))
+            store_place.put(connection, replace(recorded, inode=identity))
     return recorded.path
 
 

@@ -47,7 +47,7 @@ class StoreFolders(Warehouse):
     whether there is a place in it, so that it must exist.
 
     ``mode`` are the permission bits of new folders. ``names`` are absolute paths that the folder
-    has or had (`strandline.node.place`): paths recorded below one of them mean the same in
+    has or had (`strandline.node.store_place`): paths recorded below one of them mean the same in
     ``folder``.
     """
 

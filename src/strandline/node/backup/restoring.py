@@ -39,9 +39,9 @@ from strandline.node.backup.archive import Backup, open_backup
 from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
 from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_target
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
-from strandline.node.place import RecordedPlace, united
 from strandline.node.relocation import refuse_unmoved_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
+from strandline.node.store_place import RecordedPlace, united
 from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested
 from strandline.sql import open_database
 

@@ -36,7 +36,7 @@ from strandline.node.address import DATABASE_FILE
 from strandline.node.backup.archive import ArchiveWriter, is_plain, walk
 from strandline.node.catalog_log import BLOBS_FOLDER
 from strandline.node.node import CACHE_FILE
-from strandline.node.place import HEAD_FILE
+from strandline.node.store_place import HEAD_FILE
 from strandline.node.warehouse_place import MARKER
 from strandline.sql import Database, marks, run, value
 

@@ -24,8 +24,8 @@ from strandline.errors import Conflict, Fenced, InvalidInput, NotFound, StoreMov
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node, relocation
-from strandline.node.place import PLACE, settle
 from strandline.node.relocation import relocate
+from strandline.node.store_place import PLACE, claim_place
 from strandline.sql import FenceRow, open_sqlite
 
 
@@ -276,7 +276,7 @@ def test_a_folder_without_a_store_is_not_relocated(tmp_path: Path) -> None:
 
 def test_settling_a_folder_twice_records_the_same_place(tmp_path: Path) -> None:
     database = open_sqlite(tmp_path / DATABASE_FILE)
-    assert settle(database, tmp_path) == settle(database, tmp_path) == (str(tmp_path),)
+    assert claim_place(database, tmp_path) == claim_place(database, tmp_path) == (str(tmp_path),)
     with database.read() as connection:
         assert connection.execute(PLACE.select()).one().path == os.path.realpath(tmp_path)
     database.close()

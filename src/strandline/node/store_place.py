@@ -79,7 +79,7 @@ class RecordedPlace:
     names: tuple[str, ...]
 
 
-def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
+def claim_place(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     """Check that ``folder`` is the place of the store, and return all names of the folder.
 
     ``folder`` is absolute. The first opener records the place. Raises `StoreMoved`, and then
