@@ -37,6 +37,26 @@ def test_an_interrupt_leaves_only_the_lock_of_the_standard_library_taken(
     assert was_taken == (kind is threading.Condition)
 
 
+def wait_briefly(condition: threading.Condition) -> None:
+    with condition:
+        condition.wait(0)
+
+
+@pytest.mark.parametrize("kind", [Condition, threading.Condition])
+def test_an_interrupt_of_a_wait_is_replaced_only_by_the_standard_library(
+    kind: type[threading.Condition],
+) -> None:
+    step, was_replaced, is_over = 0, False, False
+    while not is_over:
+        try:
+            is_over = not is_interrupted(partial(wait_briefly, condition := kind()), at_step=step)
+        except RuntimeError:
+            was_replaced = True
+        assert kind is threading.Condition or is_free(condition)
+        step += 1
+    assert was_replaced == (kind is threading.Condition)
+
+
 def take_and_release(lock: threading.RLock, timeout: float) -> None:
     with TimedLock(lock, timeout=timeout):
         pass

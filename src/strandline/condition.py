@@ -5,7 +5,9 @@ of SIGTERM raise. ``with lock`` is safe: nothing runs between taking the lock an
 between the block and the release. But the ``__enter__`` and ``__exit__`` of `threading.Condition`
 are functions in Python. If a handler raises in one of them, the lock stays taken, and each thread
 that needs it waits for ever. That is not rare: a signal that comes while the thread waits for the
-interpreter is handled there. So `Condition` has those of its lock, which are in C.
+interpreter is handled there. So `Condition` has those of its lock, which are in C. A handler may
+also raise where `threading.Condition.wait` does not hold the lock. The end of the block would then
+raise a `RuntimeError` in place of Ctrl-C, so `Condition.wait` takes the lock again.
 
 Nor is ``lock.acquire(timeout=…)`` safe before a ``try``: a handler may raise between the two.
 `TimedLock` gives the lock back then. It needs an `RLock`, which says whether the thread has it.
@@ -51,3 +53,11 @@ class Condition(threading.Condition):
     def __init__(self, lock: threading.RLock | None = None) -> None:
         self.lock = threading.RLock() if lock is None else lock
         super().__init__(self.lock)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        try:
+            return super().wait(timeout)
+        except BaseException:
+            if not self._is_owned():  # type: ignore[attr-defined]  # typeshed leaves it out
+                self.lock.acquire()
+            raise
