@@ -5,10 +5,10 @@ runs a scenario in each order, a *schedule*. A thread runs on until it waits or 
 *preempts* it at one or two of its steps. Most races need no more (this is the method of CHESS, by
 Musuvathi and Qadeer), so there are hundreds of schedules, not millions.
 
-A step is a line of the functions under test, or taking a lock. The locks, conditions, events and
-threads that the scenario makes obey the schedule, and so does the monotonic clock: time passes only
-while all threads wait. What runs between the steps, such as SQL, is real. So are locks that were
-made outside of `scheduled`: no thread may wait for them.
+A step is a line of the functions under test. The locks, conditions, events and threads that the
+scenario makes obey the schedule, and so does the monotonic clock: time passes only while all
+threads wait. What runs between the steps, such as SQL, is real. So are locks that were made outside
+of `scheduled`: no thread may wait for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import pytest
 Scenario = Callable[[Callable[..., list[Any]]], None]
 """Gets a function that runs each of its arguments in a thread, and returns their results or errors.
 """
-_monotonic = time.monotonic
+_monotonic, _real_current = time.monotonic, threading.current_thread
 
 
 class _Abandoned(BaseException):
@@ -37,6 +37,8 @@ class _Abandoned(BaseException):
 
 class Thread:
     """In place of `threading.Thread`."""
+
+    name = "scheduled"
 
     def __init__(self, *, target: Callable[[], object], **_: object) -> None:
         self.target = target
@@ -68,7 +70,6 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if not (self.is_reentrant and self._is_owned()):
             if blocking and _schedule is not None:
-                _schedule.step()
                 _schedule.wait(lambda: self.owner is None, timeout if timeout >= 0 else math.inf)
             if self.owner is not None:
                 return False
@@ -204,6 +205,10 @@ class _Schedule:
 _schedule: _Schedule | None = None
 
 
+def _current_thread() -> Thread | threading.Thread:
+    return _real_current() if _schedule is None else _schedule.threads[_schedule.current]
+
+
 def _running() -> _Schedule:
     assert _schedule is not None, "threads obey a schedule only in a scenario"
     return _schedule
@@ -216,6 +221,7 @@ def scheduled() -> Iterator[None]:
         for name, made in (("Lock", Lock), ("_allocate_lock", Lock), ("RLock", RLock)):
             patch.setattr(threading, name, made)
         patch.setattr(threading, "Thread", Thread)
+        patch.setattr(threading, "current_thread", _current_thread)
         patch.setattr(time, "monotonic", lambda: _schedule.now if _schedule else _monotonic())
         yield
 
