@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hive_metastore.ttypes import FieldSchema
 
 from strandline.catalog.commands import (
     ColumnDefinition,
@@ -16,6 +17,8 @@ from strandline.catalog.commands import (
     ViewDefinition,
     column_definition,
 )
+from strandline.model.descriptors import StorageFormat
+from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, TIMESTAMP_NTZ
 from tests.metastore.hive.hive_node import HiveNode
 
@@ -53,6 +56,53 @@ def test_a_client_that_sends_back_what_it_was_shown_makes_no_version(
     altered = hive.node.metastore.catalogs.present().relation("d1", "t")
     assert altered is not None
     assert altered.properties == (("k", "v"),)
+
+
+HIDDEN = (
+    ColumnDefinition("Key", BIGINT, nullable=False, metadata='{"a":1}'),
+    ColumnDefinition("Nested", parse_type("struct<A:int>"), comment="two"),
+)
+"""Columns of which Hive's clients are not shown all that a session defined."""
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        TableDefinition(name="t", columns=(*HIDDEN, *more), partition_columns=keys, **parts)
+        for parts in ({"provider": "hive"}, {"storage": StorageFormat(input_format="in")})
+        for keys, more in (((), ()), ((), (AT,)), (("At",), (AT,)), (("Day",), (AT, DAY)))
+    ],
+)
+def test_an_alter_keeps_what_its_client_was_not_shown_of_the_columns(
+    hive: HiveNode, stub: Any, definition: TableDefinition
+) -> None:
+    session = hive.node.session(user="ann")
+    made = session.execute(CreateTable(schema="d1", definition=definition))
+    before = session.table("d1.t").descriptor
+    shown = stub.get_table("d1", "t")
+    stub.alter_table("d1", "t", shown)
+    assert hive.node.metastore.catalogs.present().version == made.version
+    shown.parameters["k"] = "v"
+    stub.alter_table("d1", "t", shown)
+    altered = session.table("d1.t").descriptor
+    assert altered == replace(before, properties=(("k", "v"),))
+
+
+def test_a_changed_column_keeps_what_its_client_did_not_change(hive: HiveNode, stub: Any) -> None:
+    definition = TableDefinition(name="t", columns=(*HIDDEN, DAY), provider="hive")
+    session = hive.node.session(user="ann")
+    session.execute(CreateTable(schema="d1", definition=definition))
+    key, nested, _ = session.table("d1.t").descriptor.columns
+    altered = stub.get_table("d1", "t")
+    altered.sd.cols[0].comment = "unique"
+    altered.sd.cols[1].type = "struct<a:int,b:int>"
+    del altered.sd.cols[2]
+    altered.sd.cols.append(FieldSchema("Added", "int", None))
+    stub.alter_table("d1", "t", altered)
+    columns = session.table("d1.t").descriptor.columns
+    assert columns[0] == replace(key, comment="unique")
+    assert (columns[1].id, columns[1].name, columns[1].comment) == (nested.id, "Nested", "two")
+    assert [column.name for column in columns[2:]] == ["added"]
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", r'"\ud800"'])

@@ -88,7 +88,7 @@ class AlterRelation:
         self._check_expected(shown["parameters"])
         target = self._target(planning, old)
         next_location = self._next_location(planning.catalog, old, target)
-        requested = self.wanted(shown=shown, next_location=next_location)
+        requested = self.wanted(old, shown=shown, next_location=next_location)
         if isinstance(old, ViewDescriptor):
             self._alter_view(planning, old, requested)
         else:
@@ -102,11 +102,16 @@ class AlterRelation:
             ).plan(planning)
 
     def wanted(
-        self, *, shown: Mapping[str, Any] | None = None, next_location: str | None = None
+        self,
+        old: Relation,
+        *,
+        shown: Mapping[str, Any] | None = None,
+        next_location: str | None = None,
     ) -> ClientTable:
         return read_table(
             self.request,
             default_location=self.location or "file:/",
+            old=old,
             shown=shown,
             next_location=next_location,
             taken=self._taken,

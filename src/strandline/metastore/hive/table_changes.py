@@ -279,7 +279,7 @@ async def alter_table(call: Call) -> None:
     if expected is not None and (table.get("parameters") or {}).get(expected) is None:
         raise meta_exception(f"New value for expected key {expected} is not set")
     try:
-        new_table = command.wanted()
+        new_table = command.wanted(old)
         call.owner(new_table.definition.owner)  # no user can have a longer name
         cascades = options.get(CASCADE, "").lower() == "true"
         if cascades:  # it redefines partitions, as an alter of them does, if the table stays as is

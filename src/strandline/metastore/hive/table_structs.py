@@ -111,15 +111,16 @@ def read_table(
     table: Mapping[str, Any],
     *,
     default_location: str,
+    old: TableDescriptor | ViewDescriptor | None = None,
     shown: Mapping[str, Any] | None = None,
     next_location: str | None = None,
     taken: TakenSchema | None = None,
 ) -> ClientTable:
     """Read a client's ``Table``. ``default_location`` is used if it names no location.
 
-    For an alter, ``shown`` is the table before it and ``next_location`` the table's location after
-    it; ``taken`` is the result of `take_schema`. Raises `InvalidInput` for invalid columns and
-    types, `UnsupportedOperation`.
+    For an alter, ``old`` is the table before it, ``shown`` what clients see of it, and
+    ``next_location`` the table's location after it; ``taken`` is the result of `take_schema`.
+    Raises `InvalidInput` for invalid columns and types, `UnsupportedOperation`.
     """
     sd = table.get("sd")
     if sd is None:
@@ -134,7 +135,7 @@ def read_table(
     schema, defining, counted = _parameters(table, shown, taken)
     comment = defining.pop(COMMENT, None)
     declared = read_fields(sd["cols"])
-    columns, partition_columns = _columns(table, schema, declared)
+    columns, partition_columns = _columns(table, schema, declared, old)
     plain = columns[: len(columns) - len(partition_columns)]
     location = None
     if sd.get("location") and kind != VIRTUAL_VIEW:
@@ -199,9 +200,16 @@ def _parameters(
 
 
 def _columns(
-    table: Mapping[str, Any], schema: SparkSchema | None, declared: Sequence[HiveColumn]
+    table: Mapping[str, Any],
+    schema: SparkSchema | None,
+    declared: Sequence[HiveColumn],
+    old: TableDescriptor | ViewDescriptor | None,
 ) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...]]:
-    """Return all columns, partition columns last, and the names of the partition columns."""
+    """Return all columns, partition columns last, and the names of the partition columns.
+
+    Without Spark's schema, a client does not see all that a session defines for a column, such as
+    NOT NULL. So the columns of ``old`` that it sends back keep that.
+    """
     keys = read_fields(table.get("partitionKeys"))
     if schema is not None:
         names = schema.partition_columns
@@ -211,15 +219,14 @@ def _columns(
                 f"are not the partition columns {list(names)} in its Spark schema"
             )
         return schema.columns, names
-    columns = tuple(
-        ColumnDefinition(name, parse_column_type(text), comment=comment)
-        for name, text, comment in declared
-    )
-    key_columns = tuple(
-        ColumnDefinition(name, parse_column_type(text, of="partition column"), comment=comment)
-        for name, text, comment in keys
-    )
-    return columns + key_columns, tuple(name for name, _, _ in keys)
+    old_columns = () if old is None else tuple(map(as_defined, old.columns))
+    old_keys = partition_columns_of(old) if isinstance(old, TableDescriptor) else ()
+    if old_columns and declared == PLACEHOLDER_COLUMNS:
+        columns = old_columns[: len(old_columns) - len(old_keys)]
+    else:
+        columns = _declared(declared, old_columns)
+    key_columns = _declared(keys, old_columns, of="partition column")
+    return columns + key_columns, tuple(column.name for column in key_columns)
 
 
 def _followed(
@@ -268,17 +275,43 @@ def _is_declared(column: ColumnDefinition, declared: HiveColumn) -> bool:
 
 def _with_declared(schema: SparkSchema, declared: Sequence[HiveColumn]) -> SparkSchema:
     """Return the schema with Hive's columns, as Spark wrote those whose type is the same."""
-    known = {column.name.lower(): column for column in schema.columns}
+    comments = {column.name.lower(): column.comment for column in schema.columns}
+
+    def comment_of(name: str, comment: str | None) -> str | None:
+        known = comments.get(name)
+        return known if comment == NO_COMMENT or (comment or None) == (known or None) else comment
+
+    fields = [(name, text, comment_of(name, comment)) for name, text, comment in declared]
     keys = schema.columns[len(schema.columns) - len(schema.partition_columns) :]
+    return SparkSchema((*_declared(fields, schema.columns), *keys), schema.partition_columns)
+
+
+def _declared(
+    declared: Sequence[HiveColumn], known_columns: Sequence[ColumnDefinition], *, of: str = "column"
+) -> tuple[ColumnDefinition, ...]:
+    """Return Hive's columns, as they are known if the type is the same."""
+    known = {column.name.lower(): column for column in known_columns}
     columns = []
     for name, text, comment in declared:
-        data_type = parse_column_type(text)
-        column = known.get(name, ColumnDefinition(name, data_type))
-        if _spelled(column.type) != _spelled(data_type):
-            column = replace(column, type=data_type)
-        is_kept = comment == NO_COMMENT or (comment or None) == (column.comment or None)
-        columns.append(column if is_kept else replace(column, comment=comment))
-    return SparkSchema((*columns, *keys), schema.partition_columns)
+        column = known.get(name)
+        if column is None or text != _shown_type(column.type):
+            data_type = parse_column_type(text, of=of)
+            column = column or ColumnDefinition(name, data_type)
+            if _spelled(column.type) != _spelled(data_type):
+                column = replace(column, type=data_type)
+        columns.append(replace(column, comment=comment))
+    return tuple(columns)
+
+
+def as_defined(column: ColumnDescriptor) -> ColumnDefinition:
+    """The column as a client would define it, without its default, which an alter keeps anyway."""
+    return ColumnDefinition(
+        column.name, column.type, column.nullable, column.comment, metadata=column.metadata
+    )
+
+
+def _shown_type(data_type: DataType) -> str:
+    return hive_string(data_type) or simple_string(data_type)
 
 
 def _spelled(data_type: DataType) -> str | None:
@@ -300,7 +333,7 @@ def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]
 def partition_key_structs(table: TableDescriptor) -> list[Struct]:
     return field_structs(
         [
-            (key.name.lower(), hive_string(key.type) or simple_string(key.type), key.comment)
+            (key.name.lower(), _shown_type(key.type), key.comment)
             for key in partition_columns_of(table)
         ]
     )

@@ -18,14 +18,14 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.catalog import Catalog, Relation
-from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewDefinition
+from strandline.catalog.commands import TableDefinition, ViewDefinition
 from strandline.errors import IllegalChange, UnsupportedOperation
 from strandline.metastore.hive.parameters import HIVE_PROVIDER, PATH, schema_parameters
 from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE
 from strandline.metastore.hive.session_tables import TEXT_SERDE
 from strandline.metastore.hive.snapshot_views import MARK, shown_as_view
 from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS, Struct, read_fields
-from strandline.metastore.hive.table_structs import ClientTable, table_struct
+from strandline.metastore.hive.table_structs import ClientTable, as_defined, table_struct
 from strandline.metastore.table_parameters import (
     EXTERNAL,
     LAST_DDL_TIME,
@@ -36,7 +36,6 @@ from strandline.metastore.table_parameters import (
     says_transactional,
 )
 from strandline.model.descriptors import (
-    ColumnDescriptor,
     Properties,
     StorageFormat,
     TableDescriptor,
@@ -150,7 +149,7 @@ def redefined(
         )
     return TableDefinition(
         name=old.name,
-        columns=(*map(_as_defined, old.columns), *view.columns[len(old.columns) :]),
+        columns=(*map(as_defined, old.columns), *view.columns[len(old.columns) :]),
         owner=view.owner,
         kind=old.kind,
         transactional=True,
@@ -183,13 +182,6 @@ def _changed_fact(request: Mapping[str, Any], *, shown: Mapping[str, str]) -> st
         if is_counted(name) and name != LAST_DDL_TIME:
             return f"statistics ({name})"
     return None
-
-
-def _as_defined(column: ColumnDescriptor) -> ColumnDefinition:
-    """The column as a client would define it, without its default, which an alter keeps anyway."""
-    return ColumnDefinition(
-        column.name, column.type, column.nullable, column.comment, metadata=column.metadata
-    )
 
 
 def _kept_properties(old: TableDescriptor, sent: Properties) -> Properties:
