@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
-from strandline.catalog import Command
+from strandline.catalog import Command, Relation
 from strandline.catalog.commands import (
     AddConstraints,
     CreateTable,
@@ -284,18 +284,9 @@ async def alter_table(call: Call) -> None:
         cascades = options.get(CASCADE, "").lower() == "true"
         if cascades:  # it redefines partitions, as an alter of them does, if the table stays as is
             call.reader.access.require(Privilege.UPDATE, old)
-        new_location = new_table.location or location or ""
-        is_placed_anew = False
-        staying: AbstractContextManager[None] = nullcontext()
-        if location is not None and not same_location(new_location, location):
-            is_placed_anew = True
-            call.reader.access.require_ownership(old)
-            call.folders.refuse_former(new_table.location)
-            call.folders.refuse_dropped(new_location)
-            if isinstance(old, TableDescriptor) and command.relocates(call.reader.catalog, old):
-                require_places(call.reader.access, call.folders, [new_location])
-                staying = _partitions_staying(call, old, location)
-        with staying:
+        is_placed_anew = _is_placed_anew(new_table, location)
+        named = new_table.location or ""
+        with _placing(call, command, old, named) if is_placed_anew else nullcontext():
             applied = call.execute(command)
     except (InvalidInput, WriteConflict) as error:
         # What is wrong with the alter tells columns and parameters, and a writer may not read them.
@@ -312,8 +303,7 @@ async def alter_table(call: Call) -> None:
             await give_table_columns(call, new, changed=changed)
         new_counted = new_table.counted
         renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
-        is_moved = renamed and new.kind is TableKind.MANAGED
-        if is_counted_table(new) and not is_moved:
+        if is_counted_table(new) and not (renamed and new.kind is TableKind.MANAGED):
             accurate = accurate_columns(dict(new_counted))
             new_counted = statistics.of_altered(new_counted, call.metastore.location(new))
             if accurate and renamed and not is_placed_anew:  # as in Hive, they follow the rename
@@ -323,13 +313,27 @@ async def alter_table(call: Call) -> None:
             _set_counted(call, new, new_counted)
 
 
-def _partitions_staying(
-    call: Call, table: TableDescriptor, location: str
+def _is_placed_anew(new_table: ClientTable, location: str | None) -> bool:
+    """Whether the client names another location than ``location``, that of the table."""
+    named = new_table.location
+    return bool(named and location is not None and not same_location(named, location))
+
+
+def _placing(
+    call: Call, command: AlterRelation, old: Relation, named: str
 ) -> AbstractContextManager[None]:
-    """As in Hive, another location of a table does not concern the partitions that exist."""
-    if table.transactional or not table.partition_columns:
+    """For a block that gives a table the location ``named`` by the client, if it may do so."""
+    call.reader.access.require_ownership(old)
+    call.folders.refuse_former(named)
+    call.folders.refuse_dropped(named)
+    if not isinstance(old, TableDescriptor) or not command.relocates(call.reader.catalog, old):
         return nullcontext()
-    return partitions_staying(call.metastore, table, location=location, author=call.user)
+    require_places(call.reader.access, call.folders, [named])
+    if old.transactional or not old.partition_columns:
+        return nullcontext()
+    # As in Hive, another location of a table does not concern the partitions that exist.
+    location = command.location or ""
+    return partitions_staying(call.metastore, old, location=location, author=call.user)
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:
