@@ -169,7 +169,7 @@ class GroupCommit:
                 thread.start()  # fails where the system has no more threads
                 self._thread = thread
             if len(self._waiting) >= self._expected:
-                # Not `notify`: after one that Ctrl-C cut off, the next would wake nobody.
+                # Not `notify`: after one that Ctrl-C cut off, the next would wake no thread.
                 self._news.notify_all()
 
     def _leave(self, request: Request) -> StrandlineError | None:

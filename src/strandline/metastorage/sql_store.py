@@ -10,7 +10,7 @@ does the same with the row of the looks, which only an invoke locks too.
 
 A deletion leaves a row (revision, key), so that waiting threads learn of it whenever they look.
 Only the last few thousand are kept. ``forgotten`` in the head row is the revision up to which they
-were removed. A thread that waits from an earlier revision is told that something changed.
+were removed. A thread that waits from an earlier revision returns at once, as after a change.
 
 If an unmoved mark of the database proves that nothing was committed, `revision` remembers the
 head's revision with the mark that was taken *before* it was read. It reads the revision again only

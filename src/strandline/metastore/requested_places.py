@@ -113,8 +113,8 @@ class RequestedPlaces:
     def resolve(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands, each with a place of the store's own or an external location.
 
-        If a place is bad, the privileges for the commands are checked before the user is told: then
-        the last command returned raises the reason. Raises `InvalidInput`, `IllegalChange`,
+        If a place is bad, the privileges for the commands are checked before the user learns that:
+        then the last command returned raises the reason. Raises `InvalidInput`, `IllegalChange`,
         `ObjectNotFound`, `UnsupportedOperation`, `DeadlineExceeded`, and `Unavailable` if the
         warehouse is not mounted.
         """

@@ -9,7 +9,7 @@
 ``/v1/openapi.json``   the HTTP API, in OpenAPI
 =====================  ===========================================================================
 
-The health checks and the statistics run in their own thread pool, so an overloaded node can be told
+The health checks and the statistics run in their own thread pool, so an overloaded node differs
 from a broken one. Each kind has one thread of the pool, so requests for statistics never delay the
 health checks. Requests that wait for the same thread and page share one answer: these pages need no
 credentials, and no number of clients that read them may keep a load balancer from its answer.
@@ -153,7 +153,7 @@ class Monitoring:
         if answering is None:
             answering = asyncio.create_task(self._answer(question, kind))
             self._next[question] = answering
-            # All requests may have given up by then, and asyncio would log an error nobody takes.
+            # All requests may have given up by then: asyncio would log an error that none reads.
             answering.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             return cast(T, await asyncio.wait_for(asyncio.shield(answering), DEADLINE))

@@ -5,8 +5,8 @@ assigned such an id again, the client of a lost transaction would commit that of
 
 So an operator who accepts a database in place of the one that was lost also skips ids. Nothing
 outside of it says how far they went, so it skips more than a store assigns in weeks. A standby that
-takes over may lack commits too, and nobody accepts it. So a node skips ids when it connects to a
-server that has started since it last connected, before it writes there.
+takes over may lack commits too, and no operator accepts it. So a node skips ids when it connects to
+a server that has started since it last connected, before it writes there.
 
 Ids of events are not skipped, because clients notice the loss by them. Nor are write ids: the list
 of a writer names each id between the last one and its own, and no client can write under one

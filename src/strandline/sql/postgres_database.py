@@ -526,7 +526,7 @@ class PostgresDatabase(Database):
         raw = _raw(connection.connection)
         if not driver.in_transaction(raw):
             # After a failed statement PostgreSQL answers COMMIT with a rollback and no error. A
-            # caller that caught that error must not be told that the write was committed.
+            # caller that caught that error must not take the write for committed.
             raise Unavailable(
                 f"{self.name} rolled this write back after an error; nothing was written"
             )

@@ -420,7 +420,7 @@ class SqliteDatabase(Database):
         driver = sqlite_file.driver_of(connection)
         if not driver.in_transaction:
             # A full or failing disk makes SQLite roll back by itself. A caller that caught that
-            # error must not be told that the write was committed.
+            # error must not take the write for committed.
             raise Unavailable(
                 f"{self.path} rolled this write back after an error; nothing was written"
             )

@@ -16,10 +16,12 @@ What must stay true:
 * Code that ends silent transactions or locks first stores the notes of its own process, in the same
   write transaction: a heartbeat that was noted before wins.
 * A note never moves the last heartbeat back in time, and never revives what has ended.
-* Nobody is silent because the store's time leaps, as when a clock is set or a machine has slept.
-  Until a time-out has passed since a leap, silence does not include it (`Heartbeats.heard_until`).
-* Nobody is silent because its node's clock is behind. While the store's time, which a node with
-  another clock has moved ahead, stands still, heartbeats go on from it (`Heartbeats.time`).
+* No client counts as silent because the store's time leaps, as when a clock is set or a machine has
+  slept. Until a time-out has passed since a leap, silence does not include it
+  (`Heartbeats.heard_until`).
+* No client counts as silent because its node's clock is behind. While the store's time, which a
+  node with another clock has moved ahead, stands still, heartbeats go on from it
+  (`Heartbeats.time`).
 
 A process that is killed loses the notes of the last `PERIOD`. Clients send heartbeats at a third or
 half of the time-out, so the next one arrives in time, on any node.
@@ -175,8 +177,8 @@ class Heartbeats:
     def start(self, *, now: int, has_other_nodes: bool = False) -> None:
         """Start the thread. ``now`` (ms) is the first look: a leap of the clock after it is seen.
 
-        If other nodes, with other clocks, may use the store, nobody counts as silent until a
-        time-out has passed.
+        If other nodes, with other clocks, may use the store, no client counts as silent
+        until a time-out has passed.
         """
         with self._changed:
             self._last_look = now, self._ran()

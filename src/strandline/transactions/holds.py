@@ -313,7 +313,7 @@ class Holds:
         leaps = _stored_leaps(times)
         earlier = milliseconds_before(now, self._clock.max_ahead_ms)
         last_use = times.get(_LAST_LOOK, MIN_TIMESTAMP)
-        if last_use < earlier:  # nobody may have looked for long, though the store was in use
+        if last_use < earlier:  # the store was in use, although no process may have looked for long
             last_use = max(last_use, value(connection, _LAST_BEGIN, (earlier,)) or MIN_TIMESTAMP)
         if last_use == MIN_TIMESTAMP or last_use >= earlier:
             return leaps

@@ -294,7 +294,7 @@ class SharedWrites:
             thread.start()  # fails where the system has no more threads
             self._thread = thread
         elif len(self._waiting) >= self._expected:
-            # Not `notify`: after one that Ctrl-C cut off, the next would wake nobody.
+            # Not `notify`: after one that Ctrl-C cut off, the next would wake no thread.
             self._news.notify_all()
 
     def _await(self, call: SharedCall[T], gate: threading.Lock) -> None:

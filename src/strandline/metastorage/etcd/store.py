@@ -24,8 +24,8 @@ them grow. A writer that is behind takes the stored time, moves its clock past i
 after a write with an unknown outcome does so too: if that write is still on its way, it will fail.
 
 Each revision stores its touched keys under a key of its own. A waiting thread reads those after its
-revision. The last few thousand are kept; a thread that waits from an earlier revision is told that
-something changed. See `feed` for the watch, `chunks` for large values, `layout` for the keys.
+revision. The last few thousand are kept; a thread that waits from an earlier revision returns at
+once, as after a change. See `feed` for the watch, `chunks` for large values, `layout` for the keys.
 
 The writers of one process take turns, because they would only make each other start again.
 

@@ -13,7 +13,7 @@ microseconds, so each reader of the present can compare it.
 If the database was set back (a standby without the last commits took over, or an older backup was
 restored), the log may have ended earlier and have other events now. So each read of the log begins
 with the last event that was applied. If it is another one than before, memory is dropped. After a
-failed read or a lost connection, memory answers nobody until the next read: a write may have got
+failed read or a lost connection, memory answers no reader until the next read: a write may have got
 the write id of a lost one. A table that was loaded with later events than the last applied one is
 followed by a look, so that a lost event is always noticed.
 

@@ -259,7 +259,7 @@ class HiveMetastoreService:
             key, _, user = asked.question
             while now.read is not None and not now.has_proof and now.read.number <= begun_reads:
                 await asyncio.wait([now.read.call.result])
-                if has_left:  # nobody needs another read
+                if has_left:  # no client needs another read
                     raise asyncio.CancelledError
                 kept_answer = self.look_up(key)
                 if kept_answer is not None:
@@ -298,7 +298,7 @@ class HiveMetastoreService:
             self._waited += 1
             answered: _Answered | bytes = await result
             if isinstance(answered, bytes):
-                if has_left:  # no child works for nobody
+                if has_left:  # no child works for clients that have left
                     raise asyncio.CancelledError
                 answered = await self._delegate_to_child(connection, request.method, answered)
             return self._kept(key, mark, *answered)

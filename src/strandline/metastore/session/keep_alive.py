@@ -286,7 +286,7 @@ def transaction_scope(
     Raises what `Session.commit` raises. ``keep_alive`` can serve several scopes of one session;
     without it, the scope makes its own.
 
-    At the end of the interpreter, a block in a generator that nobody closed is left as it is: the
+    At the end of the interpreter, a block in a generator that is still open is left as it is: the
     transaction times out. Daemon threads no longer run then, and some may hold locks. In a process
     that was forked in the block, its end does nothing.
     """

@@ -8,7 +8,7 @@ every list, which changes no answer, because no row has it. Hive does the same.
 What must stay true: an abort is final, so no row is added under the write id any more. A pair is
 removed in the same SQL transaction as its last row, or later, and never before. One SQL transaction
 removes at most `MAX_ROWS` rows, since all writers wait for it. The transaction itself stays for a
-while (`old_transactions`), so that its client can be told that it was aborted. A cache dropped the
+while (`old_transactions`), so that its client can learn that it was aborted. A cache dropped the
 rows when it applied the abort; there, too, it makes no difference whether the id is valid for a
 reader.
 

@@ -24,8 +24,8 @@ What must stay true:
   gets an error. Clients ignore the failure of their first request (``set_ugi``), so one error would
   not be seen.
 * Requests that are not answered yet are held in the server's request memory, and answers that are
-  not sent yet in its answer memory. If one of them is full, the client is told at once. The answer
-  of a call that changed something is never withheld.
+  not sent yet in its answer memory. If one of them is full, the client gets an error at once. The
+  answer of a call that changed something is never withheld.
 * A long answer is written in pieces, as the client reads them.
 * The type byte of a request is ignored: the field table says whether a method is oneway.
 """
