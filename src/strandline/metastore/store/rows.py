@@ -67,6 +67,11 @@ class RowKind(Enum):
     TABLE_PARAMETERS = 4
     STATISTICS = 5
 
+    @property
+    def spoken(self) -> str:
+        """The kind, for messages, such as ``data file``."""
+        return self.name.lower().replace("_", " ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:

@@ -259,15 +259,18 @@ class Staging:
                 continue
             names = names_by_kind.setdefault(row.kind, set())
             if row.name in names:
-                raise AlreadyExists(f"duplicate row {row.name!r} for table {self.table_id}")
+                raise AlreadyExists(
+                    f"duplicate {row.kind.spoken} {row.name!r} for table {self.table_id} (an id); "
+                    "add it once"
+                )
             names.add(row.name)
         for kind, names in names_by_kind.items():
             # Of each name, one row is visible: a row that is replaced is the one of its name.
             names -= {row.name for row in removed if row.kind is kind}
             for existing_row in self.visible(kind, names).values():
                 raise AlreadyExists(
-                    f"{existing_row.name!r} is already in table {self.table_id}, as row "
-                    f"{existing_row.row_id}"
+                    f"{kind.spoken} {existing_row.name!r} is already in table {self.table_id} (an "
+                    "id); give the new one another name"
                 )
 
 
