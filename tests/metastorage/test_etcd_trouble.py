@@ -235,6 +235,25 @@ def test_a_member_that_hangs_delays_a_call_only_once(
     assert asked == [other, own, own]
 
 
+def test_calls_wait_for_a_connection_to_the_only_member_for_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise, calls to a machine that is off would occupy the threads of a node."""
+    waits: list[tuple[float, float]] = []
+
+    def timed_out(*_: object, connect: float, answer: float, **__: object) -> None:
+        waits.append((connect, answer))
+        raise gateway._AskAnother("timed out", gateway._Trouble.SLOW)
+
+    monkeypatch.setattr(EtcdGateway, "_post", timed_out)
+    etcd = EtcdGateway(parse_etcd_url("etcd://127.0.0.1"), timeout=3600)
+    with pytest.raises(DeadlineExceeded, match="timed out"):
+        etcd.range(b"a")
+    etcd.close()
+    assert all(connect <= gateway.CONNECT_SECONDS for connect, _ in waits)
+    assert max(answer for _, answer in waits) > 3000
+
+
 def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,8 @@ MAKE_ROOM = "Compact and defragment it, or raise its --quota-backend-bytes, and 
 """What to do about a full etcd."""
 TRY_SECONDS = 2.0
 """How long a call waits for a member that may hang before it asks another one."""
+CONNECT_SECONDS = 5.0
+"""How long a call waits for a connection, as to a machine that is off, before it tries again."""
 WRITE_SECONDS = 10.0
 """How long a write waits for one of several members. By default, etcd answers within 7 seconds."""
 _IDLE_WATCH_SECONDS = 10.0
@@ -238,7 +240,7 @@ class EtcdGateway:
         seconds without a message, since the server may be gone.
         """
         request = {"create_request": {"key": to_text(key), "range_end": to_text(end)}}
-        limits = httpx.Timeout(self.timeout, read=_IDLE_WATCH_SECONDS)
+        limits = httpx.Timeout(_IDLE_WATCH_SECONDS, connect=CONNECT_SECONDS)
         with self._call_under_way():
             token = self._token()
             endpoint = self.endpoints[self._preferred]  # the login may have changed it
@@ -323,7 +325,7 @@ class EtcdGateway:
                         content,
                         token=token,
                         repeatable=repeatable,
-                        connect=share,
+                        connect=min(share, CONNECT_SECONDS),
                         answer=share if repeatable else min(patience, longest_write),
                     )
                 except Refused as error:
