@@ -302,7 +302,7 @@ def test_invalid_stagings_are_refused_and_change_nothing(dml: Dml) -> None:
 def test_a_transaction_can_replace_rows_that_it_staged(dml: Dml) -> None:
     txn = dml.begin()
     first = stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=1)])
-    with pytest.raises(AlreadyExists, match="^data file 'a' is already in table"):
+    with pytest.raises(AlreadyExists, match=r"^data file 'a' is already in table"):
         stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=2)])
     stage(dml.store, txn, FLIGHTS, add=[data_file("a", rows=2)], remove=first)
     with pytest.raises(WriteConflict):
