@@ -25,7 +25,7 @@ from strandline.cli.status import status_of
 from strandline.config import Settings
 from strandline.errors import StrandlineError
 from strandline.metastorage.store import MAX_VALUE_BYTES
-from strandline.metastore import served_calls
+from strandline.metastore import request_memory
 from strandline.metastore.cache import replica_set
 from strandline.metastore.hive import (
     event_methods,
@@ -343,9 +343,9 @@ LIMITS: dict[str, int | tuple[int, ...]] = {
     "memory for large Thrift requests, of all connections together": (
         ServerSettings().request_memory_bytes,
         connection._BYTES_OF_A_VALUE,
-        served_calls.ALLOWANCE,
+        request_memory.ALLOWANCE,
     ),
-    "long answers that are not yet sent, of all clients of a protocol": served_calls.ANSWER_BYTES,
+    "long answers that are not yet sent, of all clients of a protocol": request_memory.ANSWER_BYTES,
     "memory of one large request in a child process": children.MEMORY_BYTES,
     "seconds that a client may take to send one Thrift message, or pause while it reads an"
     " answer": int(ServerSettings().message_timeout),

@@ -19,7 +19,7 @@ import pytest
 from strandline import __version__, work
 from strandline.clock import MIN_TIMESTAMP
 from strandline.errors import InvalidInput, Overloaded, ProtocolError
-from strandline.metastore.served_calls import ALLOWANCE
+from strandline.metastore.request_memory import ALLOWANCE
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.bodies import MAX_BODY_BYTES, Bodies, LongAnswer
 from strandline.metastore.session.callers import basic

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pytest
 
 from strandline.errors import Overloaded
-from strandline.metastore.served_calls import ALLOWANCE
+from strandline.metastore.request_memory import ALLOWANCE
 from strandline.metastore.thrift import (
     ApplicationException,
     ConnectionInfo,

@@ -48,6 +48,7 @@ from typing import Any, NamedTuple
 
 from strandline import work
 from strandline.errors import ProtocolError, StrandlineError, error_of
+from strandline.metastore.delegation import delegate
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
     constraints,
     databases,
@@ -75,7 +76,6 @@ from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Requ
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import finish, off_loop_for
 from strandline.metastore.reader import present_catalog
-from strandline.metastore.served_calls import delegate
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import (
     Answer,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from strandline import work
 from strandline.errors import DeadlineExceeded, InvalidInput, Overloaded
-from strandline.metastore.served_calls import AnswerMemory, RequestMemory
+from strandline.metastore.request_memory import AnswerMemory, RequestMemory
 from strandline.metastore.session.http_messages import Answer, Request, Send
 from strandline.work.contents import PIECE, Body, Content, pieces_of, release
 

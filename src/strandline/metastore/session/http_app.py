@@ -41,8 +41,9 @@ from strandline.errors import (
 )
 from strandline.logs import CLIENT
 from strandline.metastore.call_log import CallLog
+from strandline.metastore.delegation import delegate
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.served_calls import ANSWER_BYTES, delegate
+from strandline.metastore.request_memory import ANSWER_BYTES
 from strandline.metastore.session.bodies import (
     BODY_MEMORY_BYTES,
     BODY_SECONDS,

@@ -42,7 +42,7 @@ from typing import Any, cast
 
 from strandline.errors import Overloaded, ProtocolError, StrandlineError, Unavailable
 from strandline.logs import CLIENT
-from strandline.metastore.served_calls import ALLOWANCE
+from strandline.metastore.request_memory import ALLOWANCE
 from strandline.metastore.thrift.dispatch import (
     Answer,
     ConnectionInfo,

@@ -18,7 +18,7 @@ from typing import Any
 
 from strandline.errors import Overloaded
 from strandline.metastore.call_log import CallLog
-from strandline.metastore.served_calls import ANSWER_BYTES, AnswerMemory, RequestMemory
+from strandline.metastore.request_memory import ANSWER_BYTES, AnswerMemory, RequestMemory
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, REPLY, encode_head

@@ -1,6 +1,6 @@
-"""What the servers of both protocols share: limits for memory, and calls to child processes.
+"""Limits for the memory of requests and answers, which the servers of both protocols share.
 
-**Memory.** One message of the largest size is harmless, but a thousand messages of half that size
+The problem: one message of the largest size is harmless, but a thousand messages of half that size
 fill the machine. A limit for each connection that is safe for a thousand connections would be too
 small for any of them.
 
@@ -13,11 +13,6 @@ owners of one user may have three quarters of the pool, or one of them the rest 
 
 An answer can be refused only if its call may be repeated. The client of a call that changed
 something would send the call again. So that answer is sent, even if the pool lacks its memory.
-
-**Child process.** A child writes to the store like another node. But its call is a call to this
-node: after the answer, its client must see its own writes on any protocol. The notification of the
-commit may arrive after the answer, so memory does not answer for the present before this node has
-looked at the store again. This also holds after an error: a child that died may have committed.
 """
 
 from __future__ import annotations
@@ -26,9 +21,7 @@ from collections import Counter
 from collections.abc import Hashable
 
 from strandline.errors import Overloaded
-from strandline.metastore.metastore import Metastore
-from strandline.work.child_pool import USER_SHARE, ChildPool, Data, Reply
-from strandline.work.children import Fields
+from strandline.work.child_pool import USER_SHARE
 from strandline.work.contents import Body, Content
 
 ALLOWANCE = 256 * 1024
@@ -129,22 +122,3 @@ class AnswerMemory(RequestMemory):
         if not self._owners[answer]:
             del self._owners[answer]
             super().release(answer)
-
-
-async def delegate(
-    metastore: Metastore,
-    children: ChildPool,
-    name: str,
-    fields: Fields,
-    data: Data,
-    *,
-    only_reads: bool,
-) -> Reply:
-    """Run a call to ``metastore`` in a child process; see `ChildPool.run`."""
-    if only_reads:
-        return await children.run(name, fields, data, only_reads=True)
-    with metastore.projector.delegated():
-        try:
-            return await children.run(name, fields, data, only_reads=False)
-        finally:
-            metastore.store.log_applier.invalidate_level()
