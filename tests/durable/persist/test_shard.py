@@ -19,6 +19,7 @@ from strandline.durable.persist.persist_log import shard_name
 from strandline.durable.persist.shard import Shard
 from strandline.durable.persist.shard_state import (
     WRITERS,
+    AlreadyMaintained,
     Append,
     Batch,
     BlobRef,
@@ -26,7 +27,6 @@ from strandline.durable.persist.shard_state import (
     Rewrite,
     ShardDiff,
     ShardState,
-    Superseded,
     UploadExpired,
     applied,
     compare_and_append,
@@ -102,10 +102,10 @@ def test_a_rewrite_is_accepted_after_appends_and_only_if_its_batches_are_still_t
     batches = applied(later_state, later(change(later_state), 1)).batches
     assert [(batch.lower, batch.upper) for batch in batches] == [(0, 3), (3, 4)]
     refusals: list[tuple[ShardState, type[StrandlineError]]] = [
-        (replace(BASE, batches=(Batch(0, 1, 0), Batch(1, 3, 2, inline=b"z"))), Superseded),
-        (replace(BASE, appended=()), Superseded),
-        (replace(BASE, since=1), Superseded),
-        (replace(BASE, rollup=BLOB), Superseded),
+        (replace(BASE, batches=(Batch(0, 1, 0), Batch(1, 3, 2, inline=b"z"))), AlreadyMaintained),
+        (replace(BASE, appended=()), AlreadyMaintained),
+        (replace(BASE, since=1), AlreadyMaintained),
+        (replace(BASE, rollup=BLOB), AlreadyMaintained),
         (replace(BASE, floor=5), UploadExpired),
         (replace(BASE, fence=FenceToken(0, 2)), Fenced),
     ]
@@ -134,7 +134,7 @@ def test_a_rollup_does_not_replace_that_of_another_process() -> None:
     )
     state = applied(base, later(of_next(base), 1))
     assert state.rollup == rollups[1]
-    with pytest.raises(Superseded):
+    with pytest.raises(AlreadyMaintained):
         of_base(state)
     with pytest.raises(UploadExpired):
         of_base(applied(base, later(raise_floor(base), 1)))
@@ -144,7 +144,7 @@ def test_a_rewrite_is_for_the_state_and_the_token_that_its_process_knew() -> Non
     lost = Batch(1, 2, 1, parts=(BlobRef(new_blob_key(SHARD, 0, "part"), 1, 0),))
     state = ShardState(SHARD, fence=TOKEN)
     base = replace(state, appended=(lost,))  # the log was set back
-    with pytest.raises(Superseded):
+    with pytest.raises(AlreadyMaintained):
         rewrite(Rewrite(base, base.batches, base.appended))(state)
     compaction = Rewrite(
         state, state.batches, (), since=(1, MIN_TIMESTAMP), fence=replace(TOKEN, epoch=0)

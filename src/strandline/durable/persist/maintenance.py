@@ -26,11 +26,11 @@ from strandline.durable.collections import APPEND_ONLY, LASTING
 from strandline.durable.log import Frontier, refuse_absent, refuse_other_token
 from strandline.durable.persist.shard import PART_ROWS, REFUSED, Shard
 from strandline.durable.persist.shard_state import (
+    AlreadyMaintained,
     Batch,
     Batches,
     Rewrite,
     ShardState,
-    Superseded,
     UploadExpired,
     raise_floor,
     rewrite,
@@ -145,7 +145,7 @@ class Maintenance:
             self._shard.commit(rewrite(change))
         except REFUSED as refused:  # after any other error its parts may be named
             self._shard.remove_unused(change.uploads())
-            if isinstance(refused, Superseded | UploadExpired):
+            if isinstance(refused, AlreadyMaintained | UploadExpired):
                 return False
             raise
         return True

@@ -51,11 +51,11 @@ from strandline.durable.persist.consensus import Consensus
 from strandline.durable.persist.maintenance import EVERY, Maintenance
 from strandline.durable.persist.shard import REFUSED, Shard, batches_between
 from strandline.durable.persist.shard_state import (
+    AlreadyMaintained,
     Append,
     Batch,
     Batches,
     ShardState,
-    Superseded,
     UploadExpired,
     compare_and_append,
     prune,
@@ -268,7 +268,7 @@ class PersistLog(UpdateLog):
         refuse_absent(up_to, _frontier_in(self.shard.recent()))
         try:
             self.shard.commit(prune(kind, up_to, token))
-        except Superseded:
+        except AlreadyMaintained:
             return False
         return True
 

@@ -49,7 +49,7 @@ class UploadExpired(Conflict):
     """The blobs uploaded for this command may be swept; upload them again under new keys."""
 
 
-class Superseded(Conflict):
+class AlreadyMaintained(Conflict):
     """Another process maintained the same batches first; read the state again."""
 
 
@@ -393,13 +393,13 @@ def parts_of(batches: Iterable[Batch]) -> list[BlobRef]:
 def prune(kind: str, up_to: int, fence: FenceToken) -> Command:
     """Stop counting the rows of an append-only kind in versions up to ``up_to``.
 
-    Raises `Fenced`, and `Superseded` if they do not count already.
+    Raises `Fenced`, and `AlreadyMaintained` if they do not count already.
     """
 
     def command(state: ShardState) -> ShardDiff:
         refuse_other_token(state.fence, fence)
         if up_to <= dict(state.pruned).get(kind, 0):
-            raise Superseded(f"{kind} is already pruned up to version {up_to}")
+            raise AlreadyMaintained(f"{kind} is already pruned up to version {up_to}")
         return replace(next_diff(state), pruned=(kind, up_to))
 
     return command
@@ -433,8 +433,8 @@ class Rewrite:
 def rewrite(change: Rewrite) -> Command:
     """Replace batches of a state by others with the same rows, except pruned ones.
 
-    Batches appended since then are kept. Raises `Superseded` if another rewrite was first, `Fenced`
-    (only for a compaction), and `UploadExpired`.
+    Batches appended since then are kept. Raises `AlreadyMaintained` if another rewrite was first,
+    `Fenced` (only for a compaction), and `UploadExpired`.
     """
     base = change.base
     history = _difference(base.batches, change.history)
@@ -448,7 +448,7 @@ def rewrite(change: Rewrite) -> Command:
             batch in state.appended for batch in base.appended
         )
         if not same_rows or (state.since, state.rollup) != (base.since, base.rollup):
-            raise Superseded("another process rewrote the same batches")
+            raise AlreadyMaintained("another process rewrote the same batches")
         check_uploads(state, uploads)
         since, since_time = change.since or (state.since, state.since_time)
         return replace(
