@@ -30,7 +30,7 @@ from strandline.metastorage import (
     prefix_end,
 )
 from strandline.metastorage.etcd.gateway import EtcdGateway
-from strandline.metastore.inspection import Kind
+from strandline.metastore.inspection import FindingKind
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -207,7 +207,7 @@ def test_a_running_node_compares_the_mark_when_a_session_verifies_the_store(
         before = session.verify().findings
         monkeypatch.setattr(DatabaseMark, "marked_time", lambda mark: MAX_TIMESTAMP)
         new = [finding for finding in session.verify().findings if finding not in before]
-    assert [(finding.kind, finding.place) for finding in new] == [(Kind.RECORD, "database")]
+    assert [(finding.kind, finding.place) for finding in new] == [(FindingKind.RECORD, "database")]
     assert "older than it was" in new[0].message
 
 

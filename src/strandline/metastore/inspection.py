@@ -20,7 +20,7 @@ MAX_FINDINGS = 1_000
 """The maximum number of errors, and of leftovers, that a `VerificationReport` lists."""
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """What a finding is about. All kinds except ``LEFTOVER`` are errors."""
 
     RECORD = "record"
@@ -33,7 +33,7 @@ class Kind(Enum):
 class Finding:
     """A problem or a leftover. ``table`` is None if it does not belong to a table."""
 
-    kind: Kind
+    kind: FindingKind
     place: str
     message: str
     table: str | None = None
@@ -41,7 +41,7 @@ class Finding:
     @property
     def is_error(self) -> bool:
         """Whether something is lost or wrong."""
-        return self.kind is not Kind.LEFTOVER
+        return self.kind is not FindingKind.LEFTOVER
 
 
 @dataclass(slots=True)

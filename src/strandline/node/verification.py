@@ -44,7 +44,7 @@ from strandline.durable import Superseded
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
 from strandline.durable.update import EntryArguments
 from strandline.errors import CorruptData, Stopping, StrandlineError, Unavailable
-from strandline.metastore.inspection import Finding, Kind, Verified
+from strandline.metastore.inspection import Finding, FindingKind, Verified
 from strandline.metastore.partition_places import GONE, PastPlaces
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
@@ -167,7 +167,7 @@ class Verification:
             except StrandlineError as error:
                 yield _found(_DATABASE, error)
         for damage in self.database.find_damage():
-            yield Finding(Kind.RECORD, _DATABASE, damage)
+            yield Finding(FindingKind.RECORD, _DATABASE, damage)
 
     def _rows(self) -> Iterator[Finding]:
         """Find rows that do not decode, and removals of rows that do not exist."""
@@ -193,7 +193,9 @@ class Verification:
                 .where(STORE_ROW.c.row_id.is_(None))
             ).scalars()
             for row_id in missing:
-                yield Finding(Kind.RECORD, f"row {row_id}", "it was removed, and is not there")
+                yield Finding(
+                    FindingKind.RECORD, f"row {row_id}", "it was removed, and is not there"
+                )
 
     def _decoded(self, connection: Connection, row_ids: list[int]) -> Iterator[Finding]:
         try:
@@ -244,7 +246,7 @@ class Verification:
                     missing_rows.pop(row_id, None)
             for event_id in lost_ids:
                 message = "it removed rows that are there again: their removals are missing"
-                yield Finding(Kind.RECORD, f"event {event_id}", message)
+                yield Finding(FindingKind.RECORD, f"event {event_id}", message)
             if not events:
                 break
             after = events[-1].event_id
@@ -252,12 +254,14 @@ class Verification:
         for table_id, count in Counter(missing_rows.values()).items():
             if table_id in kept_ids:  # else it was dropped and cleaned meanwhile
                 message = f"{count} rows that were added to it, and not removed, are missing"
-                yield Finding(Kind.RECORD, f"table {table_id}", message, tables[table_id].name)
+                yield Finding(
+                    FindingKind.RECORD, f"table {table_id}", message, tables[table_id].name
+                )
 
     def _lost_rows(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
         """Find rows that are missing, as others show, and what each present table must have."""
         with self.database.read() as connection:
-            yield from (Finding(Kind.RECORD, *each) for each in lost_of_store(connection))
+            yield from (Finding(FindingKind.RECORD, *each) for each in lost_of_store(connection))
             lost = list(lost_of_tables(connection))
             projected_version = self.notifications.position_on(connection).projected_version
             unplaced_ids = tables.keys() - all_places(connection).keys()
@@ -270,7 +274,7 @@ class Verification:
         for table_id, message in lost:
             table = tables.get(table_id)
             name = None if table is None else table.name
-            yield Finding(Kind.RECORD, f"table {table_id}", message, name)
+            yield Finding(FindingKind.RECORD, f"table {table_id}", message, name)
 
     def _lost_of_present(
         self, unplaced_ids: set[int], unnumbered_ids: set[int], projected_version: int
@@ -340,7 +344,9 @@ class Verification:
         assert contents is not None
         managed = descriptor.kind is TableKind.MANAGED
         if managed and (table.present or contents.rows) and not root.is_dir():
-            yield Finding(Kind.FOLDER, str(root), "the folder of the table is missing", table.name)
+            yield Finding(
+                FindingKind.FOLDER, str(root), "the folder of the table is missing", table.name
+            )
         if descriptor.transactional:
             yield from self._files(table, root, contents, listed)
             return
@@ -375,9 +381,11 @@ class Verification:
             path = str(root / name)
             if owners[name] in lost:
                 message = "it was committed, but the rows of its transaction are missing"
-                yield Finding(Kind.FILE, path, message, table.name)
+                yield Finding(FindingKind.FILE, path, message, table.name)
             else:
-                yield Finding(Kind.LEFTOVER, path, "no row of the table names it", table.name)
+                yield Finding(
+                    FindingKind.LEFTOVER, path, "no row of the table names it", table.name
+                )
 
     def _partitions(
         self,
@@ -405,7 +413,10 @@ class Verification:
                 continue
             if place.startswith(GONE) or folders.is_missing(place):
                 yield Finding(
-                    Kind.FOLDER, place, f"the folder of partition {row.name} is missing", table.name
+                    FindingKind.FOLDER,
+                    place,
+                    f"the folder of partition {row.name} is missing",
+                    table.name,
                 )
 
     def _file(self, table: _Table, root: Path, row: Row) -> Iterator[Finding]:
@@ -431,7 +442,7 @@ class Verification:
         except (pa.ArrowException, UnicodeDecodeError) as error:  # a name may be no text
             message = f"it is damaged: {error}"
         if message is not None:
-            yield Finding(Kind.FILE, str(path), message, table.name)
+            yield Finding(FindingKind.FILE, str(path), message, table.name)
 
     def _data_file(self, path: Path, size: int, row: DataFile) -> str | None:
         if size != row.bytes:
@@ -497,7 +508,7 @@ class Verification:
                     continue
                 if path.name in present and path.name in paths:
                     yield Finding(
-                        Kind.FOLDER,
+                        FindingKind.FOLDER,
                         str(path),
                         "the files of the table were moved here by a drop, but it is not dropped, "
                         f"and its folder is {paths[path.name]}: the database or the warehouse was "
@@ -505,7 +516,9 @@ class Verification:
                         present[path.name],
                     )
                 else:
-                    yield Finding(Kind.LEFTOVER, str(path), "it does not belong to any kept table")
+                    yield Finding(
+                        FindingKind.LEFTOVER, str(path), "it does not belong to any kept table"
+                    )
 
 
 def _readable(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -520,7 +533,7 @@ def _found(place: str, error: StrandlineError) -> Finding:
     """The finding for a record that cannot be read. Raises an error that says nothing about it."""
     if isinstance(error, Unavailable | Stopping | Superseded):
         raise error
-    return Finding(Kind.RECORD, place, error.message)
+    return Finding(FindingKind.RECORD, place, error.message)
 
 
 def compare_history(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[Finding]:
@@ -541,21 +554,25 @@ def compare_history(state: ReadOnlyState, history: list[VersionInfo]) -> Iterato
         place = f"version {entry.version}"
         if update.time != entry.time:
             yield Finding(
-                Kind.RECORD,
+                FindingKind.RECORD,
                 place,
                 f"its time is {format_timestamp(update.time)} in the log and"
                 f" {format_timestamp(entry.time)} in the history",
             )
         elif (update.author, update.member) != (entry.author, entry.member) or update.silent:
-            yield Finding(Kind.RECORD, place, "its entry in the history is that of another version")
+            yield Finding(
+                FindingKind.RECORD, place, "its entry in the history is that of another version"
+            )
     for version in sorted(missing):
-        yield Finding(Kind.RECORD, f"version {version}", "its entry in the history is missing")
+        yield Finding(
+            FindingKind.RECORD, f"version {version}", "its entry in the history is missing"
+        )
 
 
 def _broken(state: ReadOnlyState) -> Iterator[Finding]:
     for kind, key, message in broken_rules(state.recovered[-1].contents):
         repair = f"{message}; repair it with `strandline debug edit`"
-        yield Finding(Kind.RECORD, f"{kind} {key}", repair)
+        yield Finding(FindingKind.RECORD, f"{kind} {key}", repair)
 
 
 def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:

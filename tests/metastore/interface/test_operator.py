@@ -19,7 +19,7 @@ from strandline.cli import main
 from strandline.config import Settings
 from strandline.errors import InvalidInput
 from strandline.metastore import inspection
-from strandline.metastore.inspection import Finding, Kind
+from strandline.metastore.inspection import Finding, FindingKind
 from strandline.metastore.interface import Session
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.file_scans import data_path
@@ -169,7 +169,7 @@ def test_damage_is_found_as_by_the_command(session: Session, lake: Served) -> No
     path.write_bytes(path.read_bytes()[:-1])
     report = session.verify()
     message = f"it has {file.bytes - 1} bytes, but {file.bytes} were written"
-    assert report.findings == (Finding(Kind.FILE, str(path), message, "shop.t"),)
+    assert report.findings == (Finding(FindingKind.FILE, str(path), message, "shop.t"),)
     place = {"place": str(path), "table": "shop.t", "message": message}
     assert lines(node, "verify") == [
         {"finding": "file", **place},
@@ -188,5 +188,8 @@ def test_only_the_first_errors_and_leftovers_are_listed(
     report = session.verify()
     assert (report.summary.errors, report.summary.leftovers) == (3, 3)
     kinds = [finding.kind for finding in report.findings]
-    assert sorted(kinds, key=lambda kind: kind.value) == [Kind.FILE] * 2 + [Kind.LEFTOVER] * 2
+    assert (
+        sorted(kinds, key=lambda kind: kind.value)
+        == [FindingKind.FILE] * 2 + [FindingKind.LEFTOVER] * 2
+    )
     assert inspection.MAX_FINDINGS == 1_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog.commands import RenameTable
-from strandline.metastore.inspection import Kind
+from strandline.metastore.inspection import FindingKind
 from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
 from strandline.metastore.store.rows import FILE_NUMBER_BITS
 from strandline.sql import change
@@ -110,7 +110,7 @@ def test_a_file_goes_if_the_log_shows_that_its_transaction_committed_without_hav
         with lake.node.database.write() as connection:
             change(connection, "DELETE FROM notification_log WHERE txn_id = ?", (txn_id,))
     kinds = {finding.place: finding.kind for finding in lake.session.verify().findings}
-    is_leftover = kinds.get(str(lake.folder() / left)) is Kind.LEFTOVER
+    is_leftover = kinds.get(str(lake.folder() / left)) is FindingKind.LEFTOVER
     assert is_leftover == events_are_kept
     assert lake.clean() == ([("leftovers", 0, 1)] if events_are_kept else [])
     assert lake.on_disk() == ({kept} if events_are_kept else {kept, left})

@@ -48,7 +48,7 @@ from strandline.model.identifiers import MAX_USER_LENGTH
 T = TypeVar("T")
 
 
-class Kind(Enum):
+class MethodKind(Enum):
     READS = "reads"
     ANSWERS = "answers"
     SHARES = "shares"
@@ -138,19 +138,19 @@ class Method:
     """A registered method. ``handler`` is an `Answerer` for the kind ``answers``."""
 
     name: str
-    kind: Kind
+    kind: MethodKind
     handler: Callable[[Any], Any]  # Any: see above
 
     @property
     def only_reads(self) -> bool:
-        return self.kind in (Kind.READS, Kind.ANSWERS)
+        return self.kind in (MethodKind.READS, MethodKind.ANSWERS)
 
 
 METHODS: dict[str, Method] = {}
 """Every method of the service, by its Thrift name."""
 
 
-def _registers(kind: Kind) -> Callable[..., Callable[[F], F]]:
+def _registers(kind: MethodKind) -> Callable[..., Callable[[F], F]]:
     """Return a decorator that registers the handler of the methods that it names."""
 
     def named(*names: str) -> Callable[[F], F]:
@@ -158,7 +158,7 @@ def _registers(kind: Kind) -> Callable[..., Callable[[F], F]]:
             for name in names:
                 if name in METHODS:
                     raise RuntimeError(f"the method {name} has two handlers")
-                fitted = handler if kind is Kind.ANSWERS else _fitted(name, names[0], handler)
+                fitted = handler if kind is MethodKind.ANSWERS else _fitted(name, names[0], handler)
                 METHODS[name] = Method(name, kind, fitted)
             return handler
 
@@ -167,8 +167,10 @@ def _registers(kind: Kind) -> Callable[..., Callable[[F], F]]:
     return named
 
 
-reads, answers = _registers(Kind.READS), _registers(Kind.ANSWERS)
-shares, writes, changes = map(_registers, (Kind.SHARES, Kind.WRITES, Kind.CHANGES))
+reads, answers = _registers(MethodKind.READS), _registers(MethodKind.ANSWERS)
+shares, writes, changes = map(
+    _registers, (MethodKind.SHARES, MethodKind.WRITES, MethodKind.CHANGES)
+)
 
 
 def constantly(name: str, answer: object) -> None:

@@ -72,7 +72,7 @@ from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.kept_answers import KeptAnswers, KeptAnswersStatistics
 from strandline.metastore.hive.names import refuse_other_catalogs
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
-from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
+from strandline.metastore.hive.registry import METHODS, Call, Method, MethodKind, Request
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.off_loop import finish, off_loop_for
 from strandline.metastore.reader import present_catalog
@@ -204,20 +204,20 @@ class HiveMetastoreService:
         user = connection.user or ANONYMOUS
         before = NOTHING_BEFORE if method.only_reads else RecentCalls(tuple(connection.recent)[:-1])
         request = self._request(method, args, user, before)
-        if method.kind is Kind.ANSWERS:
+        if method.kind is MethodKind.ANSWERS:
             if connection.is_large or len(connection.request) > _ANSWERED_AT_ONCE:
                 return self._in_thread(connection, lambda: self._written(request))
             return method.handler(request)
-        if method.kind is Kind.READS:
+        if method.kind is MethodKind.READS:
             return self._read(connection, request)
         self._changes += 1
-        if method.kind is Kind.SHARES and not connection.is_large:
+        if method.kind is MethodKind.SHARES and not connection.is_large:
             return self._workers.drive(
                 self._handle(request),
                 user=user,
                 on_call=lambda call: setattr(connection, "on_leave", call.withdraw),
             )
-        kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.WRITE
+        kind = CallKind.DDL if method.kind is MethodKind.CHANGES else CallKind.WRITE
         call = self._workers.submit(lambda: self._written(request), user=user, kind=kind)
         connection.on_leave = call.withdraw
         return call.result
@@ -378,7 +378,7 @@ class HiveMetastoreService:
                 kind = ApplicationException.PROTOCOL_ERROR
                 raise ApplicationException(kind, error.message) from error
             request = self._request(method, decoded, fields["user"], NOTHING_BEFORE)
-            if method.kind is Kind.READS:
+            if method.kind is MethodKind.READS:
                 call = finish(self._call(request))
                 result, may_be_kept = finish(method.handler(call)), _may_be_kept(call)
             else:
@@ -398,7 +398,7 @@ class HiveMetastoreService:
 
     def _result(self, request: Request) -> Any:
         """Return the result of a request, in a thread or process that may wait."""
-        if request.method.kind is Kind.ANSWERS:
+        if request.method.kind is MethodKind.ANSWERS:
             return request.method.handler(request)
         return finish(self._handle(request))
 
@@ -441,7 +441,7 @@ class HiveMetastoreService:
 
     async def _call(self, request: Request) -> Call:
         catalogs = self._metastore.catalogs
-        if request.method.kind is Kind.SHARES and not catalogs.delay:
+        if request.method.kind is MethodKind.SHARES and not catalogs.delay:
             present = catalogs.latest_catalog()
         else:
             present = await present_catalog(self._metastore)
