@@ -28,7 +28,7 @@ from strandline.durable.metastorage_log import update_key
 from strandline.durable.migrations import NeedsMigration
 from strandline.durable.state import ReadOnlyState
 from strandline.metastorage import Metastorage, Put
-from strandline.node.verification import compare_history
+from strandline.node.verified_catalog import compare_history
 from tests.metastorage.stores import STORES
 
 FOLDER = Path(__file__).parents[1] / "golden"

@@ -52,6 +52,7 @@ from strandline.metastore.store.table_contents import TableContents, table_conte
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node, verification
+from strandline.node.verified_catalog import compare_history, known_tables
 from strandline.sql import change, open_sqlite
 from tests.node.conftest import before_the_next
 from tests.node.moved_catalogs import move
@@ -146,7 +147,7 @@ def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_versions_are_not_in_memory_while_rows_and_files_are_checked(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables, rows = verification._tables, verification.Verification._rows
+    tables, rows = known_tables, verification.Verification._rows
     states: list[weakref.ref[ReadOnlyState]] = []
 
     def noted(state: ReadOnlyState) -> object:
@@ -160,7 +161,7 @@ def test_the_versions_are_not_in_memory_while_rows_and_files_are_checked(
         assert [state() for state in states] == [None]
         return rows(self)
 
-    monkeypatch.setattr(verification, "_tables", noted)
+    monkeypatch.setattr(verification, "known_tables", noted)
     monkeypatch.setattr(verification.Verification, "_rows", without_versions)
     assert strandline("verify", store.folder).exit_code == 0
 
@@ -711,8 +712,8 @@ def test_an_entry_of_the_history_that_is_not_that_of_its_version_is_found(
         node.session(user="ann").execute(CreateSchema(name="shop"))
         state = durable_state(node.catalogs.state.log).open_read_only()
         *earlier, last = read_history(state.log)
-        assert list(verification.compare_history(state, [*earlier, last])) == []
-        (finding,) = verification.compare_history(state, [*earlier, replace(last, **other)])
+        assert list(compare_history(state, [*earlier, last])) == []
+        (finding,) = compare_history(state, [*earlier, replace(last, **other)])
     assert finding.place == f"version {last.version}"
     assert "history" in finding.message
 

@@ -28,7 +28,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,13 +35,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import Connection, select
 
-from strandline.catalog import Catalog, VersionInfo, read_history
-from strandline.catalog.rules import broken_rules
+from strandline.catalog import read_history
 from strandline.catalog.storage_usage import read_events
-from strandline.clock import format_timestamp
 from strandline.durable import Superseded
-from strandline.durable.state import AppliedUpdate, ReadOnlyState
-from strandline.durable.update import EntryArguments
+from strandline.durable.state import ReadOnlyState
 from strandline.errors import CorruptData, Stopping, StrandlineError, Unavailable
 from strandline.metastore.inspection import Finding, FindingKind, Verified
 from strandline.metastore.partition_places import GONE, PastPlaces
@@ -57,7 +53,7 @@ from strandline.metastore.store.table_contents import TableContents, table_conte
 from strandline.metastore.store.table_places import all_places, place_of
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.metastore.store.warehouse import resolve_location
-from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.descriptors import TableKind
 from strandline.model.places import DROPPED
 from strandline.node.lost_rows import (
     UNNUMBERED,
@@ -67,6 +63,14 @@ from strandline.node.lost_rows import (
     lost_of_tables,
     lost_removals,
     unnumbered_tables,
+)
+from strandline.node.verified_catalog import (
+    KnownTable,
+    compare_history,
+    findings_of_rules,
+    known_tables,
+    parse_arguments,
+    table_ids_of,
 )
 from strandline.sql import Database
 
@@ -87,15 +91,6 @@ _FOLDERS_OF_FILES = ("_files", "_data", "_deletes", "_staging")
 
 Release 0.2.1 put data files into ``_data``.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of any retained version. ``present`` says whether the last version has it."""
-
-    name: str
-    descriptor: TableDescriptor
-    present: bool
 
 
 @dataclass(slots=True)
@@ -131,7 +126,7 @@ class Verification:
 
     def _all(self) -> Iterator[Finding]:
         yield from self._database_file()
-        tables: dict[int, _Table] = {}
+        tables: dict[int, KnownTable] = {}
         try:
             yield from self._catalog(tables)
         except StrandlineError as error:
@@ -145,17 +140,17 @@ class Verification:
 
     # -- records
 
-    def _catalog(self, tables: dict[int, _Table]) -> Iterator[Finding]:
+    def _catalog(self, tables: dict[int, KnownTable]) -> Iterator[Finding]:
         """Check the log, and add every table that it names to ``tables``.
 
         The versions are in memory only here: all of them take more than the rest.
         """
         state = self.state()
         history = read_history(state.log)
-        _parse_arguments(state, history)
+        parse_arguments(state, history)
         yield from compare_history(state, history)
-        tables |= _tables(state)
-        yield from _broken(state)
+        tables |= known_tables(state)
+        yield from findings_of_rules(state)
         self.verified.records += state.recovered[-1].version
         events = read_events(state.log, 1, state.log.frontier().upper)
         self.verified.records += sum(1 for _ in events)  # each is decoded
@@ -213,7 +208,7 @@ class Verification:
             for row_id in row_ids:
                 yield from self._decoded(connection, [row_id])
 
-    def _events(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
+    def _events(self, tables: Mapping[int, KnownTable]) -> Iterator[Finding]:
         """Find events that do not decode, and those whose rows or removals of rows are missing."""
         after, missing_rows = 0, dict[int, int]()
         while True:
@@ -250,7 +245,7 @@ class Verification:
             if not events:
                 break
             after = events[-1].event_id
-        kept_ids = _table_ids(self.state().recovered[-1]) if missing_rows else set()
+        kept_ids = table_ids_of(self.state().recovered[-1]) if missing_rows else set()
         for table_id, count in Counter(missing_rows.values()).items():
             if table_id in kept_ids:  # else it was dropped and cleaned meanwhile
                 message = f"{count} rows that were added to it, and not removed, are missing"
@@ -258,7 +253,7 @@ class Verification:
                     FindingKind.RECORD, f"table {table_id}", message, tables[table_id].name
                 )
 
-    def _lost_rows(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
+    def _lost_rows(self, tables: Mapping[int, KnownTable]) -> Iterator[Finding]:
         """Find rows that are missing, as others show, and what each present table must have."""
         with self.database.read() as connection:
             yield from (Finding(FindingKind.RECORD, *each) for each in lost_of_store(connection))
@@ -286,17 +281,17 @@ class Verification:
         if not (unplaced_ids or unnumbered_ids):
             return
         recovered = self.state().recovered
-        kept_ids = _table_ids(recovered[-1])
+        kept_ids = table_ids_of(recovered[-1])
         for applied in recovered:
             if applied.version == projected_version:
-                unplaced_ids &= _table_ids(applied) & kept_ids
+                unplaced_ids &= table_ids_of(applied) & kept_ids
                 yield from ((table_id, UNPLACED) for table_id in sorted(unplaced_ids))
         yield from ((table_id, UNNUMBERED) for table_id in sorted(unnumbered_ids & kept_ids))
 
     # -- tables and their files
 
-    def _each_table(self, tables: Sequence[_Table]) -> Iterator[Finding]:
-        suspects: list[tuple[_Table, list[Finding]]] = []
+    def _each_table(self, tables: Sequence[KnownTable]) -> Iterator[Finding]:
+        suspects: list[tuple[KnownTable, list[Finding]]] = []
         for table in tables:
             self.verified.tables += 1
             findings = self._table(table)
@@ -311,7 +306,7 @@ class Verification:
             found_again = set(again._table(table))
             yield from (finding for finding in findings if finding in found_again)
 
-    def _table(self, table: _Table) -> list[Finding]:
+    def _table(self, table: KnownTable) -> list[Finding]:
         for attempt in range(_ATTEMPTS):
             location = self._location(table)
             findings = list(_readable(self._look_at(table, location)))
@@ -319,14 +314,14 @@ class Verification:
                 break
         return findings
 
-    def _location(self, table: _Table) -> str | None:
+    def _location(self, table: KnownTable) -> str | None:
         if table.descriptor.kind is TableKind.EXTERNAL:
             return table.descriptor.location
         with self.database.read() as connection:
             place = place_of(connection, table.descriptor.id)
         return None if place is None else self.folders.shown(place.text)
 
-    def _look_at(self, table: _Table, location: str | None) -> Iterator[Finding]:
+    def _look_at(self, table: KnownTable, location: str | None) -> Iterator[Finding]:
         descriptor, folders = table.descriptor, self.folders
         if location is None or not folders.reaches(location):
             return  # purged, or not on this machine
@@ -359,7 +354,7 @@ class Verification:
         yield from self._partitions(table, contents, places, renamed)
 
     def _files(
-        self, table: _Table, root: Path, contents: TableContents, listed: list[str]
+        self, table: KnownTable, root: Path, contents: TableContents, listed: list[str]
     ) -> Iterator[Finding]:
         row_names: set[str] = set()
         # Of copies: a row keeps its decoded content, which is four times as large.
@@ -372,7 +367,7 @@ class Verification:
         if leftovers and all(map(_decodes, map(Row._replace, contents.rows))):
             yield from self._leftovers(table, root, leftovers)
 
-    def _leftovers(self, table: _Table, root: Path, names: list[str]) -> Iterator[Finding]:
+    def _leftovers(self, table: KnownTable, root: Path, names: list[str]) -> Iterator[Finding]:
         """Find what the files are that no row names: leftovers, or files whose rows are lost."""
         owners = {name: owner_of(name) for name in names}
         with self.database.read() as connection:
@@ -389,7 +384,7 @@ class Verification:
 
     def _partitions(
         self,
-        table: _Table,
+        table: KnownTable,
         contents: TableContents,
         places: PastPlaces,
         renamed: Mapping[int, str],
@@ -419,7 +414,7 @@ class Verification:
                     table.name,
                 )
 
-    def _file(self, table: _Table, root: Path, row: Row) -> Iterator[Finding]:
+    def _file(self, table: KnownTable, root: Path, row: Row) -> Iterator[Finding]:
         if row.kind not in (RowKind.DATA_FILE, RowKind.DELETE_FILE) or not _decodes(row):
             return
         path = root / row.name
@@ -478,7 +473,7 @@ class Verification:
             return f"its deleted rows are not the {sum(row.counts)} that were written"
         return None
 
-    def _dropped_folders(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
+    def _dropped_folders(self, tables: Mapping[int, KnownTable]) -> Iterator[Finding]:
         """Find folders of dropped tables that are not the place of any table, or of another one.
 
         A table that is dropped meanwhile may get its folder before its place: look twice.
@@ -489,7 +484,7 @@ class Verification:
             found_again = set(self._unknown_dropped_folders(tables))
             yield from (finding for finding in findings if finding in found_again)
 
-    def _unknown_dropped_folders(self, tables: Mapping[int, _Table]) -> Iterator[Finding]:
+    def _unknown_dropped_folders(self, tables: Mapping[int, KnownTable]) -> Iterator[Finding]:
         with self.database.read() as connection:
             places = all_places(connection)
         folders = self.folders
@@ -536,89 +531,8 @@ def _found(place: str, error: StrandlineError) -> Finding:
     return Finding(FindingKind.RECORD, place, error.message)
 
 
-def compare_history(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[Finding]:
-    """Find versions in the log that differ from their ``history`` entries.
-
-    Each version that is not silent has one entry. The entry is stored under a key of its own, which
-    no checksum covers. So a changed key could hide an entry. Releases up to 0.2.0 stored the time
-    beside the record too. A version and its entry got the same time, so each can be checked against
-    the other.
-    """
-    updates = {applied.version: applied.update for applied in state.recovered[1:]}
-    missing = {version for version, update in updates.items() if not update.silent}
-    for entry in history:
-        update = updates.get(entry.version)
-        if update is None:
-            continue  # trimmed, or newer than the state
-        missing.discard(entry.version)
-        place = f"version {entry.version}"
-        if update.time != entry.time:
-            yield Finding(
-                FindingKind.RECORD,
-                place,
-                f"its time is {format_timestamp(update.time)} in the log and"
-                f" {format_timestamp(entry.time)} in the history",
-            )
-        elif (update.author, update.member) != (entry.author, entry.member) or update.silent:
-            yield Finding(
-                FindingKind.RECORD, place, "its entry in the history is that of another version"
-            )
-    for version in sorted(missing):
-        yield Finding(
-            FindingKind.RECORD, f"version {version}", "its entry in the history is missing"
-        )
-
-
-def _broken(state: ReadOnlyState) -> Iterator[Finding]:
-    for kind, key, message in broken_rules(state.recovered[-1].contents):
-        repair = f"{message}; repair it with `strandline debug edit`"
-        yield Finding(FindingKind.RECORD, f"{kind} {key}", repair)
-
-
-def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:
-    """Parse the arguments of all entries, and keep none. Raises `CorruptData`."""
-    actions = chain.from_iterable(version.actions for version in history)
-    entries = chain.from_iterable(applied.update.entries for applied in state.recovered)
-    for arguments in chain((each for _, each in actions), (entry.arguments for entry in entries)):
-        if isinstance(arguments, EntryArguments):  # otherwise they are parsed
-            len(EntryArguments(None, text=arguments.text))
-
-
-def _tables(state: ReadOnlyState) -> dict[int, _Table]:
-    """Return the last descriptor of every table in any retained version, by table id."""
-    tables: dict[int, _Table] = {}
-    first, last = state.recovered[0], state.recovered[-1]
-    for applied in state.recovered:
-        catalog = Catalog(applied.version, applied.time, applied.contents)
-        for table in _changed(applied, catalog, everything=applied is first):
-            name = catalog.qualified_name(table)
-            tables[table.id] = _Table(name, table, present=False)
-    catalog = Catalog(last.version, last.time, last.contents)
-    for table in catalog.tables():
-        tables[table.id] = _Table(catalog.qualified_name(table), table, present=True)
-    return tables
-
-
-def _is_present_and_managed(table: _Table) -> bool:
+def _is_present_and_managed(table: KnownTable) -> bool:
     return table.present and table.descriptor.kind is TableKind.MANAGED
-
-
-def _table_ids(applied: AppliedUpdate) -> set[int]:
-    return set(Catalog(applied.version, applied.time, applied.contents).table_ids())
-
-
-def _changed(
-    applied: AppliedUpdate, catalog: Catalog, *, everything: bool
-) -> Iterator[TableDescriptor]:
-    if everything:
-        yield from catalog.tables()
-        return
-    for entry in applied.update.entries:
-        for change in entry.changes:
-            if change.kind == "table" and change.new is not None:
-                table = catalog.table_by_id(change.object_id)
-                if table is not None:
-                    yield table
 
 
 def _listed(root: Path) -> list[str]:
