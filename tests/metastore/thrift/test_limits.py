@@ -335,6 +335,24 @@ def test_the_memory_of_a_message_includes_that_of_its_values(
     assert running.on_loop(running.server.statistics).full == 1
 
 
+def test_a_client_is_told_that_the_node_is_full_if_its_first_bytes_are_too_many(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.metastore.thrift.connection._DRAIN_SECONDS", 0.01)
+    running = serve(toy, settings=ServerSettings(request_memory_bytes=1))
+    message = request("get_database", 7, name="x" * ALLOWANCE)
+    with connect(running) as stream:
+        stream.sendall(request("get_all_databases"))
+        read_messages(stream, 1)
+        (connection,) = running.server._connections
+        # In one piece, as from a client whose earlier messages were as long.
+        running.on_loop(lambda: connection.data_received(message))
+        answer = read_messages(stream, 1)[0]
+        with pytest.raises(ThriftException, match=r"this node is full.*nothing was done"):
+            decode_result("get_database", answer, at=decode_head(answer).body)
+        assert read_to_end(stream) == b""
+
+
 def test_a_running_request_keeps_its_memory_after_its_client_disconnects(
     serve: Serve,
 ) -> None:

@@ -520,7 +520,8 @@ class Connection(asyncio.Protocol):
         if self._outgoing.in_work:  # an error cannot be sent in the middle of an answer
             self.abort()
             return
-        request = self._scanner.broken()
+        # While a request is answered, the next one must not get its answer first.
+        request = None if self._running or self._decoding else self._scanner.broken()
         if message is not None:
             head = decode_head(message)
             request = head.name, message[head.body - 4 : head.body]

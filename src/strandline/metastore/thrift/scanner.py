@@ -27,6 +27,7 @@ reading from a blocking stream in a thread for each connection (the connections 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 from strandline.errors import ProtocolError
 from strandline.metastore.thrift.compiler import FIXED_SIZES, MAX_DEPTH
@@ -136,7 +137,9 @@ class Scanner:
         return message
 
     def broken(self) -> tuple[str, bytes] | None:
-        """Return the name and sequence id of the incomplete message, or None if not known."""
+        """Return the name and sequence id of the message that begins here, or None if not known."""
+        with suppress(ProtocolError):  # of a head that is no head
+            self._in_body = self._in_body or self._walk_head()
         if not self._in_body:
             return None
         size = int(_size_at(self._buffer, self._start + 4)[0])
