@@ -353,6 +353,20 @@ def test_a_client_is_told_that_the_node_is_full_if_its_first_bytes_are_too_many(
         assert read_to_end(stream) == b""
 
 
+def test_a_large_request_of_an_unknown_method_is_told_that_the_node_is_full(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.metastore.thrift.connection._DRAIN_SECONDS", 0.01)
+    running = serve(toy, settings=ServerSettings(request_memory_bytes=1))
+    known = request("get_database", 7, name="x" * ALLOWANCE)
+    with connect(running) as stream:
+        stream.sendall(known.replace(b"get_database", b"get_nonsense"))
+        answer = read_messages(stream, 1)[0]
+        error = decode_application_exception(answer, at=decode_head(answer).body)
+        assert "this node is full" in str(error)
+        assert read_to_end(stream) == b""
+
+
 def test_a_running_request_keeps_its_memory_after_its_client_disconnects(
     serve: Serve,
 ) -> None:

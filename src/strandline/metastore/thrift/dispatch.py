@@ -190,6 +190,8 @@ def _shown_error(codec: Codec, method: str, error: BaseException) -> Answer:
                 return Answer(REPLY, body)
     except InvalidInput as fault:
         return _internal_error(method, fault)
+    except ApplicationException:
+        pass  # no exception is declared: the method does not exist
     undeclared = ApplicationException(ApplicationException.INTERNAL_ERROR, message)
     return Answer(EXCEPTION, undeclared.encode())
 
