@@ -69,8 +69,8 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if not (self.is_reentrant and self._is_owned()):
-            if blocking and _schedule is not None:
-                _schedule.wait(lambda: self.owner is None, timeout if timeout >= 0 else math.inf)
+            if blocking and (schedule := _own_schedule()) is not None:
+                schedule.wait(lambda: self.owner is None, timeout if timeout >= 0 else math.inf)
             if self.owner is not None:
                 return False
         self.owner = _thread.get_ident()
@@ -116,6 +116,7 @@ class _Schedule:
         self.switches, self.codes = switches, codes
         self.choices: list[tuple[list[int], int, bool]] = []
         self.threads: list[Thread] = []
+        self.idents: set[int] = set()
         self.now, self.current, self.is_racing = _monotonic(), 0, False
         self.failure: BaseException | None = None
         self.ended = _thread.allocate_lock()
@@ -144,6 +145,7 @@ class _Schedule:
 
     def _run(self, thread: Thread) -> None:
         thread.turn.acquire()
+        self.idents.add(_thread.get_ident())
         sys.settrace(self._trace)
         try:
             if self.failure is None:
@@ -151,6 +153,7 @@ class _Schedule:
         except BaseException as error:
             self.failure = self.failure or error
         sys.settrace(None)
+        self.idents.discard(_thread.get_ident())
         thread.has_ended = True
         self._go_on()
 
@@ -205,13 +208,26 @@ class _Schedule:
 _schedule: _Schedule | None = None
 
 
-def _current_thread() -> Thread | threading.Thread:
-    return _real_current() if _schedule is None else _schedule.threads[_schedule.current]
+def _own_schedule() -> _Schedule | None:
+    """The schedule of the calling thread; None in a thread that obeys none."""
+    is_own = _schedule is not None and _thread.get_ident() in _schedule.idents
+    return _schedule if is_own else None
 
 
 def _running() -> _Schedule:
-    assert _schedule is not None, "threads obey a schedule only in a scenario"
-    return _schedule
+    schedule = _own_schedule()
+    assert schedule is not None, "threads obey a schedule only in a scenario"
+    return schedule
+
+
+def _current_thread() -> Thread | threading.Thread:
+    schedule = _own_schedule()
+    return _real_current() if schedule is None else schedule.threads[schedule.current]
+
+
+def _now() -> float:
+    schedule = _own_schedule()
+    return _monotonic() if schedule is None else schedule.now
 
 
 @contextmanager
@@ -222,7 +238,7 @@ def scheduled() -> Iterator[None]:
             patch.setattr(threading, name, made)
         patch.setattr(threading, "Thread", Thread)
         patch.setattr(threading, "current_thread", _current_thread)
-        patch.setattr(time, "monotonic", lambda: _schedule.now if _schedule else _monotonic())
+        patch.setattr(time, "monotonic", _now)
         yield
 
 
@@ -242,8 +258,10 @@ def explore(scenario: Scenario, *, steps_in: Iterable[object], preemptions: int 
             _schedule = schedule = _Schedule(switches, codes)
             schedule.start(Thread(target=lambda race=schedule.race: scenario(race)))  # type: ignore[misc]  # as above
             schedule.threads[0].turn.release()
-            assert schedule.ended.acquire(timeout=60), "a thread waits for a real lock"
-            _schedule = None
+            try:
+                assert schedule.ended.acquire(timeout=60), "a thread waits for a real lock"
+            finally:
+                _schedule = None
         if schedule.failure is not None:
             schedule.failure.add_note(f"in the schedule {switches}")
             raise schedule.failure
