@@ -10,7 +10,7 @@ import pytest
 from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline.catalog import Applied, Catalog, Command, Relation
-from strandline.catalog.commands import AddColumns, ColumnDefinition, DropTable
+from strandline.catalog.commands import AddColumns, ColumnDefinition, DropTable, SetTableProperties
 from strandline.metastore.hive.hive_reader import HiveReader, Scope
 from strandline.metastore.hive.registry import Call
 from strandline.model.types import INT, DecimalType
@@ -132,6 +132,16 @@ def test_an_alter_keeps_what_a_hive_client_does_not_see_of_a_column(
     before = session.table("d1.flights").descriptor.columns
     assert altered(stub, lambda t: t.sd.cols.append(FieldSchema("delay", "int", None))) is None
     assert session.table("d1.flights").descriptor.columns[:3] == before
+
+
+def test_an_alter_keeps_the_properties_that_a_hive_client_does_not_see(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
+    session = hive.node.session(user="ann")
+    unseen = (("spark.sql.note", "1"), ("view.owner", "ann"))
+    session.execute(SetTableProperties(schema="d1", table="flights", set=(*unseen, ("k", "v"))))
+    assert altered(stub, lambda t: t.parameters.pop("k")) is None
+    assert session.table("d1.flights").descriptor.properties == unseen
 
 
 def test_a_column_can_be_added_at_the_end(hive: HiveNode, stub: Any, flights: str) -> None:

@@ -187,5 +187,9 @@ def _changed_fact(request: Mapping[str, Any], *, shown: Mapping[str, str]) -> st
 def _kept_properties(old: TableDescriptor, sent: Properties) -> Properties:
     """The properties that the client sent, without those of a view, and those hidden from it."""
     kept_by_client = {name: value for name, value in sent if not name.startswith(NOT_OF_A_TABLE)}
-    hidden = {name: value for name, value in old.properties if name in (TRANSACTIONAL, SCHEMA)}
+    hidden = {
+        name: value
+        for name, value in old.properties
+        if name == TRANSACTIONAL or name.startswith(NOT_OF_A_TABLE)
+    }
     return properties(kept_by_client | hidden)
