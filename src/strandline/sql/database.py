@@ -317,7 +317,7 @@ class Database(ABC):
         self._complete_parts[part.name] = part.version
 
     def _create(self, connection: Connection, part: Part) -> None:
-        self.refuse_incomplete(connection, [part], {})
+        self._refuse_orphans(part, schema_versions.tables_of(connection))
         if part is BASE and inspect(connection).get_table_names():
             raise InvalidInput(
                 f"{self.name} is the database of another program; choose another one"
@@ -389,13 +389,17 @@ class Database(ABC):
                 schema_versions.refuse_incomplete(columns, part, name=self.name)
                 self._complete_parts[part.name] = versions[part.name]
                 continue
-            orphans = columns.keys() & {table.name for table in part.metadata.sorted_tables}
-            if orphans and part is not BASE:
-                raise CorruptData(
-                    f"{self.name} has the table {min(orphans)} of its part {part.name!r}, but the "
-                    f"version of that part is missing in {schema_versions.SCHEMA.name}; restore "
-                    "the store from a backup"
-                )
+            self._refuse_orphans(part, columns)
+
+    def _refuse_orphans(self, part: Part, tables: Iterable[str]) -> None:
+        """Raise `CorruptData` if ``part``, whose version is missing, has one of ``tables``."""
+        orphans = part.metadata.tables.keys() & set(tables)
+        if orphans and part is not BASE:
+            raise CorruptData(
+                f"{self.name} has the table {min(orphans)} of its part {part.name!r}, but the "
+                f"version of that part is missing in {schema_versions.SCHEMA.name}; restore "
+                "the store from a backup"
+            )
 
     @abstractmethod
     def _write(

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection
 
 from strandline.errors import Fenced, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql.database import Database
-from strandline.sql.schema_versions import FENCE
-from strandline.sql.statements import Query, Row, first_row
+from strandline.sql.statements import Query, Row, change, first_row
 
 FENCE_ROW = (
     "SELECT environment, deploy_generation, epoch, catalog_version"
@@ -75,14 +74,12 @@ class FenceRow:
             _same_environment(present, environment)
             FenceRow.raise_to(connection, token)
             return
-        connection.execute(
-            insert(FENCE).values(
-                id=1,
-                environment=environment,
-                deploy_generation=token.deploy_generation,
-                epoch=token.epoch,
-                catalog_version=0,
-            )
+        # SQLAlchemy would compile an `insert` again for each database that this process opens.
+        change(
+            connection,
+            "INSERT INTO strandline_fence"
+            " (id, environment, deploy_generation, epoch, catalog_version) VALUES (1, ?, ?, ?, 0)",
+            (environment, *token.rank),
         )
 
     @staticmethod
@@ -94,8 +91,10 @@ class FenceRow:
                 f"the object store cannot be fenced at {token}: it is at {present.token};"
                 " a newer holder has opened it"
             )
-        connection.execute(
-            update(FENCE).values(deploy_generation=token.deploy_generation, epoch=token.epoch)
+        change(
+            connection,
+            "UPDATE strandline_fence SET deploy_generation = ?, epoch = ?",
+            token.rank,
         )
 
     @staticmethod

@@ -101,11 +101,15 @@ for _table in (SCHEMA, CLOCK, FENCE):
     whole_row(_table)
 
 # Run each time a store is opened; SQLAlchemy's inspector takes many times as long.
-_FIND_TABLE = {
-    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name = ?",
-    "postgresql": "SELECT t.relname FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace"
-    " WHERE s.nspname = ANY (current_schemas(false)) AND t.relkind = 'r' AND t.relname = ?",
+_TABLE_QUERIES = {
+    "sqlite": ("SELECT name FROM sqlite_master WHERE type = 'table'", "name"),
+    "postgresql": (
+        "SELECT t.relname FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace"
+        " WHERE s.nspname = ANY (current_schemas(false)) AND t.relkind IN ('r', 'p')",
+        "t.relname",
+    ),
 }
+"""The query for the tables, and its expression for their names, by dialect."""
 
 _creations: dict[tuple[MetaData, str], tuple[str, ...]] = {}
 """The statements that create the tables of a part, by dialect.
@@ -137,6 +141,12 @@ BASE = Part(
 """The tables of this module."""
 
 
+def tables_of(connection: Connection) -> set[str]:
+    """The tables of the database."""
+    query, _ = _TABLE_QUERIES[connection.dialect.name]
+    return {name for (name,) in run(connection, query)}
+
+
 def columns_of(connection: Connection, query: str) -> dict[str, set[str]]:
     """The columns of each table; ``query`` is `Database.columns_query`."""
     columns: dict[str, set[str]] = {}
@@ -150,7 +160,7 @@ def refuse_incomplete(present: Mapping[str, Collection[str]], part: Part, *, nam
 
     ``present`` has the columns of each table of the database ``name``.
     """
-    for table in part.metadata.sorted_tables:
+    for table in part.metadata.tables.values():
         columns = present.get(table.name)
         if columns is None:
             raise CorruptData(
@@ -180,7 +190,8 @@ def refuse_unknown_parts(versions: Mapping[str, int], known: Collection[str], *,
 
 def versions_of(connection: Connection) -> dict[str, int]:
     """The version of each part of this database; empty if it is not a store yet."""
-    if value(connection, _FIND_TABLE[connection.dialect.name], (SCHEMA.name,)) is None:
+    query, name = _TABLE_QUERIES[connection.dialect.name]
+    if value(connection, f"{query} AND {name} = ?", (SCHEMA.name,)) is None:
         return {}
     return dict(run(connection, f"SELECT part, version FROM {SCHEMA.name}"))
 

@@ -31,6 +31,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, SYSTEM_SCHEMA, Catalog
 from strandline.catalog.declared_kinds import declared_kinds
@@ -57,6 +58,7 @@ logger = logging.getLogger(__name__)
 FINGERPRINT_KIND = "system_object_fingerprint"
 
 
+@cache  # each start compares those of all views
 def fingerprint(view: SystemView) -> str:
     """A hash of everything that the catalog stores about a view: 64 hexadecimal digits."""
     columns = [[name, simple_string(data_type)] for name, data_type in view.columns]
@@ -202,17 +204,21 @@ def _schema(schema_id: int, database_id: int) -> SchemaDescriptor:
 
 
 def _descriptor(view: SystemView, view_id: int, schema_id: int) -> SystemViewDescriptor:
-    columns = tuple(
-        ColumnDescriptor(number, name, data_type)
-        for number, (name, data_type) in enumerate(view.columns, start=1)
-    )
     return SystemViewDescriptor(
         id=view_id,
         schema_id=schema_id,
         name=view.name,
         owner=SYSTEM_NAME,
-        columns=columns,
+        columns=_columns(view),
         kind=view.kind,
+    )
+
+
+@cache
+def _columns(view: SystemView) -> tuple[ColumnDescriptor, ...]:
+    return tuple(
+        ColumnDescriptor(number, name, data_type)
+        for number, (name, data_type) in enumerate(view.columns, start=1)
     )
 
 
