@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from time import monotonic
@@ -27,9 +27,9 @@ from strandline.metastore.store.rows import ColumnStatistics, DataFile
 from strandline.node import Node
 from strandline.spark import Counts, Tables
 from strandline.spark.footers import file_ids
+from strandline.spark.interrupts import cancelled_by_an_interrupt
 from strandline.spark.schemas import file_schema
-from strandline.spark.writing import _cancelled_by_an_interrupt
-from tests.spark.data import files, folder, frame, ids, lose_a_file, numbers, suffixes
+from tests.spark.data import files, folder, frame, lose_a_file, numbers, suffixes
 
 pytestmark = pytest.mark.spark
 
@@ -171,6 +171,18 @@ class _TimeLimit(BaseException):
     """What the signal handler of a scheduler raises."""
 
 
+def append_for_days(tables: Tables) -> None:
+    tables.append("shop.t", tables.spark.range(10**14).where("id % 7 = 9"))
+
+
+def delete_for_days(tables: Tables) -> None:
+    """Each of the rows takes seconds; Spark ends a task between two rows."""
+    tables.delete(
+        "shop.t",
+        "exists(sequence(1L, 10000L), x -> exists(sequence(1L, 10000L), y -> x * y = -1 - id))",
+    )
+
+
 @pytest.fixture
 def time_limit() -> Iterator[None]:
     def handle(*_: object) -> NoReturn:
@@ -182,13 +194,18 @@ def time_limit() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("time_limit")
+@pytest.mark.parametrize("statement", [append_for_days, delete_for_days])
 @pytest.mark.parametrize(
     ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, _TimeLimit)]
 )
-def test_the_job_of_an_interrupted_append_is_cancelled(
-    tables: Tables, number: signal.Signals, error: type[BaseException]
+def test_the_job_of_an_interrupted_statement_is_cancelled(
+    tables: Tables,
+    number: signal.Signals,
+    error: type[BaseException],
+    statement: Callable[[Tables], None],
 ) -> None:
     tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", tables.spark.range(10_000, numPartitions=1))
     tracker = tables.spark.sparkContext.statusTracker()
     end = monotonic() + SECONDS
 
@@ -201,12 +218,12 @@ def test_the_job_of_an_interrupted_append_is_cancelled(
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
     with pytest.raises(error):
-        tables.append("shop.t", tables.spark.range(10**14).where("id % 7 = 9"))  # takes days
+        statement(tables)
     interrupting.join()
     while tracker.getActiveJobsIds():
         assert monotonic() < end
-    tables.append("shop.t", numbers(tables, 1))
-    assert ids(tables.read("shop.t")) == [1]
+    tables.append("shop.t", numbers(tables, 10_000))
+    assert tables.read("shop.t").count() == 10_001
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
@@ -220,7 +237,7 @@ def test_an_append_ends_with_its_own_error_if_spark_has_ended_too(
 
     for method in ("cancelJobsWithTag", "removeJobTag"):
         monkeypatch.setattr(tables.spark.sparkContext, method, refuse)
-    with pytest.raises(error), _cancelled_by_an_interrupt(tables.spark):
+    with pytest.raises(error), cancelled_by_an_interrupt(tables.spark):
         raise error
 
 

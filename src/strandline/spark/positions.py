@@ -28,6 +28,7 @@ from pyspark.sql import functions as sql
 from strandline.errors import CorruptData, Unavailable
 from strandline.metastore.store.rows import DeleteFile, DeleteForm
 from strandline.spark.folder import TableFolder
+from strandline.spark.interrupts import collected
 from strandline.spark.schemas import BITMAP, BITMAP_FILE, FILE, POSITION
 
 POSITIONS = pa.schema(
@@ -57,12 +58,12 @@ def bitmaps_of_rows(rows: DataFrame, *, at_most: int) -> dict[int, Bitmap]:
     """
     if at_most <= MAX_COLLECTED:
         named = rows.select(sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position"))
-        return bitmaps_of(named.toArrow())
+        return bitmaps_of(collected(named))
     index = sql.shiftright(POSITION, 6).alias("index")
     words = rows.groupBy(sql.col(FILE).alias("file_id"), index).agg(sql.expr(_WORD).alias("word"))
     return {
         file_id: _bitmap_of(indexes, values)
-        for file_id, (indexes, values) in _by_file(words.toArrow(), "index", "word")
+        for file_id, (indexes, values) in _by_file(collected(words), "index", "word")
     }
 
 

@@ -17,9 +17,7 @@ around the values, because an expression around a struct loses the ids of its fi
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
@@ -48,6 +46,7 @@ from strandline.model.types import (
 )
 from strandline.spark.folder import TableFolder, spark_path
 from strandline.spark.footers import column_statistics, file_ids
+from strandline.spark.interrupts import cancelled_by_an_interrupt
 from strandline.spark.partitions import KEY, partition_of, with_partition_key
 from strandline.spark.schemas import (
     Selected,
@@ -62,7 +61,7 @@ from strandline.spark.schemas import (
 )
 
 if TYPE_CHECKING:  # a client of Spark Connect alone has none
-    from pyspark import SparkContext
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +311,7 @@ def _run(rows: Conformed, path: str, table: TableDescriptor) -> int | None:
         frame = with_partition_key(frame, table).hint("rebalance", KEY)
         keys = [KEY]
     try:
-        with _cancelled_by_an_interrupt(frame.sparkSession):
+        with cancelled_by_an_interrupt(frame.sparkSession):
             return _save(frame, path, keys=keys)
     except AnalysisException as error:
         raise InvalidInput(f"the rows cannot be written: {reason_of(error)}") from error
@@ -358,43 +357,6 @@ def _save_by_connect(frame: DataFrame, path: str, *, keys: list[str]) -> int | N
 
 def _writer(frame: DataFrame, keys: list[str]) -> DataFrameWriter:
     return frame.write.format("parquet").options(**_WRITER_OPTIONS).partitionBy(*keys)
-
-
-@contextmanager
-def _cancelled_by_an_interrupt(spark: SparkSession) -> Iterator[None]:
-    """Cancel the jobs of the block if a signal handler ends it: Ctrl-C, or a time limit.
-
-    Otherwise they would write all their files. PySpark tries to cancel all jobs at Ctrl-C, but
-    cannot call Spark in the middle of the call that is interrupted.
-    """
-    context = getattr(spark, "_sc", None)
-    if context is None:  # a Spark Connect session, whose jobs have no tags
-        yield
-        return
-    tag = f"strandline-{uuid.uuid4().hex}"
-    context.addJobTag(tag)
-    try:
-        yield
-    except BaseException as error:
-        with suppress(Exception):  # the interrupt may have ended Spark too
-            if not isinstance(error, Exception):
-                _close_connection(context)
-            context.cancelJobsWithTag(tag)
-        raise
-    finally:
-        with suppress(Exception):
-            context.removeJobTag(tag)
-
-
-def _close_connection(context: SparkContext) -> None:
-    """Close this thread's connection to Spark: it may wait for the answer to the call that ended.
-
-    Otherwise the next call would wait for the end of the job, and take its answer for its own.
-    """
-    client = context._gateway._gateway_client  # type: ignore[union-attr]  # None before Spark starts
-    connection = client.get_thread_connection()
-    if connection is not None:
-        connection.close()
 
 
 def _files(staged: int) -> list[_Written]:
