@@ -24,6 +24,7 @@ from strandline.catalog.commands import (
 )
 from strandline.cli.main import IO_ERROR
 from strandline.config import Settings
+from strandline.errors import SURFACES, InvalidInput
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from tests.servers import stores
@@ -119,7 +120,9 @@ def test_a_dump_replaces_a_file_and_writes_into_links_and_pipes(tmp_path: Path) 
     full = strandline("debug", "dump", lake, "/dev/full")
     assert full.exit_code == IO_ERROR
     assert full.stderr == "strandline: /dev/full cannot be written: No space left on device\n"
-    assert "cannot be written" in run("dump", lake, tmp_path / "none" / "x", fails=True)
+    missing = strandline("debug", "dump", lake, tmp_path / "none" / "x")
+    assert missing.exit_code == SURFACES[InvalidInput].exit
+    assert "x cannot be written: its folder does not exist" in missing.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "lake", "link", "pipe"]
 
 

@@ -66,6 +66,8 @@ def _written(target: Path | None) -> Iterator[TextIO]:
     if target is None:
         yield sys.stdout
         return
+    if not target.resolve().parent.is_dir():
+        raise InvalidInput(f"{target} cannot be written: its folder does not exist")
     try:
         if target.exists() and not target.is_file():
             with target.open("w", encoding="utf-8") as file:
