@@ -93,6 +93,18 @@ def test_a_node_that_is_fenced_or_has_no_applier_is_unhealthy(
         assert "stopping" in problems["catalog applier"]
 
 
+def test_a_node_whose_store_was_upgraded_by_a_newer_release_is_unhealthy(tmp_path: Path) -> None:
+    with Node.open(tmp_path / "s") as node:
+        assert node.health.report() == []
+        with node.database.write() as connection:
+            newer = "UPDATE strandline_schema SET version = version + 1 WHERE part = 'metastore'"
+            change(connection, newer)
+        (reported,) = node.health.report()
+        assert reported.check == "release"
+        assert reported.stops_reads
+        assert "was written by a newer release: its part 'metastore'" in reported.reason
+
+
 def problem(node: Node, check: str) -> str:
     """The reason that ``check`` gives, or "" if it finds no problem."""
     return next((finding.reason for finding in node.health.report() if finding.check == check), "")

@@ -63,6 +63,7 @@ from strandline.node.membership import (
 from strandline.node.opened_store import OpenedStore, open_store
 from strandline.node.sequences import skip_ids, skip_statements
 from strandline.node.settings import shown_settings
+from strandline.node.store_database import refuse_newer_parts
 from strandline.node.warehouse_place import WAREHOUSE_HEAD
 from strandline.sql import Database, FenceRow, check_time, look_in_order
 from strandline.transactions import Transactions
@@ -256,6 +257,7 @@ class Node:
             "catalog applier", lambda: self.catalogs.check_applier(longest=self._longest_lag())
         )
         health.add("fence", self._check_fence)
+        health.add("release", partial(refuse_newer_parts, self.database))
         health.add("clock", self._check_clock, stops_reads=False)
         health.add("database writable", self._check_writes, stops_reads=False)
         health.add("warehouse writable", self._check_warehouse, stops_reads=False)
