@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 import uvloop
+from _pytest.runner import runtestprotocol
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from httpx._transports import default
 from hypothesis import HealthCheck, settings
@@ -114,6 +115,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Report the set-up and the end of a test only if they did not pass, in the workers of xdist.
+
+    A report costs half a millisecond of processor: it is sent to the process of the run, and read.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
 SERVERS, FILES = ("postgresql", "etcd"), ("sqlite", "folder")
 """How the parameters of tests name the stores on servers, and those in files."""
 ON_EACH = ("sql", "metastorage", "end_to_end", "node/test_several_nodes")
@@ -148,12 +165,14 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) * 2
 
 
-@cache  # it is called three times for each test
 def scope_of(test: str) -> str:
     """The group of tests that run in one process with a test: see `FilesTogether`."""
     file, _, name = test.partition("::")
-    if name.startswith("test_many_rounds["):
-        return test
+    return test if name.startswith("test_many_rounds[") else _scope_of_file(file)
+
+
+@cache  # it is called three times for each test
+def _scope_of_file(file: str) -> str:
     path = Path(file)
     shares = path.parent == Path("tests/spark") or path.match("hive/test_spark_*.py")
     return str(path.parent) if shares else file
