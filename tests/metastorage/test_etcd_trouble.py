@@ -235,6 +235,30 @@ def test_a_member_that_hangs_delays_a_call_only_once(
     assert asked == [other, own, own]
 
 
+def test_a_check_ends_although_the_answer_to_its_first_try_comes_too_late(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try has raised the time to that of the second one."""
+    store = place.node()
+    written = put(store, "a")
+    tries: list[str] = []
+    post = EtcdGateway._post
+
+    def late_at_first(self: EtcdGateway, endpoint: str, *arguments: str, **limits: Any) -> Any:
+        answer = post(self, endpoint, *arguments, **limits)
+        tries.append(endpoint)
+        assert len(tries) < 9
+        if len(tries) % 2:
+            raise gateway._AskAnother("timed out", gateway._Trouble.SLOW)
+        return answer
+
+    monkeypatch.setattr(EtcdGateway, "_post", late_at_first)
+    checked = store.check()
+    monkeypatch.undo()
+    assert checked.revision == written.revision
+    assert put(store, "a").time > checked.time > written.time
+
+
 def test_calls_wait_for_a_connection_to_the_only_member_for_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

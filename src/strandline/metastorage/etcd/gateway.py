@@ -140,6 +140,10 @@ class _Trouble(Enum):
     OTHER = auto()  # what will most likely last
 
 
+_Failures = dict[str, tuple[str, _Trouble]]
+"""Why each endpoint did nothing. Without the errors: their frames would keep it in memory."""
+
+
 class _AskAnother(Exception):
     """This endpoint did nothing; try another one. Never leaves this module."""
 
@@ -223,14 +227,15 @@ class EtcdGateway:
     ) -> TxnAnswer:
         """One transaction of etcd. ``repeatable`` says that it is safe to run it twice."""
         body = {"compare": [*compares], "success": [*success], "failure": [*failure]}
-        answer = self._call("kv/txn", body, repeatable=repeatable)
+        failures: _Failures = {}
+        answer = self._call("kv/txn", body, repeatable=repeatable, failures=failures)
         revision = int(answer["header"]["revision"])
         pages = [
             page_of(response["response_range"], revision)
             for response in answer.get("responses", ())
             if "response_range" in response
         ]
-        return TxnAnswer(bool(answer.get("succeeded")), revision, pages)
+        return TxnAnswer(bool(answer.get("succeeded")), revision, pages, bool(failures))
 
     @contextmanager
     def watch(self, key: bytes, end: bytes) -> Iterator[Iterator[Json]]:
@@ -306,12 +311,20 @@ class EtcdGateway:
         while self._idle_clients:
             self._idle_clients.pop().close()
 
-    def _call(self, path: str, body: Json, *, repeatable: bool, needs_token: bool = True) -> Json:
+    def _call(
+        self,
+        path: str,
+        body: Json,
+        *,
+        repeatable: bool,
+        needs_token: bool = True,
+        failures: _Failures | None = None,
+    ) -> Json:
+        """The answer of the first member that gives one; ``failures`` gets those before it."""
         content = json.dumps(body)
         longest_write = WRITE_SECONDS if len(self.endpoints) > 1 else self.timeout
         began = time.monotonic()
-        # Without the errors, whose frames refer to this dictionary: they would stay in memory.
-        failures: dict[str, tuple[str, _Trouble]] = {}
+        failures = {} if failures is None else failures
         with self._call_under_way():
             for left in self._attempts(failures, began):
                 token = self._token() if needs_token else ""
@@ -345,9 +358,7 @@ class EtcdGateway:
                     self._prefer_another(endpoint)
         raise _of_all(failures)
 
-    def _attempts(
-        self, failures: Mapping[str, tuple[str, _Trouble]], began: float
-    ) -> Iterator[int]:
+    def _attempts(self, failures: _Failures, began: float) -> Iterator[int]:
         """For each attempt of a call, how many are left of its round."""
         yield from range(len(self.endpoints) + 1, 0, -1)
         while True:
@@ -569,12 +580,12 @@ def _unknown(endpoint: str, reason: str) -> UnknownOutcome:
     )
 
 
-def _reasons(failures: Mapping[str, tuple[str, _Trouble]]) -> str:
+def _reasons(failures: _Failures) -> str:
     # In an order that stays: the log of a node has a message once until it changes.
     return "; ".join(sorted(reason for reason, _ in failures.values()))
 
 
-def _of_all(failures: Mapping[str, tuple[str, _Trouble]]) -> Unavailable:
+def _of_all(failures: _Failures) -> Unavailable:
     """One error for a call that no endpoint answered."""
     slow = all(trouble is _Trouble.SLOW for _, trouble in failures.values())
     return (DeadlineExceeded if slow else Unavailable)(

@@ -45,11 +45,15 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class TxnAnswer:
-    """Which branch was taken, at which revision of etcd, and what its ranges found, in order."""
+    """Which branch was taken, at which revision of etcd, and what its ranges found, in order.
+
+    ``is_repeated`` says that an earlier try of the same request may have been executed too.
+    """
 
     succeeded: bool
     revision: int
     pages: list[Page]
+    is_repeated: bool = False
 
 
 def range_operation(
