@@ -112,10 +112,12 @@ def test_after_an_unclear_answer_a_write_has_unknown_outcome_and_a_read_is_unava
         (16, "etcdserver: invalid auth token; name a user in the store"),
     ],
 )
-def test_a_write_refused_before_it_was_executed_is_unavailable(code: int, message: str) -> None:
+def test_a_write_refused_before_it_was_executed_is_unavailable(
+    code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "LONGEST_WAIT", 0.1)  # for a leader
     said, _, _ = message.partition(";")
     with answering(503, json.dumps({"code": code, "message": said}).encode()) as etcd:
-        etcd.timeout = 1.0
         with pytest.raises(Unavailable, match=message) as refused:
             etcd.txn([], [], repeatable=False)
         assert not isinstance(refused.value, UnknownOutcome)
