@@ -108,6 +108,7 @@ def test_after_an_unclear_answer_a_write_has_unknown_outcome_and_a_read_is_unava
     [
         (8, "etcdserver: too many requests"),
         (14, "etcdserver: no leader"),
+        (14, "etcdserver: rpc not supported for learner"),
         (3, "etcdserver: user name is empty; name a user in the store"),
         (16, "etcdserver: invalid auth token; name a user in the store"),
     ],

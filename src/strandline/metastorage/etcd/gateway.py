@@ -79,7 +79,7 @@ _IDLE_CLIENTS = 32
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _NO_LEADER = "no leader"
-_REFUSED_UNHEARD = (_NO_LEADER, "too many requests")
+_REFUSED_UNHEARD = (_NO_LEADER, "too many requests", "not supported for learner")
 # The status codes of gRPC that the gateway passes on.
 _CODE_RESOURCE_EXHAUSTED = 8
 _CODE_OUT_OF_RANGE = 11
