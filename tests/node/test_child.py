@@ -282,17 +282,13 @@ def test_commands_wait_for_a_long_batch_and_are_carried_out_after_it(tmp_path: P
 def test_a_child_process_does_not_answer_from_a_store_that_replaced_that_of_its_node(
     tmp_path: Path,
 ) -> None:
-    process = NodeProcess(tmp_path / "lake")
-    process.start()
-    try:
-        with HttpSession(process.http_uri, user="ann") as session:
-            session.execute(CreateSchema(name="shop"))
-            (tmp_path / "lake").rename(tmp_path / "moved")
-            with pytest.raises(StoreMoved, match=r"does not have the store that this node serves"):
-                session.dump()
-            assert not (tmp_path / "lake").exists()
-            Node.open(tmp_path / "lake").close()
-            with pytest.raises(StoreMoved, match=r"does not have the store that this node serves"):
-                session.dump()
-    finally:
-        process.stop()
+    store = new_store("folder", tmp_path / "lake")
+    with closing(ServedNode(store)) as own, own.session() as session:
+        session.execute(CreateSchema(name="shop"))
+        (tmp_path / "lake").rename(tmp_path / "moved")
+        with pytest.raises(StoreMoved, match=r"does not have the store that this node serves"):
+            session.dump()
+        assert not (tmp_path / "lake").exists()
+        Node.open(tmp_path / "lake").close()
+        with pytest.raises(StoreMoved, match=r"does not have the store that this node serves"):
+            session.dump()
