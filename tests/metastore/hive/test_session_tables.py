@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import FieldSchema
+from hive_metastore.ttypes import FieldSchema, InvalidOperationException
 
 from strandline.catalog.commands import (
     ColumnDefinition,
@@ -103,6 +103,25 @@ def test_a_changed_column_keeps_what_its_client_did_not_change(hive: HiveNode, s
     assert columns[0] == replace(key, comment="unique")
     assert (columns[1].id, columns[1].name, columns[1].comment) == (nested.id, "Nested", "two")
     assert [column.name for column in columns[2:]] == ["added"]
+
+
+@pytest.mark.parametrize(("provider", "more"), [("json", ()), ("parquet", (AT,)), ("hive", (AT,))])
+def test_a_column_beside_the_placeholder_does_not_replace_the_columns_that_it_stands_for(
+    hive: HiveNode, stub: Any, provider: str, more: tuple[ColumnDefinition, ...]
+) -> None:
+    definition = TableDefinition(name="t", columns=(*HIDDEN, *more), provider=provider)
+    session = hive.node.session(user="ann")
+    session.execute(CreateTable(schema="d1", definition=definition))
+    before = session.table("d1.t").descriptor
+    altered = stub.get_table("d1", "t")
+    assert [column.name for column in altered.sd.cols] == ["col"]
+    altered.sd.cols.append(FieldSchema("added", "int", None))
+    with pytest.raises(InvalidOperationException, match="not shown the columns of t"):
+        stub.alter_table("d1", "t", altered)
+    assert session.table("d1.t").descriptor == before
+    altered.sd.cols = [FieldSchema("new", "int", None)]
+    stub.alter_table("d1", "t", altered)
+    assert [column.name for column in session.table("d1.t").descriptor.columns] == ["new"]
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", r'"\ud800"'])

@@ -16,7 +16,7 @@ from typing import Any
 
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewDefinition
-from strandline.errors import InvalidInput, UnsupportedOperation
+from strandline.errors import IllegalChange, InvalidInput, UnsupportedOperation
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.parameters import (
     DERIVED,
@@ -120,7 +120,7 @@ def read_table(
 
     For an alter, ``old`` is the table before it, ``shown`` what clients see of it, and
     ``next_location`` the table's location after it; ``taken`` is the result of `take_schema`.
-    Raises `InvalidInput` for invalid columns and types, `UnsupportedOperation`.
+    Raises `InvalidInput` for invalid columns and types, `UnsupportedOperation`, `IllegalChange`.
     """
     sd = table.get("sd")
     if sd is None:
@@ -135,6 +135,8 @@ def read_table(
     schema, defining, counted = _parameters(table, shown, taken)
     comment = defining.pop(COMMENT, None)
     declared = read_fields(sd["cols"])
+    if shown is not None:
+        _refuse_beside_placeholder(declared, read_fields(shown["sd"]["cols"]), table)
     columns, partition_columns = _columns(table, schema, declared, old)
     plain = columns[: len(columns) - len(partition_columns)]
     location = None
@@ -197,6 +199,18 @@ def _parameters(
     if table.get("retention"):
         defining[RETENTION] = str(table["retention"])
     return schema, defining, counted
+
+
+def _refuse_beside_placeholder(
+    declared: Sequence[HiveColumn], shown: Sequence[HiveColumn], table: Mapping[str, Any]
+) -> None:
+    """Raise `IllegalChange` if the placeholder that a client was shown would become a column."""
+    if declared != shown == PLACEHOLDER_COLUMNS and PLACEHOLDER_COLUMNS[0] in declared:
+        raise IllegalChange(
+            f"Hive clients are not shown the columns of {table.get('tableName')}, but 'col' in "
+            "place of all of them; nothing was changed. Add columns in a session of Strandline, or "
+            "in Spark if it shows the columns"
+        )
 
 
 def _columns(

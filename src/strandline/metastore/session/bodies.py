@@ -1,7 +1,7 @@
 """Bodies of the node's HTTP side: requests as they arrive, answers as clients read them.
 
 The problem: a client decides how large its request is, how slowly it sends it, and how slowly it
-reads the answer. None of these may fill the memory, hold a place forever, or block the loop.
+reads the answer. None of these may fill the memory, take a slot forever, or block the loop.
 
 The model: a body arrives in chunks. Once a body is too long for the process of the node, it is kept
 outside of its memory (`Content`), and goes to a child process undecoded. A long answer is sent in
