@@ -72,6 +72,16 @@ def test_a_folder_that_is_not_below_an_own_place_of_a_table_is_not_changed(
         folders.verify_below(f"{warehouse}/{location}", table=f"{warehouse}/{table}")
 
 
+def test_a_warehouse_that_is_made_with_its_first_table_meanwhile_is_in_its_place(
+    tmp_path: Path,
+) -> None:
+    def first_table_is_made() -> bool:
+        (tmp_path / "warehouse").mkdir()
+        return True
+
+    StoreFolders(tmp_path, has_tables=first_table_is_made).require_in_place()
+
+
 def test_a_warehouse_whose_link_leads_nowhere_is_not_in_its_place(lake: Path) -> None:
     (lake / "warehouse").rename(lake.with_name("disk"))
     (lake / "warehouse").symlink_to(lake.with_name("disk"))

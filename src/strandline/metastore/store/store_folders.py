@@ -198,7 +198,11 @@ class StoreFolders(Warehouse):
             is_away = not os.path.lexists(self._marker)
         else:
             path = self._warehouse_path
-            is_away = not os.path.isdir(path) and (os.path.islink(path) or self._has_tables())
+            is_away = not os.path.isdir(path) and (
+                os.path.islink(path)
+                # The first table may have been made meanwhile, and its folder before its place.
+                or (self._has_tables() and not os.path.isdir(path))
+            )
         if is_away:
             raise Unavailable(
                 f"the warehouse {self._warehouse_path} is not in its place; mount its file system,"
