@@ -105,23 +105,40 @@ def test_a_changed_column_keeps_what_its_client_did_not_change(hive: HiveNode, s
     assert [column.name for column in columns[2:]] == ["added"]
 
 
-@pytest.mark.parametrize(("provider", "more"), [("json", ()), ("parquet", (AT,)), ("hive", (AT,))])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"provider": "json"},
+        {"provider": "parquet", "columns": (*HIDDEN, AT)},
+        {"provider": "hive", "columns": (*HIDDEN, AT, DAY), "partition_columns": ("Day",)},
+        {"transactional": True, "columns": (*HIDDEN, AT)},
+    ],
+)
 def test_a_column_beside_the_placeholder_does_not_replace_the_columns_that_it_stands_for(
-    hive: HiveNode, stub: Any, provider: str, more: tuple[ColumnDefinition, ...]
+    hive: HiveNode, stub: Any, parts: dict[str, Any]
 ) -> None:
-    definition = TableDefinition(name="t", columns=(*HIDDEN, *more), provider=provider)
+    definition = TableDefinition(**{"name": "t", "columns": HIDDEN, **parts})
     session = hive.node.session(user="ann")
     session.execute(CreateTable(schema="d1", definition=definition))
     before = session.table("d1.t").descriptor
     altered = stub.get_table("d1", "t")
-    assert [column.name for column in altered.sd.cols] == ["col"]
+    assert altered.sd.cols[0].name == "col"
     altered.sd.cols.append(FieldSchema("added", "int", None))
     with pytest.raises(InvalidOperationException, match="not shown the columns of t"):
         stub.alter_table("d1", "t", altered)
     assert session.table("d1.t").descriptor == before
-    altered.sd.cols = [FieldSchema("new", "int", None)]
+
+
+def test_a_column_that_looks_like_the_placeholder_is_a_column(hive: HiveNode, stub: Any) -> None:
+    column = ColumnDefinition("col", parse_type("array<string>"), comment="from deserializer")
+    session = hive.node.session(user="ann")
+    definition = TableDefinition(name="t", columns=(column,), provider="hive")
+    session.execute(CreateTable(schema="d1", definition=definition))
+    altered = stub.get_table("d1", "t")
+    altered.sd.cols.append(FieldSchema("added", "int", None))
     stub.alter_table("d1", "t", altered)
-    assert [column.name for column in session.table("d1.t").descriptor.columns] == ["new"]
+    names = [column.name for column in session.table("d1.t").descriptor.columns]
+    assert names == ["col", "added"]
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", r'"\ud800"'])

@@ -135,8 +135,8 @@ def read_table(
     schema, defining, counted = _parameters(table, shown, taken)
     comment = defining.pop(COMMENT, None)
     declared = read_fields(sd["cols"])
-    if shown is not None:
-        _refuse_beside_placeholder(declared, read_fields(shown["sd"]["cols"]), table)
+    if old is not None and shown is not None:
+        _refuse_beside_placeholder(declared, read_fields(shown["sd"]["cols"]), old)
     columns, partition_columns = _columns(table, schema, declared, old)
     plain = columns[: len(columns) - len(partition_columns)]
     location = None
@@ -202,14 +202,19 @@ def _parameters(
 
 
 def _refuse_beside_placeholder(
-    declared: Sequence[HiveColumn], shown: Sequence[HiveColumn], table: Mapping[str, Any]
+    declared: tuple[HiveColumn, ...],
+    shown: tuple[HiveColumn, ...],
+    old: TableDescriptor | ViewDescriptor,
 ) -> None:
     """Raise `IllegalChange` if the placeholder that a client was shown would become a column."""
-    if declared != shown == PLACEHOLDER_COLUMNS and PLACEHOLDER_COLUMNS[0] in declared:
+    (placeholder,) = PLACEHOLDER_COLUMNS
+    if shown != PLACEHOLDER_COLUMNS or declared == shown or placeholder not in declared:
+        return
+    if placeholder[:2] not in [(c.name.lower(), hive_string(c.type)) for c in old.columns]:
         raise IllegalChange(
-            f"Hive clients are not shown the columns of {table.get('tableName')}, but 'col' in "
-            "place of all of them; nothing was changed. Add columns in a session of Strandline, or "
-            "in Spark if it shows the columns"
+            f"Hive clients are not shown the columns of {old.name}, but 'col' in place of all of "
+            "them; nothing was changed. Add columns in a session of Strandline, or in Spark if it "
+            "shows the columns"
         )
 
 
