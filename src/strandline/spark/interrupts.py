@@ -9,10 +9,14 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark import SparkContext, inheritable_thread_target
+from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
+
+if TYPE_CHECKING:  # a client of Spark Connect alone has none
+    from pyspark import SparkContext
 
 
 @contextmanager

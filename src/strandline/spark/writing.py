@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
@@ -59,9 +59,6 @@ from strandline.spark.schemas import (
     select,
     setting_of,
 )
-
-if TYPE_CHECKING:  # a client of Spark Connect alone has none
-    pass
 
 
 @dataclass(frozen=True, slots=True)
