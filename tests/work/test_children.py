@@ -25,15 +25,9 @@ import pytest
 
 from strandline.errors import LimitExceeded, NotFound, StrandlineError, Unavailable, UnknownOutcome
 from strandline.work import children as child_processes
-from strandline.work.children import (
-    Announce,
-    ForkServer,
-    ServedStore,
-    receive_packet,
-    send_packet,
-    serve_tasks,
-)
+from strandline.work.children import Announce, ForkServer, receive_packet, send_packet, serve_tasks
 from strandline.work.contents import Content
+from strandline.work.served_store import ServedStore
 from tests.work.pool_children import WAIT, ask, begun, running_pool
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -295,10 +289,9 @@ FORKS = """
 import os, resource, signal, socket, sys, time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from strandline.work.children import (
-    MEMORY_BYTES, ForkServer, ServedStore, Service, receive_packet, send_packet
-)
+from strandline.work.children import MEMORY_BYTES, ForkServer, Service, receive_packet, send_packet
 from strandline.work.contents import Content
+from strandline.work.served_store import ServedStore
 
 @contextmanager
 def service(announce, served):
@@ -352,6 +345,7 @@ import resource
 from contextlib import nullcontext
 from strandline.work.children import ForkServer, Service, receive_packet, send_packet
 from strandline.work.contents import Content
+from strandline.work.served_store import ServedStore
 
 def serve(fields, data):
     if fields["name"] == "greedy":
@@ -384,6 +378,7 @@ import errno, os
 from contextlib import nullcontext
 from strandline.work.children import ForkServer, Service, receive_packet, send_packet
 from strandline.work.contents import Content
+from strandline.work.served_store import ServedStore
 
 forks, fork = [], os.fork
 

@@ -67,7 +67,7 @@ from strandline.node.store_database import refuse_newer_parts
 from strandline.node.warehouse_place import WAREHOUSE_HEAD
 from strandline.sql import Database, FenceRow, check_time, look_in_order
 from strandline.transactions import Transactions
-from strandline.work.children import ServedStore
+from strandline.work.served_store import ServedStore
 
 logger = logging.getLogger(__name__)
 

@@ -47,8 +47,9 @@ from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.node.users import Users
 from strandline.work.child_pool import ChildPool
-from strandline.work.children import Announce, Fields, ForkServer, ServedStore, Service
+from strandline.work.children import Announce, Fields, ForkServer, Service
 from strandline.work.contents import Content
+from strandline.work.served_store import ServedStore
 from strandline.work.time_slices import shorten_time_slices
 
 logger = logging.getLogger("strandline.node")

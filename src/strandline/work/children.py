@@ -44,12 +44,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow
 
 from strandline.errors import LimitExceeded, StrandlineError, Unavailable
 from strandline.work.contents import Content
+from strandline.work.served_store import ServedStore
 
 logger = logging.getLogger(__name__)
 
@@ -72,13 +73,6 @@ Answering = Callable[[Fields, bytes], tuple[Fields, bytes | Content]]
 """Maps a task's fields and content to those of the reply. May raise `StrandlineError`."""
 Announce = Callable[[bytes], None]
 """Announces data to the node of a child. Returns when the node has noted it."""
-
-
-class ServedStore(NamedTuple):
-    """The store of a node: its environment id, and the timeline of its database, or 0."""
-
-    environment: str
-    timeline: int
 
 
 @dataclass(frozen=True, slots=True)
