@@ -15,6 +15,7 @@ from strandline import work
 from strandline.catalog import Catalog
 from strandline.catalog.commands import AddConstraints, ConstraintDefinition, DropConstraint
 from strandline.catalog.commands.constraints import ParentKeys, valid_constraints
+from strandline.catalog.privileges.access import Access
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.registry import Call, changes, reads
@@ -168,16 +169,22 @@ async def _constraints(call: Call, schema: str, table: str) -> dict[str, list[St
         if isinstance(relation, TableDescriptor):
             await off_loop_for(len(relation.columns) + len(relation.constraints))
             listed = _Shown(scope.catalog).of(relation, schema=scope.name)
-            listed[_FOREIGN] = [
-                key for key in listed[_FOREIGN] if _reaches_parent(call, scope.catalog, key)
-            ]
+            access = call.reader.access.at(scope.catalog)
+            hidden = {
+                constraint.name
+                for constraint in relation.constraints
+                if constraint.kind is ConstraintKind.FOREIGN_KEY
+                and not _reaches_parent(access, scope.catalog, constraint)
+            }
+            listed[_FOREIGN] = [key for key in listed[_FOREIGN] if key["fk_name"] not in hidden]
             return listed
     return {form.listed: [] for form in _FORMS.values()}
 
 
-def _reaches_parent(call: Call, catalog: Catalog, key: Struct) -> bool:
-    schema = catalog.schema(key["pktable_db"])
-    return schema is None or call.reader.access.at(catalog).reaches(schema)
+def _reaches_parent(access: Access, catalog: Catalog, key: Constraint) -> bool:
+    parent = catalog.table_by_id(key.parent_id)
+    schema = None if parent is None else catalog.schema_by_id(parent.schema_id)
+    return schema is not None and access.reaches(schema)
 
 
 def _reading(method: str, kind: ConstraintKind) -> None:
