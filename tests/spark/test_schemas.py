@@ -95,6 +95,18 @@ def test_a_column_that_nests_deeper_than_the_driver_reads_a_file_is_refused(
         check_levels([ColumnDescriptor(1, "deep", wrap(data_type))])
 
 
+def test_a_variant_has_a_level_of_its_own_in_a_file() -> None:
+    data_type, in_arrow = parse_type("VARIANT"), pa.struct([("metadata", pa.binary())])
+    for _ in range(97):
+        data_type = StructType((StructField("f", data_type),))
+        in_arrow = pa.struct([("f", in_arrow)])
+    check_levels([ColumnDescriptor(1, "deep", data_type)])
+    assert readable(in_arrow)
+    assert not readable(pa.struct([("f", in_arrow)]))
+    with pytest.raises(UnsupportedOperation, match="nests 99 levels deep"):
+        check_levels([ColumnDescriptor(1, "deep", StructType((StructField("f", data_type),)))])
+
+
 def test_in_the_file_schema_every_field_is_nullable_and_char_types_are_strings() -> None:
     schema = file_schema(
         columns("a CHAR(3) NOT NULL, s STRUCT<x: VARCHAR(2) NOT NULL>, l ARRAY<CHAR(1)>")

@@ -47,6 +47,7 @@ from strandline.model.type_text import quoted
 from strandline.model.types import (
     DATE,
     TIMESTAMP,
+    VARIANT,
     DataType,
     DecimalType,
     StructField,
@@ -66,7 +67,7 @@ BITMAP_FILE = f"{SCAN_PREFIX}bitmap_file"
 BITMAP = f"{SCAN_PREFIX}bitmap"
 """The columns that a scan is joined with: the id of a file, and the bitmap of its deleted rows."""
 MAX_LEVELS = 98
-"""Levels of nesting in a file, in which a list and a map have two: the driver reads no more."""
+"""Levels of nesting in a file, where a list and a map have two: the driver reads no more."""
 _MARK = "strandline.written"
 
 
@@ -388,11 +389,14 @@ def check_levels(columns: Iterable[ColumnDescriptor]) -> None:
         if levels > MAX_LEVELS:
             raise UnsupportedOperation(
                 f"column {column.name!r} nests {levels} levels deep, where a list and a map count "
-                f"two; files of rows have at most {MAX_LEVELS}; nothing was appended"
+                f"two, and a variant one; files of rows have at most {MAX_LEVELS}; nothing was "
+                "appended"
             )
 
 
 def _levels(data_type: DataType) -> int:
+    if data_type == VARIANT:  # in a file, a struct of two binary fields
+        return 1
     if not depth_of(data_type):
         return 0
     own = 1 if isinstance(data_type, StructType) else 2
