@@ -20,7 +20,7 @@ from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.requests import Group, Request, Stage
 from strandline.clock import add_milliseconds
 from strandline.durable import CatalogTransaction, Update
-from strandline.errors import Stopping, Unavailable
+from strandline.errors import Stopping, StrandlineError, Unavailable
 from strandline.sql import postgres_connection
 from strandline.sql.postgres_database import PostgresDatabase
 
@@ -90,8 +90,8 @@ def new_ids_for_each_try(patch: Patch) -> None:
 def carry_out_who_has_left(patch: Patch) -> None:
     """A command is executed although its caller timed out in the queue."""
 
-    def leave(self: GroupCommit, request: Request) -> bool:
-        return request.stage is not Stage.DONE
+    def leave(self: GroupCommit, request: Request) -> StrandlineError | None:
+        return None if request.stage is Stage.DONE else self._late(request)
 
     patch.setattr(GroupCommit, "_leave", leave)
 

@@ -58,10 +58,10 @@ def run(
 
         return counting
 
-    def asking(gateway: EtcdGateway, *arguments: Any, repeatable: bool) -> Any:
+    def asking(gateway: EtcdGateway, *arguments: Any, repeatable: bool, **named: Any) -> Any:
         if not repeatable:
             reached()
-        return ask(gateway, *arguments, repeatable=repeatable)
+        return ask(gateway, *arguments, repeatable=repeatable, **named)
 
     ask = EtcdGateway._call
     send = statements._sent

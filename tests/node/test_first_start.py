@@ -103,7 +103,7 @@ def fail_first_start(folder: Path, settings: Settings) -> None:
         raise OSError("power")
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="power"):
-        patch.setattr(opened_store, "settle", fail)
+        patch.setattr(opened_store, "claim_place", fail)
         Node.open(folder, settings=settings)
 
 
