@@ -165,14 +165,15 @@ def test_a_check_raises_unless_the_last_round_ended_recently_and_without_a_failu
 
 
 def test_a_round_can_stop_its_own_thread() -> None:
+    threads = SimpleQueue[threading.Thread]()
+
     def round_() -> None:
+        threads.put(threading.current_thread())
         follower.stop()
 
     follower = FollowingThread(round_, name="applier")
     follower.start()
-    for thread in threading.enumerate():
-        if thread.name == "applier":
-            thread.join(60)
+    threads.get(timeout=60).join(60)
     assert not follower.running()
     assert follower.failures == 0
 
