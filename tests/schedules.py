@@ -25,9 +25,9 @@ from typing import Any
 
 import pytest
 
-Scenario = Callable[[Callable[..., list[Any]]], None]
-"""Gets a function that runs each of its arguments in a thread, and returns their results or errors.
-"""
+Race = Callable[..., list[Any]]  # Any: what the calls return
+"""Runs each of its arguments in a thread, and returns their results or errors."""
+Scenario = Callable[[Race], None]
 _monotonic, _real_current = time.monotonic, threading.current_thread
 
 

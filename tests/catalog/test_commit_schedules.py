@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -14,10 +13,9 @@ from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.requests import Request
 from strandline.errors import UnknownOutcome
 from tests.catalog.callers import create
-from tests.schedules import explore
+from tests.schedules import Race, explore
 
 CALLERS = (GroupCommit.execute, GroupCommit._leave, GroupCommit._late)
-Race = Callable[..., list[Any]]
 
 
 def test_a_caller_that_leaves_as_its_append_ends_without_an_answer_gets_unknown_outcome(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from strandline.transactions.shared_writes import SharedWrites
-from tests.schedules import explore, scheduled
+from tests.schedules import Race, explore, scheduled
 from tests.transactions.stores import FLIGHTS, Store
-
-Race = Callable[..., list[Any]]
 
 
 @pytest.fixture

@@ -53,7 +53,6 @@ from strandline.model.types import (
     StructField,
     StructType,
     as_stored,
-    depth_of,
     fields_of,
     ids_in,
     walk,
@@ -397,10 +396,10 @@ def check_levels(columns: Iterable[ColumnDescriptor]) -> None:
 def _levels(data_type: DataType) -> int:
     if data_type == VARIANT:  # in a file, a struct of two binary fields
         return 1
-    if not depth_of(data_type):
+    inner = [_levels(field.type) for field in fields_of(data_type)]
+    if not inner:
         return 0
-    own = 1 if isinstance(data_type, StructType) else 2
-    return own + max((_levels(field.type) for field in fields_of(data_type)), default=0)
+    return max(inner) + (1 if isinstance(data_type, StructType) else 2)
 
 
 def setting_of(spark: SparkSession, setting: str) -> str:

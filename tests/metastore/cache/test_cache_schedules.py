@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -13,9 +13,7 @@ import pytest
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.replica_set import Load, ReplicaSet
 from tests.metastore.dml import Dml, files
-from tests.schedules import explore, scheduled
-
-Race = Callable[..., list[Any]]
+from tests.schedules import Race, explore, scheduled
 
 
 @pytest.fixture

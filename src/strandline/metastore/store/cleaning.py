@@ -63,7 +63,7 @@ from sqlalchemy import Connection
 from strandline.catalog import CatalogManager
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import CorruptData, WriteConflict
-from strandline.metastore.store.aborted_rows import AbortedRows
+from strandline.metastore.store.aborted_rows import MAX_ROWS, AbortedRows
 from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles, Pass
 from strandline.metastore.store.dropped_tables import DroppedTables
 from strandline.metastore.store.object_store import ObjectStore
@@ -93,8 +93,8 @@ from strandline.transactions.holds import is_backed_up
 
 logger = logging.getLogger(__name__)
 
-MAX_ROWS, MAX_EVENTS = 2_000, 10_000
-"""The maximum numbers that one SQL transaction deletes: all writers wait for it."""
+MAX_EVENTS = 10_000
+"""The maximum number of events that one SQL transaction deletes: all writers wait for it."""
 MAX_READ = 50 * MAX_ROWS
 """The maximum number of removed rows in one read. Each read sorts all those of the table."""
 

@@ -25,6 +25,7 @@ from strandline.catalog.undo.command import ReadAgain
 from strandline.clock import HybridClock, milliseconds
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.errors import VersionNotFound
+from strandline.metastore.store.aborted_rows import MAX_ROWS
 from strandline.metastore.store.cleaned_files import Cleaned, CleanedFiles, FolderAside, Pass
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.notifications import POSITION
@@ -37,8 +38,8 @@ from strandline.sql import Database, change, in_lists, run
 from strandline.transactions import Transactions
 from strandline.transactions.holds import is_backed_up
 
-MAX_ROWS, MAX_FOLDERS = 2_000, 20
-"""The maximum numbers that one SQL transaction deletes: all writers wait for it."""
+MAX_FOLDERS = 20
+"""The maximum number of folders that one SQL transaction removes: all writers wait for it."""
 
 TRUNCATED_KEPT_MS = 24 * 60 * 60 * 1000
 """How long a folder stays that a truncation moved aside: it is moved back if the truncation fails.
