@@ -27,7 +27,7 @@ from strandline.errors import (
 from strandline.fencing import FenceToken
 from strandline.metastore import metastore
 from strandline.node import Node, membership
-from strandline.sql import FENCE_ROW, FenceRow, FenceState
+from strandline.sql import FENCE_ROW, FenceRow, FenceState, run
 from tests.node.conftest import create_table, sql
 from tests.servers import stores
 from tests.sql.statements import recorded
@@ -192,6 +192,24 @@ def test_ddl_waits_for_an_opener_that_has_raised_the_fence_in_the_rows_only(fold
             node.finish_half_raised_fence()
         version = created.result(timeout=30).version
         assert node.projector.projected_version() >= version
+
+
+@pytest.mark.parametrize(
+    "of_the_rows", [FenceToken(0, 0), FenceToken(1, 2)], ids=["restored alone", "newer generation"]
+)
+def test_ddl_waits_for_no_fence_that_this_node_cannot_join(
+    folder: Path, of_the_rows: FenceToken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metastore, "FENCE_PAUSE", -1.0)  # any pause would be an error
+    with Node.open(folder) as node:
+        with node.database.write() as connection:
+            run(
+                connection,
+                "UPDATE strandline_fence SET deploy_generation = ?, epoch = ?",
+                of_the_rows.rank,
+            )
+        with pytest.raises(UnknownOutcome, match=str(of_the_rows)):
+            node.session(user="ann").execute(CreateSchema(name="s"))
 
 
 def test_halves_of_different_stores_are_refused(folder: Path) -> None:

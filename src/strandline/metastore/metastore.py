@@ -19,14 +19,7 @@ from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp
-from strandline.durable import Superseded
-from strandline.errors import (
-    Fenced,
-    ObjectNotFound,
-    StrandlineError,
-    UnknownOutcome,
-    WrongEnvironment,
-)
+from strandline.errors import ObjectNotFound, StrandlineError, UnknownOutcome
 from strandline.logs import kept
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.inspection import Inspection
@@ -36,6 +29,7 @@ from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
 from strandline.outage import waiting_until
+from strandline.sql import NewerEpoch
 from strandline.transactions import Hold, Transaction, Transactions
 
 logger = logging.getLogger("strandline.ddl")
@@ -127,7 +121,8 @@ class Metastore:
     def _project(self, version: int, deadline: float) -> None:
         """`Projector.project_up_to`. Waits while only one of the store's two fences is raised.
 
-        An opener raises both within milliseconds. If it ended in between, a node does so later.
+        An opener raises both within milliseconds. If it ended in between, a node of its generation
+        does so later.
         """
         for attempt in itertools.count():
             seconds_left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
@@ -136,9 +131,7 @@ class Metastore:
                     self.catalogs.sync()  # joins the newer epoch
                 self.projector.project_up_to(version, timeout=seconds_left)
                 return
-            except (WrongEnvironment, Superseded):
-                raise
-            except Fenced:
+            except NewerEpoch:
                 if time.monotonic() + FENCE_PAUSE > deadline:
                     raise
             time.sleep(FENCE_PAUSE)

@@ -20,7 +20,7 @@ from strandline.sql.database import (
     StoreFull,
     open_database,
 )
-from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
+from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState, NewerEpoch
 from strandline.sql.ordered_reads import (
     append_time_queries,
     look_beside_rows,
@@ -59,6 +59,7 @@ __all__ = [
     "Database",
     "FenceRow",
     "FenceState",
+    "NewerEpoch",
     "Parameter",
     "Query",
     "Row",

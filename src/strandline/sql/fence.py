@@ -26,6 +26,13 @@ FENCE_ROW = (
 )
 
 
+class NewerEpoch(Fenced):
+    """The row is at a newer epoch of the caller's generation, which the caller may join.
+
+    The catalog may not have reached it yet: an opener raises this row first.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class FenceState:
     """The contents of the row."""
@@ -35,10 +42,14 @@ class FenceState:
     catalog_version: int
 
     def check(self, *, environment: str, token: FenceToken) -> None:
-        """Return if a write with this token is allowed. Raises `Fenced` or `WrongEnvironment`."""
+        """Return if a write with this token is allowed.
+
+        Raises `WrongEnvironment`, `NewerEpoch`, or `Fenced` for a reason that does not pass.
+        """
         _same_environment(self, environment)
         if token < self.token:
-            raise Fenced(
+            is_own = token.deploy_generation == self.token.deploy_generation
+            raise (NewerEpoch if is_own else Fenced)(
                 f"this writer holds {token}, but the object store is at {self.token}: a newer "
                 "holder has opened it; nothing was written"
             )
