@@ -42,6 +42,38 @@ async def test_a_child_gets_no_more_tasks_after_a_takeover() -> None:
         assert children.opened == 2
 
 
+async def test_a_child_that_opened_the_store_before_a_takeover_gets_no_task() -> None:
+    timeline = [1]
+    async with running_pool(timeline=lambda: timeline[0]) as (pool, children):
+        children.opens.clear()
+        asking = asyncio.create_task(ask(pool, "echo", b"x"))
+        while not children.kinds:
+            await asyncio.sleep(0)
+        timeline[0] = 2
+        children.opens.set()
+        assert await asking == b"x"
+        assert children.opened == 2
+        assert pool.statistics().lost == 0
+
+
+@pytest.mark.parametrize(
+    ("only_reads", "error"), [(True, "unavailable"), (False, "unknown_outcome")]
+)
+async def test_the_result_of_a_task_that_a_takeover_met_does_not_count(
+    only_reads: bool, error: str
+) -> None:
+    """The child may have read from the former primary, or written to it."""
+    timeline = [1]
+    async with running_pool(timeline=lambda: timeline[0]) as (pool, children):
+        asking = asyncio.create_task(ask(pool, "wait", only_reads=only_reads))
+        await begun(children)
+        timeline[0] = 2
+        children.go.set()
+        with pytest.raises(Unavailable, match="former primary") as refusal:
+            await asking
+        assert refusal.value.code == error
+
+
 async def test_an_idle_child_exits_after_idle_seconds() -> None:
     async with running_pool(idle_seconds=0.0) as (pool, children):
         await ask(pool, "echo")

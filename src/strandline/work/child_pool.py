@@ -244,9 +244,9 @@ class ChildPool:
 
     ``start`` returns the connection to a new child (`ForkServer.child`). If a child that only
     reads ends because of its memory, the pool starts a new one immediately, so that it opens the
-    store before the next task comes. Large reads come in series; large writes are rare. A child
-    gets no more tasks once ``timeline`` returns a larger number (`Database.timeline`): it may know
-    of no takeover.
+    store before the next task comes. Large reads come in series; large writes are rare. Once
+    ``timeline`` returns a larger number (`Database.timeline`), a child gets no more tasks, and the
+    result of its last one does not count: it may know of no takeover.
     ``on_announced`` is called, in a thread, with the data that a child announces, and
     ``on_ended`` when the last of the tasks whose children have announced something ends, also if
     its caller left.
@@ -435,6 +435,10 @@ class ChildPool:
         if error is not None:
             reply.content.close()
             raise error_of(*error)
+        if self._is_outdated(child):
+            reply.content.close()
+            why = "began before a takeover, and may have used the former primary"
+            raise _lost(fields["name"], why, only_reads=only_reads)
         return reply
 
     async def _sent(
@@ -451,12 +455,13 @@ class ChildPool:
                 raise
             if shared_call is not None:
                 shared_call.is_open = False
+            is_outdated = self._is_outdated(child)  # there may have been a takeover since it began
             with suppress(OSError):  # the child has ended in the meantime
-                if is_alive:
+                if is_alive and not is_outdated:
                     child.send(fields, content)
                     return child
             child.close()
-            if idle is None:
+            if idle is None and not is_outdated:
                 self._lost += 1
                 raise Unavailable(
                     f"a new child process ended before it began {fields['name']}; nothing was "
@@ -465,8 +470,7 @@ class ChildPool:
 
     def _idle_child(self, *, only_reads: bool) -> _Child | None:
         """Take an idle child, if possible an open one. Without any, end those beyond the limit."""
-        timeline = self._timeline()
-        for outdated in [child for child in self._idle if child.timeline < timeline]:
+        for outdated in filter(self._is_outdated, self._idle.copy()):
             self._idle.remove(outdated)
             outdated.close()
         children = [child for child in self._idle if child.only_reads == only_reads]
@@ -484,6 +488,9 @@ class ChildPool:
         self._children += 1
         timeline = self._timeline()  # first: the child may get a later one
         return _Child(self._start(only_reads=only_reads), timeline, only_reads=only_reads)
+
+    def _is_outdated(self, child: _Child) -> bool:
+        return child.timeline < self._timeline()
 
     def _keep(self, child: _Child, *, ends: bool) -> None:
         if ends or self._stopping:
@@ -521,11 +528,11 @@ def _settle(readable: asyncio.Future[None]) -> None:
         readable.set_result(None)
 
 
-def _lost(name: str, *, only_reads: bool) -> StrandlineError:
+def _lost(name: str, why: str = "has ended", *, only_reads: bool) -> StrandlineError:
     if only_reads:
-        return Unavailable(f"the process that computed {name} has ended; try again")
+        return Unavailable(f"the process that computed {name} {why}; try again")
     return UnknownOutcome(
-        f"the process that carried out {name} has ended: it is not known whether the call took "
+        f"the process that carried out {name} {why}: it is not known whether the call took "
         "effect; check before you repeat it"
     )
 
