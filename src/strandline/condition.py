@@ -25,13 +25,19 @@ class LockTaken(Exception):
 
 
 class TimedLock:
-    """See the module. Use it in ``with``. Raises `LockTaken` after ``timeout`` seconds."""
+    """See the module. Use it in ``with``.
+
+    Raises ``late`` after ``timeout`` seconds, `LockTaken` by default. -1 waits for ever.
+    """
 
     __exit__ = property(attrgetter("lock.__exit__"))
 
-    def __init__(self, lock: threading.RLock, *, timeout: float) -> None:
+    def __init__(
+        self, lock: threading.RLock, *, timeout: float, late: Exception | None = None
+    ) -> None:
         self.lock = lock
         self._timeout = timeout
+        self._late = late
 
     def __enter__(self) -> None:
         try:
@@ -41,7 +47,7 @@ class TimedLock:
             with suppress(RuntimeError):  # this thread does not have it
                 self.lock.release()
             raise
-        raise LockTaken
+        raise self._late or LockTaken
 
 
 class Condition(threading.Condition):

@@ -6,8 +6,8 @@ outage must not occupy all threads of a node. So all calls wait until the same m
 after the beginning, and calls that come later fail at once.
 
 A server that has never answered is not waited for: its address may be wrong. A call with a deadline
-waits until then at most. A thread that tries again itself does not wait, and says meanwhile that it
-cannot go on.
+waits until then at most, also for an answer of etcd. A thread that tries again itself does not wait
+for the end of an outage, and says meanwhile that it cannot go on.
 """
 
 from __future__ import annotations
@@ -92,6 +92,12 @@ def waiting_until(end: float) -> Iterator[None]:
 def waits_for_less() -> bool:
     """Whether calls of this thread wait for a shorter time than those of other threads may."""
     return _end() < math.inf
+
+
+def answer_deadline() -> float:
+    """The instant until which calls of this thread may wait for an answer; may be infinite."""
+    end = _end()
+    return math.inf if end == -math.inf else end
 
 
 def failing_at_once() -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ from memory, was suspended in between, or has a wall clock that is set.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,7 +29,7 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.metastorage import Head
-from strandline.outage import failing_at_once
+from strandline.outage import failing_at_once, waiting_until
 from strandline.sql import StoreFull
 from tests.catalog.callers import wait_for
 from tests.catalog.lagging_nodes import DELAY, SKEW, Node, Nodes, TogetherLock, carried_out
@@ -489,7 +490,7 @@ def test_concurrent_readers_of_an_unavailable_store_share_one_failure(
 def test_a_reader_that_may_wait_for_a_server_gets_no_failure_of_one_that_may_not(
     new_node: Nodes, error: type[Unavailable]
 ) -> None:
-    """But both wait equally long for a server that does not answer."""
+    """But both wait equally long for a server that does not answer, unless one has a deadline."""
     manager = new_node().manager
     calls: list[str] = []
 
@@ -507,6 +508,47 @@ def test_a_reader_that_may_wait_for_a_server_gets_no_failure_of_one_that_may_not
         with suppress(DeadlineExceeded):
             manager._for_all(reached, since=looks)
     assert calls == (["away", "reached"] if error is Unavailable else ["away"])
+    calls.clear()
+    looks = manager._looks
+    with manager._applying:
+        with waiting_until(0.0), pytest.raises(error):
+            manager._for_all(away, since=looks)
+        manager._for_all(reached, since=looks)
+    assert calls == ["away", "reached"]
+
+
+def test_readers_that_share_a_failure_keep_its_reason(new_node: Nodes) -> None:
+    manager = new_node().manager
+
+    def lost() -> None:
+        raise UnknownOutcome.of_commit("the server is away")
+
+    looks = manager._looks
+    for _ in range(2):
+        with manager._applying, pytest.raises(UnknownOutcome) as failure:
+            manager._for_all(lost, since=looks)
+        assert failure.value.reason == "the server is away"
+
+
+def test_a_caller_waits_for_the_look_of_another_no_longer_than_its_deadline(
+    new_node: Nodes,
+) -> None:
+    reader = new_node()
+    reader.passes(3 * DELAY)
+    manager = reader.manager
+
+    def read(look: Callable[[], object]) -> None:
+        with waiting_until(time.monotonic()):
+            look()
+
+    with ThreadPoolExecutor(3) as threads:
+        with manager._applying:
+            late = [
+                threads.submit(read, look).exception(60)
+                for look in (manager.present, manager.look, manager.sync)
+            ]
+        assert [type(error) for error in late] == [DeadlineExceeded] * 3
+        threads.submit(read, manager.present).result()
 
 
 def test_changes_become_active_although_the_time_of_the_log_is_hours_ahead(

@@ -281,6 +281,28 @@ def test_calls_wait_for_a_connection_to_the_only_member_for_seconds(
     assert max(answer for _, answer in waits) > 3000
 
 
+def test_a_call_waits_for_members_that_hang_no_longer_than_its_thread_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def timed_out(_: object, endpoint: str, *__: object, answer: float, **___: object) -> None:
+        asked.append((endpoint, answer))
+        raise gateway._AskAnother("timed out", gateway._Trouble.SLOW)
+
+    monkeypatch.setattr(EtcdGateway, "_post", timed_out)
+    for endpoints in (["a:1"], ["a:1", "b:1"]):
+        etcd = EtcdGateway(parse_etcd_url(f"etcd://{','.join(endpoints)}"), timeout=3600)
+        asked.clear()
+        with outage.waiting_until(time.monotonic() + 1.5), pytest.raises(DeadlineExceeded):
+            etcd.range(b"a")
+        etcd.close()
+        assert {endpoint for endpoint, _ in asked} == set(endpoints)
+        assert max(answer for _, answer in asked) <= 1.5
+        if len(endpoints) > 1:
+            assert max(answer for _, answer in asked[:2]) < 1.0  # time is left for the other one
+
+
 def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,12 +25,13 @@ listener is counted and logged, and does not stop the others.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from strandline import work
@@ -39,6 +40,7 @@ from strandline.catalog.events import AppliedVersion, Listener, Listeners, OnRes
 from strandline.catalog.history import AwaitedVersions, History
 from strandline.catalog.set_back import SetBackCheck
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, system_elapsed
+from strandline.condition import TimedLock
 from strandline.durable import (
     AppliedUpdate,
     CatalogTransaction,
@@ -53,6 +55,7 @@ from strandline.durable import (
 from strandline.durable.state import ExpectedUpdate, TrimmedAway
 from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable
 from strandline.fencing import FenceToken
+from strandline.outage import answer_deadline
 from strandline.wire import decode, encode
 from strandline.work.following import FollowingThread
 
@@ -277,7 +280,7 @@ class CatalogApplier:
 
         Raises `Superseded`, `WrongEnvironment`, `SetBack`.
         """
-        with self._applying:
+        with self._turn():
             began = self._elapsed()
             try:
                 frontier = up_to or self.state.log.frontier()
@@ -300,6 +303,22 @@ class CatalogApplier:
             upper = self._history.latest.version + 1
             self._seen = Frontier(frontier.since, upper, frontier.pruned)
         self._complete_awaited()
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """For a block that reads the log and applies it.
+
+        Waits for other threads no longer than this thread may wait for the store. Raises
+        `DeadlineExceeded`.
+        """
+        deadline = answer_deadline()
+        if deadline == math.inf:
+            return self._applying
+        late = DeadlineExceeded(
+            "the log of the catalog did not answer another call of this node within the time limit "
+            "of this one, which did nothing; try again"
+        )
+        seconds_left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        return TimedLock(self._applying, timeout=seconds_left, late=late)
 
     def connection_lost(self) -> None:
         """Compare the latest version with the log before anything else is applied.

@@ -24,9 +24,11 @@ Rejected: reading the log on every read.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 
 from strandline import work
@@ -45,7 +47,7 @@ from strandline.clock import (
 )
 from strandline.durable import DurableCatalogState, Update, joined_anew
 from strandline.errors import DeadlineExceeded, NotFresh, StrandlineError
-from strandline.outage import waits_for_less
+from strandline.outage import answer_deadline, waits_for_less
 from strandline.sql import StoreFull
 from strandline.work.following import FollowingThread
 
@@ -146,12 +148,12 @@ class CatalogFollower(CatalogApplier):
             return present
         if not self.delay:
             looks = self._looks
-            with self._applying:
+            with self._turn():
                 self._for_all(self.sync, since=looks)
             return self._history.latest
         for _ in range(LOOKS):
             looks, called_at = self._looks, self._clock.current()
-            with self._applying:
+            with self._turn():
                 present = self.known_present()  # another thread may have looked meanwhile
                 if present is not None:
                     return present
@@ -186,7 +188,7 @@ class CatalogFollower(CatalogApplier):
         Callers that wait at the same time share one look, and its failure.
         """
         looks = self._looks
-        with self._applying:
+        with self._turn():
             self._for_all(self._look, since=looks)
             return self._horizon.known
 
@@ -196,22 +198,23 @@ class CatalogFollower(CatalogApplier):
         The caller holds the lock; ``since`` is the number of looks that had begun when it arrived.
         A look that began after that also answers this caller, and so does its failure. If each
         caller tried again, the last would wait for one time-out per caller before it learned that
-        the store is unavailable. A call that waited less for the end of an outage than others may
-        keeps its failure for itself.
+        the store is unavailable. A call that waited less for the store than others may keeps its
+        failure for itself.
         """
         number, error = self._last_look
         if number > since:
             if error is not None:
-                raise type(error)(error.message)
+                raise copy(error)
             return
         self._looks += 1
         number = self._looks
         try:
             look()
         except StrandlineError as failure:
-            if isinstance(failure, DeadlineExceeded) or not waits_for_less():
+            is_silent = isinstance(failure, DeadlineExceeded) and answer_deadline() == math.inf
+            if is_silent or not waits_for_less():
                 # Without its frames, which would keep an open cursor and a closed database alive.
-                self._last_look = number, type(failure)(failure.message)
+                self._last_look = number, copy(failure)
             raise
         self._last_look = number, None
 

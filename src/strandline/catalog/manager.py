@@ -51,6 +51,7 @@ from strandline.errors import (
     UnknownOutcome,
     VersionNotFound,
 )
+from strandline.outage import waiting_until
 
 LOOK_FOR_STOP_SECONDS = 0.1
 MAX_COMMANDS = 10_000
@@ -219,7 +220,8 @@ class CatalogManager(CatalogFollower):
         if self._clock.current() < target:
             self._wait(self.delay + self.skew, end)
             self._clock.update(target)
-        self.look()  # also after another call has moved the clock: its look may not have ended
+        with waiting_until(end):
+            self.look()  # also after another call has moved the clock: its look may not have ended
         self._wait(self.delay - self.skew, end)  # an earlier look of a node is valid that long
 
     def _wait(self, ms: int, end: float) -> None:

@@ -128,7 +128,8 @@ class Metastore:
             seconds_left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
             try:
                 if attempt:
-                    self.catalogs.sync()  # joins the newer epoch
+                    with waiting_until(deadline):
+                        self.catalogs.sync()  # joins the newer epoch
                 self.projector.project_up_to(version, timeout=seconds_left)
                 return
             except NewerEpoch:

@@ -48,7 +48,7 @@ from strandline.clock import (
     milliseconds_before,
     require_time,
 )
-from strandline.condition import LockTaken, TimedLock
+from strandline.condition import TimedLock
 from strandline.errors import Conflict, DeadlineExceeded, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.sql import (
@@ -230,14 +230,13 @@ class Holds:
         first call, the clock may be ahead of theirs, so they get to know it too.
         """
         seconds_left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-        try:
-            with TimedLock(self._looking, timeout=min(seconds_left, threading.TIMEOUT_MAX)):
-                self._look_for_leap(deadline)
-        except LockTaken:
-            raise DeadlineExceeded(
-                "another call extends the holds after a leap of the clock and waits for writers; "
-                "nothing was changed, try again"
-            ) from None
+        late = DeadlineExceeded(
+            "another call extends the holds after a leap of the clock and waits for writers; "
+            "nothing was changed, try again"
+        )
+        timeout = min(seconds_left, threading.TIMEOUT_MAX)
+        with TimedLock(self._looking, timeout=timeout, late=late):
+            self._look_for_leap(deadline)
 
     def _look_for_leap(self, deadline: float | None) -> None:
         with self._database.read() as connection:

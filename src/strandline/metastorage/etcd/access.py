@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from strandline.condition import LockTaken, TimedLock
+from strandline.condition import TimedLock
 from strandline.errors import DeadlineExceeded, InvalidInput
 from strandline.renewed_files import refuse_encrypted, states_of
 
@@ -187,15 +187,11 @@ class Login:
         token = self._token
         if token is not None:
             return token
-        try:
-            with TimedLock(self._lock, timeout=timeout):
-                if self._token is None:
-                    self._token = log_in()
-                return self._token
-        except LockTaken:
-            raise DeadlineExceeded(
-                "etcd did not answer the login in time; nothing was done"
-            ) from None
+        late = DeadlineExceeded("etcd did not answer the login in time; nothing was done")
+        with TimedLock(self._lock, timeout=timeout, late=late):
+            if self._token is None:
+                self._token = log_in()
+            return self._token
 
     def forget(self, token: str) -> None:
         """Log in again for the next request, unless another thread has replaced ``token``."""

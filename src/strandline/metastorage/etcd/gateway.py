@@ -60,7 +60,7 @@ from strandline.metastorage.etcd.operations import (
     range_operation,
     to_text,
 )
-from strandline.outage import Outage
+from strandline.outage import Outage, answer_deadline
 from strandline.sql import GIVE_UP_SECONDS, StoreFull
 
 PAGE_KEYS = 256
@@ -155,9 +155,10 @@ class _AskAnother(Exception):
 class EtcdGateway:
     """Calls to one etcd cluster. Safe for threads, but not for use after a fork.
 
-    A call without an answer fails after ``timeout`` seconds, with `DeadlineExceeded`, or with
-    `UnknownOutcome` if it may have changed something: after `WRITE_SECONDS` if another endpoint can
-    be asked. ``open_outcomes`` counts the writes that may still be on their way.
+    A call without an answer fails after ``timeout`` seconds, or at the `answer_deadline` of its
+    thread, with `DeadlineExceeded`, or with `UnknownOutcome` if it may have changed something:
+    after `WRITE_SECONDS` if another endpoint can be asked. ``open_outcomes`` counts the writes that
+    may still be on their way.
     """
 
     def __init__(self, address: EtcdAddress, *, timeout: float) -> None:
@@ -329,8 +330,8 @@ class EtcdGateway:
             for left in self._attempts(failures, began):
                 token = self._token() if needs_token else ""
                 endpoint = self.endpoints[self._preferred]  # the login may have changed it
-                patience = max(began + self.timeout - time.monotonic(), 0.001)
-                share = min(patience / left, TRY_SECONDS) if left > 1 else patience
+                seconds_left = max(self._end(began) - time.monotonic(), 0.001)
+                share = min(seconds_left / left, TRY_SECONDS) if left > 1 else seconds_left
                 try:
                     return self._post(
                         endpoint,
@@ -339,7 +340,7 @@ class EtcdGateway:
                         token=token,
                         repeatable=repeatable,
                         connect=min(share, CONNECT_SECONDS),
-                        answer=share if repeatable else min(patience, longest_write),
+                        answer=share if repeatable else min(seconds_left, longest_write),
                     )
                 except Refused as error:
                     if not (needs_token and self._address.user and error.needs_login):
@@ -358,6 +359,10 @@ class EtcdGateway:
                     self._prefer_another(endpoint)
         raise _of_all(failures)
 
+    def _end(self, began: float) -> float:
+        """When a call that has ``began`` ends. A gateway that gives up ends it earlier."""
+        return min(began + self.timeout, answer_deadline())
+
     def _attempts(self, failures: _Failures, began: float) -> Iterator[int]:
         """For each attempt of a call, how many are left of its round."""
         yield from range(len(self.endpoints) + 1, 0, -1)
@@ -366,7 +371,7 @@ class EtcdGateway:
             if _Trouble.OTHER in troubles or not self._outage.pause(
                 _reasons(failures),
                 patience=self.timeout,
-                end=began + self.timeout,
+                end=self._end(began),
                 has_answered=_Trouble.ELECTING in troubles,
             ):
                 return
@@ -374,8 +379,10 @@ class EtcdGateway:
 
     def _token(self) -> str:
         """The token of the user, or "" if the address names none, or etcd knows no users."""
-        user = self._address.user
-        return self._login.token(self._log_in, timeout=self.timeout) if user else ""
+        if not self._address.user:
+            return ""
+        seconds_left = max(answer_deadline() - time.monotonic(), 0.0)
+        return self._login.token(self._log_in, timeout=min(self.timeout, seconds_left))
 
     def _log_in(self) -> str:
         user = self._address.user

@@ -38,12 +38,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from strandline.clock import HybridClock, Timestamp
-from strandline.condition import LockTaken, TimedLock
+from strandline.condition import TimedLock
 from strandline.errors import (
     DeadlineExceeded,
     IncompatibleFormat,
@@ -172,6 +172,7 @@ class EtcdMetastorage(Metastorage):
         finish = time.monotonic() + self._gateway.timeout
         while True:
             with self._in_turn(finish):
+                self._refuse_when_closed()
                 result = self._attempt(invoke, written, finish)
             if isinstance(result, Outcome):
                 break
@@ -358,18 +359,12 @@ class EtcdMetastorage(Metastorage):
                     self._chunks.remove(put.key, reference)
             self._chunks.sweep(self._clock.current())
 
-    @contextmanager
-    def _in_turn(self, finish: float) -> Iterator[None]:
-        try:
-            with TimedLock(self._turn, timeout=max(0.0, finish - time.monotonic())):
-                self._refuse_when_closed()
-                yield
-        except LockTaken:
-            raise DeadlineExceeded(
-                f"this write waited for other writers of this process for {self._gateway.timeout} "
-                "s; nothing was written. etcd is slow or unreachable: see the errors of the "
-                "other writers"
-            ) from None
+    def _in_turn(self, finish: float) -> TimedLock:
+        late = DeadlineExceeded(
+            f"this write waited for other writers of this process for {self._gateway.timeout} s; "
+            "nothing was written. etcd is slow or unreachable: see the errors of the other writers"
+        )
+        return TimedLock(self._turn, timeout=max(0.0, finish - time.monotonic()), late=late)
 
     def _always_second(self) -> DeadlineExceeded:
         return DeadlineExceeded(
