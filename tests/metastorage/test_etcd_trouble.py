@@ -24,7 +24,14 @@ from httpcore._sync.http11 import HTTP11Connection
 
 from strandline import outage
 from strandline.clock import HybridClock
-from strandline.errors import DeadlineExceeded, InvalidInput, Stopping, Unavailable, UnknownOutcome
+from strandline.errors import (
+    Conflict,
+    DeadlineExceeded,
+    InvalidInput,
+    Stopping,
+    Unavailable,
+    UnknownOutcome,
+)
 from strandline.metastorage import Absent, Exists, Put, ValueIs, open_metastorage
 from strandline.metastorage.etcd import gateway
 from strandline.metastorage.etcd.access import parse_etcd_url
@@ -244,6 +251,32 @@ def test_a_check_ends_although_the_answer_to_its_first_try_comes_too_late(
     """The first try has raised the time to that of the second one."""
     store = place.node()
     written = put(store, "a")
+    answer_late_at_first(monkeypatch)
+    checked = store.check()
+    monkeypatch.undo()
+    assert checked.revision == written.revision
+    assert put(store, "a").time > checked.time > written.time
+
+
+def test_an_expired_lease_is_read_although_the_answers_to_the_first_tries_come_too_late(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = place.node(), place.node()
+    lease = store.acquire_lease("lead", "me", ttl_ms=1)
+    assert lease is not None
+    while other.check().time <= lease.expires:
+        pass
+    answer_late_at_first(monkeypatch)
+    assert store.lease("lead") is None
+    monkeypatch.undo()
+    taken = other.acquire_lease("lead", "you", ttl_ms=60_000)
+    assert taken is not None
+    with pytest.raises(Conflict):
+        store.renew_lease(lease, ttl_ms=60_000)
+
+
+def answer_late_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each second request be the repetition of one whose answer came too late."""
     tries: list[str] = []
     post = EtcdGateway._post
 
@@ -256,10 +289,6 @@ def test_a_check_ends_although_the_answer_to_its_first_try_comes_too_late(
         return answer
 
     monkeypatch.setattr(EtcdGateway, "_post", late_at_first)
-    checked = store.check()
-    monkeypatch.undo()
-    assert checked.revision == written.revision
-    assert put(store, "a").time > checked.time > written.time
 
 
 def test_calls_wait_for_a_connection_to_the_only_member_for_seconds(

@@ -134,10 +134,17 @@ class EtcdLeases:
             answer = self._gateway.txn(
                 [if_modified_at(key, modified), if_value_below(self._keys.time, encode_time(now))],
                 writes,
+                [range_operation(key), range_operation(self._keys.time)],
                 repeatable=changed is None,
             )
             if answer.succeeded:
                 return changed or row, now
+            if changed is None:
+                # Nobody can change the row below this time any more. If etcd is slow, it may be an
+                # earlier try of the same request that has raised it.
+                present, at = answer.pages
+                if present.modified == modified and stored_time(self._gateway, at.value) >= now:
+                    return row, now
             if time.monotonic() >= finish:
                 raise DeadlineExceeded(
                     f"the lease {name!r} could not be written within {self._gateway.timeout} s, "
