@@ -136,6 +136,10 @@ class OtherDatabase(psycopg.OperationalError):
     """The address leads to another database than before."""
 
 
+class LeftBehind(psycopg.OperationalError):
+    """Another connection has reached the server that took over from this one's; it is closed."""
+
+
 class Cursor(psycopg.Cursor[tuple[Any, ...]]):
     """The driver's, except that statements with long lists are not prepared."""
 
@@ -155,6 +159,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """The number of the pool from which it was taken; see `PostgresDatabase`."""
     deadline: float | None = None
     is_given_up: Callable[[], bool] | None = None
+    is_left_behind: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether another server is known to have taken over; then nothing more is sent."""
     kept_cursor: psycopg.Cursor[tuple[Any, ...]]
     """For statements whose answer is fetched before the next one is sent."""
     texts: Texts
@@ -265,6 +271,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """Every call of the driver waits here; ``gen`` does the sending and reading."""
+        if self.is_left_behind():
+            self.pgconn.finish()
+            raise LeftBehind("another server has taken over from it")
         options.setdefault("interval", _LOOK_SECONDS)
         if self.deadline is not None and not arguments:
             seconds_left = max(self.deadline - time.monotonic(), 0.001)

@@ -7,7 +7,8 @@ database of its first connection compares each later connection with it:
   PostgreSQL gives each a number of its own, except a physical standby, which may take over.
 * A *former primary* is one from which a standby has taken over, and which was started again. Both
   accept writes, and neither gets those of the other. An address of several hosts may lead to both.
-  A takeover begins a new *timeline*, so this process has seen a later one.
+  A takeover begins a new *timeline*, so this process has seen a later one. From then on, it sends
+  nothing more on its connections to the former primary either, which may still be open.
 * A server that was *started anew* may be a standby that has taken over, and may lack commits.
 """
 
@@ -82,8 +83,8 @@ class Server:
             return  # a service on storage of its own may not have these functions
         with self._lock:
             self.timeline = max(self.timeline, timeline)
-            is_former = timeline < self.timeline
-        if is_former:
+        connection.is_left_behind = lambda: timeline < self.timeline
+        if connection.is_left_behind():
             raise driver.OtherDatabase("it is a former primary")
 
 
