@@ -10,6 +10,7 @@ import pytest
 
 from strandline.errors import StoreMoved, Unavailable, UnknownOutcome
 from strandline.sql import change, postgres_server, run
+from strandline.sql import postgres_connection as driver
 from strandline.sql.postgres_database import CHANNEL, PostgresDatabase, open_url
 from tests.servers import postgresql
 
@@ -56,6 +57,14 @@ def test_a_read_that_began_on_a_former_primary_fails_once_its_successor_is_reach
             monkeypatch.setattr(postgres_server, "_TIMELINE", "SELECT '0000000A'")
             database.rows("SELECT 1")
             run(connection, "SELECT 1")
+
+
+def test_a_rollback_on_a_connection_to_a_former_primary_closes_it_without_an_error() -> None:
+    connection = driver.connect(postgresql.running().url(), patience=5)
+    connection.execute("BEGIN")
+    connection.is_left_behind = lambda: True
+    connection.rollback()
+    assert connection.closed
 
 
 def test_a_former_primary_is_no_longer_listened_to_once_its_successor_is_reached(

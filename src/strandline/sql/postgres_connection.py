@@ -184,7 +184,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def rollback(self) -> None:
         """End the transaction if one is open. SQLAlchemy calls this after a commit, too."""
-        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+        if self.is_left_behind():
+            self.pgconn.finish()  # SQLAlchemy would log the error of the rollback
+        elif self.pgconn.transaction_status != TransactionStatus.IDLE:
             super().rollback()
 
     @contextmanager
