@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -475,6 +476,50 @@ def test_one_path_in_place_of_a_list_is_refused(
         transaction.stage(table_id, add=[data("f")])
         with pytest.raises(InvalidInput, match="as a list of paths"):
             transaction.stage(table_id, **path)
+
+
+class Noting:
+    """A lock that notes when the main thread needs it."""
+
+    def __init__(self, needed: threading.Event) -> None:
+        self._lock = threading.RLock()
+        self._needed = needed
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._needed.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_commit_waits_for_all_parts_of_the_stage_of_another_thread(
+    session: Watched,
+    table: ResolvedTable,
+    table_id: int,
+    sizes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, commits, stage = threading.Event(), threading.Event(), session.stage
+
+    def slow(txn_id: int, table: int, **files: Any) -> int:
+        began.set()
+        assert commits.wait(WAIT)
+        return stage(txn_id, table, **files)
+
+    monkeypatch.setattr(session, "stage", slow)
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            with transaction_scope(session) as transaction:
+                monkeypatch.setattr(transaction, "_staging", Noting(commits), raising=False)
+                staged = threads.submit(transaction.stage, table_id, add=[data("a"), data("b")])
+                assert began.wait(WAIT)
+        finally:
+            commits.set()
+        assert staged.result(WAIT)
+    assert sizes == [1, 1]
+    assert paths_of(session, table.name) == ["a", "b"]
 
 
 def test_a_transaction_that_has_only_a_part_of_the_files_of_a_stage_can_only_be_aborted(

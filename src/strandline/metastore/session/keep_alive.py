@@ -203,6 +203,8 @@ class OpenTransaction:
     ``stage_is_unknown`` says that a stage failed, or was interrupted, and may have happened, wholly
     or in part. Then the transaction can only be aborted, because a caller that stages the same rows
     again would have them twice.
+
+    A commit waits for the stage of another thread, so that it has all parts of it or none.
     """
 
     def __init__(self, session: Session, keep_alive: KeepAlive, begun: Transaction) -> None:
@@ -211,6 +213,7 @@ class OpenTransaction:
         self.transaction = begun
         self.commit_is_unknown = False
         self.stage_is_unknown = False
+        self._staging = threading.RLock()
 
     @property
     def txn_id(self) -> int:
@@ -238,26 +241,28 @@ class OpenTransaction:
 
         If one of these calls fails after the first, the transaction can only be aborted.
         """
-        self.check()
-        write_id = 0
-        for number, part in enumerate(staged_parts(add, remove=remove, touch=touch)):
-            self.stage_is_unknown = True  # also if the call is interrupted
-            try:
-                write_id = self._session.stage(self.txn_id, table_id, **part)
-            except StrandlineError as error:
-                self.stage_is_unknown = number > 0 or _may_have_happened(error)
-                raise
-        self.stage_is_unknown = False
-        return write_id
+        with self._staging:
+            self.check()
+            write_id = 0
+            for number, part in enumerate(staged_parts(add, remove=remove, touch=touch)):
+                self.stage_is_unknown = True  # also if the call is interrupted
+                try:
+                    write_id = self._session.stage(self.txn_id, table_id, **part)
+                except StrandlineError as error:
+                    self.stage_is_unknown = number > 0 or _may_have_happened(error)
+                    raise
+            self.stage_is_unknown = False
+            return write_id
 
     def commit(self) -> Transaction:
         """See `Session.commit`. After it, the end of the block does nothing."""
-        self.check()
-        try:
-            self.transaction = self._session.commit(self.txn_id)
-        except UnknownOutcome:
-            self.commit_is_unknown = True
-            raise
+        with self._staging:
+            self.check()
+            try:
+                self.transaction = self._session.commit(self.txn_id)
+            except UnknownOutcome:
+                self.commit_is_unknown = True
+                raise
         self._keep_alive.forget(self.txn_id)
         return self.transaction
 
