@@ -147,6 +147,13 @@ def test_a_kind_that_is_registered_later_has_no_objects_yet() -> None:
         assert contents.count("later") == 0
 
 
+def test_an_object_in_a_snapshot_that_cannot_be_indexed_is_named_by_its_kind() -> None:
+    ((_, (record,)),) = after(EMPTY, FIRST, ZoneDescriptor(1, "zone", "ann")).dump()
+    snapshot = CatalogSnapshot(1, FIRST, (("zone", (record.replace(b"zone", b"zo\xff\xfe"),)),))
+    with pytest.raises(CorruptData, match=r"an object of the kind zone: .*UTF-8"):
+        restore(snapshot)
+
+
 def test_a_duplicate_object_in_a_snapshot_is_corrupt() -> None:
     dump = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann")).dump()
     two = after(EMPTY, FIRST, ZoneDescriptor(2, "Z", "ann")).dump()

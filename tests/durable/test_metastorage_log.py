@@ -505,6 +505,26 @@ def test_an_invalid_version_record_is_corrupt(
         any_log.frontier()
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_record_that_cannot_be_decoded_is_named_by_its_key(
+    any_log: MetastorageLog, store: Metastorage, compacted: bool
+) -> None:
+    begin(any_log, 3)
+    if compacted:
+        any_log.compact(3, TOKEN)
+    for key in (update_key(3), FENCE):
+        entry = store.get(key)
+        assert entry is not None
+        store.invoke([], [Put(key, entry.value[:-1])])
+        with pytest.raises(CorruptData, match=rf"^{key}: .*checksum"):
+            if key == FENCE:
+                any_log.token()
+            elif compacted:
+                any_log.first_snapshot()
+            else:
+                any_log.updates(1, 4)
+
+
 def test_an_update_stored_at_another_version_is_corrupt(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:

@@ -158,6 +158,15 @@ def test_an_incomplete_version_is_corrupt(how: str) -> None:
         updates_of(spoiled(rows, how))
 
 
+def test_a_head_that_cannot_be_decoded_is_named_by_its_version() -> None:
+    rows = [
+        row._replace(value=row.value[:-1]) if row.kind == UPDATE else row
+        for row in rows_of(update(3).at(Timestamp(9)))
+    ]
+    with pytest.raises(CorruptData, match=r"head of version 3 of the log: .*checksum"):
+        updates_of(rows)
+
+
 @pytest.mark.parametrize("missing", [1, 2, 3])
 def test_a_version_without_any_row_is_a_hole(missing: int) -> None:
     updates = [update(version).at(Timestamp(version)) for version in range(1, 4)]

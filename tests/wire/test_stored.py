@@ -163,3 +163,10 @@ def test_concurrent_adds_and_reads_return_the_right_values() -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(0, 4000, 1000)))
     assert cached_bytes(recent) <= 128
+
+
+def test_a_stored_object_that_cannot_be_decoded_is_named() -> None:
+    data = encode(SchemaDescriptor(7, 1, "sales", "ann", comment="all"))
+    stored = Stored(data.replace(b"all", b"alk"), SchemaDescriptor, has_id=True)
+    with pytest.raises(CorruptData, match=r"SchemaDescriptor 'sales' with id 7: .*checksum"):
+        _ = stored.value

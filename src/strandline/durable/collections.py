@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.durable.update import AuditEvent
-from strandline.errors import IncompatibleFormat
+from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.model.descriptors import (
     ConfigEntry,
     FenceEntry,
@@ -60,7 +60,10 @@ class Collection:
             raise ValueError(f"{self.kind} has no scope, so its names cannot become free")
 
     def stored(self, data: bytes) -> AnyStored:
-        return Stored(data, self.of, has_id=self.has_id, has_group=self.group is not None)
+        try:
+            return Stored(data, self.of, has_id=self.has_id, has_group=self.group is not None)
+        except (CorruptData, IncompatibleFormat) as error:
+            raise type(error)(f"an object of the kind {self.kind}: {error.message}") from error
 
     def stored_value(self, value: object, *, record: bytes | None = None) -> AnyStored:
         """The stored form of a descriptor, which was decoded from ``record`` if that is given."""

@@ -69,7 +69,15 @@ from strandline.metastorage import (
     ValueIs,
 )
 from strandline.metastorage.store import NUMBER_DIGITS, check_invoke, digits, number_in
-from strandline.wire.registry import decode, decode_up_to, encode, open_record, time_in, timed_head
+from strandline.wire.registry import (
+    decode,
+    decode_up_to,
+    encode,
+    naming,
+    open_record,
+    time_in,
+    timed_head,
+)
 
 VERSION = "catalog.version"
 UPDATE = "catalog.update."
@@ -132,7 +140,8 @@ def time_of(pair: KeyValue) -> Timestamp:
 
 
 def _update_in(pair: KeyValue) -> Update:
-    update, time = decode(pair.value, Update), time_of(pair)
+    with naming(pair.key):
+        update, time = decode(pair.value, Update), time_of(pair)
     return update if update.time == time else update.at(time)
 
 
@@ -200,7 +209,8 @@ class MetastorageLog(UpdateLog):
         pair = self._store.get(FENCE)
         if pair is None:
             return None
-        token = decode(pair.value, FenceToken)
+        with naming(FENCE):
+            token = decode(pair.value, FenceToken)
         self._fence = token, pair.value
         return token
 
@@ -269,7 +279,8 @@ class MetastorageLog(UpdateLog):
         since = self.frontier().since
         while since:
             pair = self._store.get(update_key(since))
-            snapshot = None if pair is None else chunks.read(self._store, pair.value)
+            with naming(update_key(since)):
+                snapshot = None if pair is None else chunks.read(self._store, pair.value)
             if snapshot is not None:
                 if snapshot.version != since:
                     raise CorruptData(

@@ -46,7 +46,7 @@ from strandline.durable.collections import APPEND_ONLY
 from strandline.durable.update import ARGUMENTS, Arguments, CatalogSnapshot, Change, Entry, Update
 from strandline.errors import CorruptData
 from strandline.wire.codecs import BYTES, IDS, TEXT, TIME, UINT, sequence, triple
-from strandline.wire.registry import decode, encode, register, timed_head
+from strandline.wire.registry import decode, encode, naming, register, timed_head
 
 UPDATE = "update"
 """The kind of the rows that are heads of updates."""
@@ -208,7 +208,8 @@ def updates_of(rows: Iterable[Row]) -> tuple[Update, ...]:
     objects: dict[int, list[Row]] = {}
     for row in rows:
         if row.kind == UPDATE:
-            head = decode(row.value, UpdateHead)
+            with naming(f"the head of version {row.version} of the log"):
+                head = decode(row.value, UpdateHead)
             if (row.key, row.diff) != (head_key(row.version), 1) or head.version != row.version:
                 raise CorruptData(
                     f"the head of version {head.version} is stored at version {row.version}; "

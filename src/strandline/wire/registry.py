@@ -34,7 +34,8 @@ checksum (CRC-32 detects every change within four consecutive bytes and is in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from operator import attrgetter
@@ -341,6 +342,15 @@ def compare(data: bytes, context: bytes = b"") -> None:
             f"a record of {len(data)} bytes does not match its checksum: the record, or the data "
             "stored beside it, was changed after it was written; restore the store from a backup"
         )
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Begin the message of an error of `decode` in the block with ``what``: where the record is."""
+    try:
+        yield
+    except (CorruptData, IncompatibleFormat) as error:
+        raise type(error)(f"{what}: {error.message}") from error
 
 
 def decode(data: bytes, of: type[T], *, context: bytes = b"") -> T:

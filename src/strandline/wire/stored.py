@@ -27,6 +27,7 @@ import threading
 from typing import Any, Generic, TypeVar
 
 from strandline.clock import Timestamp
+from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.wire.codecs import TEXT, uint_bytes
 from strandline.wire.registry import decode, encode, is_newest, open_record
 
@@ -133,7 +134,11 @@ class Stored(Generic[T]):
         if value is None:
             value = RECENT.get(self.data)
             if value is None:
-                value = decode(self.data, self._class)
+                try:
+                    value = decode(self.data, self._class)
+                except (CorruptData, IncompatibleFormat) as error:
+                    what = f"the {self._class.__name__} {self.name!r} with id {self.id}"
+                    raise type(error)(f"{what}: {error.message}") from error
                 RECENT.add(self.data, value)
             self._value = value
         return value
