@@ -521,6 +521,27 @@ def test_a_write_that_a_read_did_not_see_does_not_happen_later(
         store.close()
 
 
+def test_an_interrupted_write_that_a_read_did_not_see_does_not_happen_later(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends the call, but not the request that was sent."""
+    store = place.node()
+    put(store, "a", b"1")
+    post, sent = EtcdGateway._post, list[Callable[[], Any]]()
+
+    def interrupted(self: EtcdGateway, *arguments: str, **limits: Any) -> Any:
+        sent.append(lambda: post(self, *arguments, **limits))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EtcdGateway, "_post", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.invoke([], [Put("a", b"2")])
+    monkeypatch.undo()
+    before = store.get("a")
+    assert "succeeded" not in sent[0]()
+    assert store.get("a") == before
+
+
 def test_a_write_waits_for_other_writers_of_its_process_until_its_deadline(
     place: EtcdPlace,
 ) -> None:

@@ -349,14 +349,16 @@ class EtcdGateway:
                     failures[endpoint] = str(error), _Trouble.OTHER
                 except FullOutcome:
                     raise
-                except UnknownOutcome:
-                    with self._lock:
-                        self.open_outcomes += 1
-                    self._prefer_another(endpoint)
-                    raise
                 except _AskAnother as error:
                     failures[endpoint] = str(error), error.trouble
                     self._prefer_another(endpoint)
+                except BaseException as error:  # Ctrl-C too leaves a write on its way
+                    if not repeatable:
+                        with self._lock:
+                            self.open_outcomes += 1
+                    if isinstance(error, UnknownOutcome):
+                        self._prefer_another(endpoint)
+                    raise
         raise _of_all(failures)
 
     def _end(self, began: float) -> float:
