@@ -13,6 +13,7 @@ from strandline.catalog.commands import (
     CreateIndex,
     CreateRole,
     DropColumns,
+    DropTable,
     GrantPrivileges,
     MakeIndexAvailable,
     RenameRole,
@@ -22,6 +23,7 @@ from strandline.catalog.commands import (
     SetTableProperties,
     StartBuildingIndex,
 )
+from strandline.catalog.undo.reading import read_undo
 from strandline.errors import Conflict
 from strandline.model.descriptors import IndexStatus, SchemaVersion, TableDescriptor
 from strandline.model.privileges import ObjectKind, Privilege
@@ -143,6 +145,28 @@ def test_a_table_and_a_schema_that_were_renamed_get_back_what_was_changed_before
         undo(manager, version)
     renamed = table_of(manager.present(), "r.u")
     assert (renamed.comment, renamed.privileges) == (None, ())
+
+
+def test_a_later_name_stays_although_the_version_renamed_the_table_there_and_back(
+    manager: CatalogManager,
+) -> None:
+    there = RenameTable(schema="s", table="t", new_name="u")
+    back = RenameTable(schema="s", table="u", new_name="t")
+    version = run(manager, there, back, give_to("carl"))
+    run(manager, RenameTable(schema="s", table="t", new_name="later"))
+    undo(manager, version)
+    assert table_of(manager.present(), "s.later").owner == "ann"
+
+
+def test_a_later_name_stays_although_the_versions_dropped_the_table_and_brought_it_back(
+    manager: CatalogManager,
+) -> None:
+    dropped = run(manager, DropTable(schema="s", table="t"))
+    undo(manager, dropped)
+    given = run(manager, give_to("carl"))
+    run(manager, RenameTable(schema="s", table="t", new_name="later"))
+    manager.execute(read_undo(manager, dropped, through=given), author="ann")
+    assert table_of(manager.present(), "s.later").owner == "ann"
 
 
 def test_the_owner_of_an_index_goes_back_while_its_status_stays(manager: CatalogManager) -> None:

@@ -453,7 +453,10 @@ class _Step:
             value = replace(value, owner=present_owner)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
-        keeps_present_name = net.old is None or (now is not None and not renames(change))
+        # Without a net rename, the present name may be that of a later version.
+        keeps_present_name = net.old is None or (
+            now is not None and not (renames(change) and renames(net))
+        )
         return called_as(value, now if keeps_present_name else net.old_value)
 
     def _present_owner(self, owner: str) -> str:

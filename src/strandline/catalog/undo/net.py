@@ -123,8 +123,8 @@ def _fields(value: Any, names: Iterable[str]) -> dict[str, Any]:  # Any: a descr
 # -- names -----------------------------------------------------------------------------------------
 
 
-def renames(change: Change) -> bool:
-    """Whether a change creates, drops, renames or moves the object."""
+def renames(change: Change | Net) -> bool:
+    """Whether a change, or a net effect, creates, drops, renames or moves the object."""
     before, after = _stored(change.kind, change.old), _stored(change.kind, change.new)
     if before is None or after is None:
         return True
