@@ -188,17 +188,21 @@ def test_a_schema_is_restored_without_what_a_version_dropped_that_did_more(
     ("meanwhile", "restored"),
     [
         (create_table("other.t"), ["t", "u"]),
+        (CreateSchema(name="third"), ["t", "u"]),
+        (CreateRole(name="r2"), ["t", "u"]),
+        (CommentOn(kind=ObjectKind.TABLE, name="other.a", text="c"), ["t", "u"]),
         (create_view("s.w"), ["u", "w"]),
+        (CommentOn(kind=ObjectKind.SCHEMA, name="s", text="c"), ["u"]),
         (DropRole(name="r"), ["u"]),
     ],
-    ids=["another schema", "this schema", "no schema"],
+    ids=["table", "schema", "role", "comment", "this schema", "schema itself", "dropped role"],
 )
-def test_a_schema_is_restored_past_what_others_did_in_other_schemas(
+def test_a_schema_is_restored_past_what_others_did_elsewhere(
     manager: CatalogManager, meanwhile: Command, restored: list[str]
 ) -> None:
     """An owner of the schema's objects may be gone, or a name in it may be taken."""
     run(manager, create_table("s.t"), create_table("s.u"))
-    run(manager, CreateSchema(name="other"), CreateRole(name="r"))
+    run(manager, CreateSchema(name="other"), create_table("other.a"), CreateRole(name="r"))
     run(manager, DropTable(schema="s", table="t"))
     run(manager, meanwhile, author="bob")
     run(manager, DropSchema(name="s", cascade=True))

@@ -131,11 +131,15 @@ def test_a_refusal_is_one_line_and_an_exit_status(store: Path) -> None:
         (("undo", store, 4), 75, "table shop.orders was altered again in version 7 by bob"),
         (("undo", store, 2), 64, "the version that created the catalog"),
         (("undo", store, 99), 66, "does not exist; the latest is 7"),
-        (("undrop", store, "shop.orders"), 73, "name is taken by table shop.orders; ren"),
+        (
+            ("undrop", store, "shop.orders"),
+            73,
+            "by table shop.orders, which may have been restored",
+        ),
         (
             ("undrop", store, "SHOP.Orders", "--kind", "view"),
             73,
-            "name is taken by table shop.orders; ren",
+            "by table shop.orders, which may have been restored",
         ),
         (("undrop", store, "shop.never"), 66, "no version from 1 on dropped a table"),
         (("undrop", store, "a.b.c"), 64, "found 'a.b.c'; write a part with a dot in backticks"),

@@ -137,7 +137,8 @@ def _refuse_taken(latest: Catalog, dropped_name: _DroppedName) -> None:
     if stored is not None:
         raise AlreadyExists(
             f"{dropped_name.kind.spoken} {dropped_name.text} cannot be restored: that name is "
-            f"taken by {described(latest, stored.value)}; rename that first"
+            f"taken by {described(latest, stored.value)}, which may have been restored already; to "
+            "restore another one, rename that first"
         )
 
 
@@ -160,7 +161,7 @@ def _drops_before(older: Iterator[Update], update: Update, schema_id: int) -> li
     """The versions directly before ``update`` in which its author only dropped from the schema.
 
     Spark's DROP SCHEMA CASCADE drops one table after another, then the schema. In between, there
-    may be versions of others that concern other schemas, for at most `CASCADE_PAUSE_MS`.
+    may be versions of others that do not concern this schema, for at most `CASCADE_PAUSE_MS`.
     """
     emptying: list[Update] = []
     next_drop, skips = update, False
@@ -184,14 +185,17 @@ def _drops_before(older: Iterator[Update], update: Update, schema_id: int) -> li
 
 
 def _is_elsewhere(update: Update, schema_id: int) -> bool:
-    """Whether a version only changed objects that are directly in schemas other than this one."""
+    """Whether a version changed neither this schema nor objects that are directly in it.
+
+    Nor may it have dropped what these may refer to, such as a role.
+    """
     for change in work.spending(update.changes()):
         kind = kind_named(change.kind)
         if kind.in_schema:
             stored_objects = map(kind.collection.stored, filter(None, (change.old, change.new)))
             if any(stored.parent == schema_id for stored in stored_objects):
                 return False
-        elif kind.collection.has_id or not kind.is_internal(change.key.decode()):
+        elif change.new is None or (kind.name, change.key) == ("schema", id_key(schema_id)):
             return False
     return True
 
