@@ -61,14 +61,14 @@ class AsOf:
     def __post_init__(self) -> None:
         if self.version is not None and self.time is not None:
             raise InvalidInput("name a version or a time, not both")
-        if self.version is not None and not isinstance(self.version, int):
+        if isinstance(self.version, bool) or not isinstance(self.version, int | None):
             raise InvalidInput(f"a version is a whole number, not {self.version!r}")
         if self.version is not None and self.version < 0:
             raise InvalidInput(
                 f"version {self.version} does not exist: versions start at 0; to read the "
                 "present, name no version"
             )
-        if self.time is not None and not isinstance(self.time, int):
+        if isinstance(self.time, bool) or not isinstance(self.time, int | None):
             raise InvalidInput(
                 f"a time is a timestamp of strandline.clock, not {self.time!r:.80}; write"
                 " AsOf(time=parse_timestamp('2026-11-20T10:00:00Z'))"

@@ -388,8 +388,8 @@ def check_levels(columns: Iterable[ColumnDescriptor]) -> None:
         if levels > MAX_LEVELS:
             raise UnsupportedOperation(
                 f"column {column.name!r} nests {levels} levels deep, where a list and a map count "
-                f"two, and a variant one; files of rows have at most {MAX_LEVELS}; nothing was "
-                "appended"
+                f"two, and a variant one; files of rows have at most {MAX_LEVELS}. Nothing was "
+                "appended; create a table whose column keeps the inner levels as JSON text"
             )
 
 

@@ -24,7 +24,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.errors import InvalidInput, StrandlineError
-from strandline.metastore.interface import Session
+from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession, LocalSession
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import BIGINT, ArrayType, AtomicType, DataType, StructField, StructType
@@ -184,6 +184,11 @@ MISTAKES: list[tuple[Callable[[Session], object], str]] = [
         lambda s: s.hold("job", at=untyped("now")),
         "at of hold must be a whole number of 64 bits or None, not 'now'",
     ),
+    (lambda s: s.compact(True), "version of compact must be a whole number of 64 bits, not True"),
+    (
+        lambda s: s.hold("job", at=None, ttl_ms=True),
+        "ttl_ms of hold must be a whole number of 64 bits, not True",
+    ),
 ]
 
 
@@ -204,6 +209,13 @@ def test_an_argument_that_cannot_be_sent_is_named(
         pytest.raises(InvalidInput, match=f"^the argument {re.escape(message)}"),
     ):
         call(remote)
+
+
+def test_a_point_in_history_is_no_truth_value() -> None:
+    points: tuple[dict[str, Any], ...] = ({"version": True}, {"time": False})
+    for point in points:
+        with pytest.raises(InvalidInput, match=r"not (True|False)"):
+            AsOf(**point)
 
 
 def test_an_error_that_no_argument_explains_stays_as_it_is(session: LocalSession) -> None:

@@ -93,8 +93,12 @@ def _scalar(fits: Callable[[object], bool], expected: str) -> _Fit:
     return fit
 
 
+def _is_bool(value: object) -> bool:
+    return value is True or value is False
+
+
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _BITS
+    return isinstance(value, int) and not _is_bool(value) and value.bit_length() <= _BITS
 
 
 _A_TYPE = "a data type of strandline.model.types"
@@ -186,6 +190,7 @@ def _tuple(members: Sequence[Any]) -> _Fit:
 def session_calls(of: type[S]) -> type[S]:
     """The class, whose calls raise `InvalidInput` if an argument of a wrong type made them fail.
 
+    Also for True and False as numbers, which would be 1 and 0.
     A call that a signal handler ends leaves nothing open, also while the error is kept.
     """
     for name in Session.__abstractmethods__:
@@ -196,6 +201,10 @@ def session_calls(of: type[S]) -> type[S]:
 def _session_call(method: Callable[..., Any], declared: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(*arguments: Any, **named: Any) -> Any:
+        if any(map(_is_bool, (*arguments, *named.values()))):
+            misfit = _misfit_in(declared, arguments, named)
+            if misfit is not None:
+                raise InvalidInput(misfit)
         try:
             return method(*arguments, **named)
         except StrandlineError:
@@ -226,7 +235,8 @@ def _misfit_in(
         of = [getattr(member, "__supertype__", member) for member in members]  # of a `NewType`
         if not all(isinstance(member, type) for member in of):
             continue
-        if not isinstance(value, (*of, int) if float in of else tuple(of)):
+        fits = isinstance(value, (*of, int) if float in of else tuple(of))
+        if not fits or (_is_bool(value) and bool not in of):
             expected = [_SCALARS[each][1] if each in _SCALARS else _noun(each) for each in of]
             what = f"the argument {name} of {declared.__name__}"
             return f"{what} must be {' or '.join(expected)}, not {cut(repr(value))}"
