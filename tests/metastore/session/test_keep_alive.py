@@ -28,7 +28,7 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.interface import ResolvedTable
-from strandline.metastore.session import LocalSession
+from strandline.metastore.session import LocalSession, file_lists
 from strandline.metastore.session.keep_alive import BEATS, KeepAlive, transaction_scope
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
@@ -443,9 +443,18 @@ def sizes(session: Watched, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
+@pytest.mark.parametrize(("limit", "at_most"), [("STAGED_BYTES", 200), ("STAGED_FILES", 1)])
 def test_files_that_are_too_much_for_one_call_are_staged_in_several(
-    session: Watched, table: ResolvedTable, table_id: int, sizes: list[int]
+    session: Watched,
+    table: ResolvedTable,
+    table_id: int,
+    sizes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    at_most: int,
 ) -> None:
+    monkeypatch.setattr(file_lists, "STAGED_BYTES", 1 << 20)
+    monkeypatch.setattr(file_lists, limit, at_most)
     with transaction_scope(session) as transaction:
         transaction.stage(table_id, add=[data("a"), data("b")])
     assert sizes == [1, 1]

@@ -40,6 +40,8 @@ STAGED_BYTES = 48 << 20
 
 Not much less, since each staging of a transaction reads the files of those before it.
 """
+STAGED_FILES = 10_000
+"""At most how many files one staging adds: some 0.2 seconds for which other writers wait."""
 
 
 def _columns(**types: pa.DataType) -> pa.Schema:
@@ -105,7 +107,9 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
 def staged_parts(
     add: Sequence[DataFile | DeleteFile], *, remove: Sequence[str], touch: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """The arguments of `Session.stage` for parts of `STAGED_BYTES`; one part if there are no files.
+    """The arguments of `Session.stage` for parts of `STAGED_BYTES` and `STAGED_FILES` at most.
+
+    One part if there are no files.
 
     Added files come last, so that delete files are with the data files that they touch.
     """
@@ -117,7 +121,8 @@ def staged_parts(
     for name, files in (("remove", remove), ("touch", touch), ("add", add)):
         for file in files:
             file_size = len(ascii(file))  # more than the file takes in a body
-            if size and size + file_size > STAGED_BYTES:
+            is_full = size + file_size > STAGED_BYTES or len(part["add"]) == STAGED_FILES
+            if size and is_full:
                 yield part
                 part, size = {"add": [], "remove": [], "touch": []}, 0
             part[name].append(file)
