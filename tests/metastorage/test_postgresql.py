@@ -343,7 +343,7 @@ def test_every_connection_has_the_settings_that_writes_rely_on(url: str) -> None
             }
         assert list(settings.values()) == ["on", "10s", "20000", "10", "5", "2", "0"]
     assert database.rows("SHOW lock_timeout") == [("0",)]
-    with database.write_unsynced() as connection:
+    with database.write(is_synced=False) as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "off"
     with database.write() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"

@@ -80,6 +80,7 @@ class Dml:
         self.folder = address.parent if isinstance(address, Path) else Path("/nowhere")
         self.address = address if isinstance(address, str) else sqlite_url(address)
         self.database = open_database(self.address)
+        self.database.guard = self.guard
         self.clock = HybridClock(lambda: self.wall_ms)
         self.catalogs = Catalogs()
         names = ("flights", "cancellations", "weather")
@@ -89,7 +90,6 @@ class Dml:
             self.database,
             self.clock,
             catalogs=self.catalogs,
-            guard=self.guard,
             listeners=[TransactionEvents(self.log, projector=NoDdl())],
             monotonic=lambda: self.wall_ms / 1000,
         )
@@ -101,7 +101,6 @@ class Dml:
             self.database,
             self.transactions,
             self.log,
-            guard=self.guard,
             folders=StoreFolders(self.folder),
             projector=NoDdl(),
         )

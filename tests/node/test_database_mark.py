@@ -298,7 +298,8 @@ def test_the_mark_is_never_ahead_of_the_durable_writes(store: EmptyStore) -> Non
     """Its time is that of a synced write, after which all earlier writes are on disk."""
     metastorage, mark = mark_of(store)
     with closing(metastorage), closing(open_database(store.settings.objects)) as database:
-        mark.note(database, HybridClock(), lambda _: None)
+        database.guard = lambda _: None
+        mark.note(database, HybridClock())
         assert mark.marked_time() == last_time(database)
         counts = database.statistics()
         assert (counts.writes, counts.unsynced_writes) == (1, 0)
@@ -310,7 +311,8 @@ def test_the_mark_is_written_although_the_time_of_the_store_is_far_ahead(store: 
     with closing(metastorage), closing(open_database(store.settings.objects)) as database:
         with database.write() as connection:
             take_time(connection, HybridClock(lambda: system_wall_clock() + 10**11))
-        mark.note(database, HybridClock(), lambda _: None)
+        database.guard = lambda _: None
+        mark.note(database, HybridClock())
         assert mark.marked_time() == last_time(database)
 
 
@@ -325,7 +327,8 @@ def test_a_later_mark_of_another_node_stays(
         before_the_next(
             monkeypatch, type(metastorage), step, lambda: metastorage.invoke([], [later])
         )
-        mark.note(database, HybridClock(), lambda _: None)
+        database.guard = lambda _: None
+        mark.note(database, HybridClock())
         assert mark.marked_time() == MAX_TIMESTAMP
 
 
@@ -351,7 +354,8 @@ def test_a_fenced_node_does_not_write_the_mark(store: EmptyStore) -> None:
     before = said_of(store)
     metastorage, mark = mark_of(store)
     with closing(metastorage), closing(open_database(store.settings.objects)) as database:
+        database.guard = fenced
         with pytest.raises(Fenced):
-            mark.note(database, HybridClock(), fenced)
+            mark.note(database, HybridClock())
         assert mark.marked_time() == before
         assert last_time(database) <= before

@@ -196,7 +196,7 @@ def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -
         with database.write() as connection:
             take_time(connection, clock)
         recording.answered("write")
-        with database.write_unsynced() as connection:
+        with database.write(is_synced=False) as connection:
             take_time(connection, clock)
         recording.answered("unsynced write")
         if number == 3:
@@ -241,7 +241,7 @@ def fail_to_sync_after_an_unsynced_write(say: Say, hear: Hear, path: str) -> Non
     database.ensure_schema(Part("counter", 1, work.METADATA))
     work.put(database, 1, 1)
     say(sqlite_file.write_ahead_log(Path(path)).stat().st_size)
-    with database.write_unsynced() as connection:
+    with database.write(is_synced=False) as connection:
         connection.execute(work.COUNTER.insert(), [{"id": n, "value": n} for n in range(10, 1_000)])
     recording.log_cannot_be_synced = True
     try:

@@ -10,11 +10,13 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from strandline.clock import HybridClock
 from strandline.errors import (
     DeadlineExceeded,
+    Fenced,
     Stopping,
     StrandlineError,
     UnknownOutcome,
@@ -93,9 +95,26 @@ def test_a_read_refuses_to_write(database: Database) -> None:
 def test_a_database_opened_for_reading_refuses_every_write(url: str) -> None:
     open_database(url).close()
     with closing(open_database(url, read_only=True)) as database:
-        for write in (database.write, database.write_unsynced, database.look):
+        for write in (database.write, database.guarded_write, database.look):
             with pytest.raises(UnsupportedOperation, match="was opened for reading"), write():
                 pass
+
+
+def test_a_guarded_write_changes_nothing_if_its_guard_is_missing_or_raises(
+    database: Database,
+) -> None:
+    def refuse(_: Connection) -> None:
+        raise Fenced("a newer epoch")
+
+    with pytest.raises(StrandlineError, match="has no guard yet"), database.guarded_write():
+        pytest.fail("the block ran")
+    database.guard = refuse
+    with pytest.raises(Fenced), database.guarded_write():
+        pytest.fail("the block ran")
+    calls: list[Connection] = []
+    database.guard = calls.append
+    with database.guarded_write() as connection:
+        assert calls == [connection]
 
 
 def test_concurrent_increments_lose_nothing(database: Database) -> None:
@@ -368,7 +387,7 @@ def test_statistics_count_reads_and_writes(url: str) -> None:
         pass
     with database.write():
         pass
-    with database.write_unsynced():
+    with database.write(is_synced=False):
         pass
     after = database.statistics()
     assert after.reads - before.reads == 1

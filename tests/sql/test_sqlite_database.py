@@ -45,7 +45,7 @@ def test_every_connection_is_opened_with_the_same_pragmas(
             stack.enter_context(sqlite.read())
     with sqlite.write() as connection:
         take_time(connection, HybridClock())
-    with sqlite.write_unsynced() as connection:
+    with sqlite.write(is_synced=False) as connection:
         take_time(connection, HybridClock())
     sqlite.mark()
     assert len(opened) == 7

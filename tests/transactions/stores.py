@@ -37,6 +37,7 @@ class Store:
         self.retention_ms = DEFAULT_HISTORY_RETENTION_MS
         self.address = address if isinstance(address, str) else sqlite_url(address)
         self.database = open_database(self.address)
+        self.database.guard = self.guard
         self.clock = HybridClock(lambda: self.wall_ms, max_ahead_ms=1 << 40)
         self.catalogs = Catalogs()
         self.catalogs.publish(
@@ -54,7 +55,6 @@ class Store:
             self.database,
             self.clock,
             catalogs=self.catalogs,
-            guard=self.guard,
             listeners=listeners,
             history_retention_ms=lambda: self.retention_ms,
             monotonic=lambda: (self.wall_ms - self.leapt_ms) / 1000,

@@ -163,9 +163,7 @@ def test_a_longer_retention_or_an_earlier_clock_does_not_lower_the_watermark(
     store: Store,
 ) -> None:
     given = watermark_after(store.transactions.holds, store)
-    longer = Holds(
-        store.database, store.clock, guard=store.guard, history_retention_ms=lambda: 10 * WEEK
-    )
+    longer = Holds(store.database, store.clock, history_retention_ms=lambda: 10 * WEEK)
     store.wall_ms -= DAY
     assert watermark_after(longer, store) == given
     with pytest.raises(VersionNotFound):
@@ -364,9 +362,7 @@ def test_the_first_cleaning_of_a_store_in_use_counts_all_but_a_day_or_two(store:
 
 
 def test_a_retention_that_reaches_before_the_first_timestamp_keeps_everything(store: Store) -> None:
-    forever = Holds(
-        store.database, store.clock, guard=store.guard, history_retention_ms=lambda: 2 * START_MS
-    )
+    forever = Holds(store.database, store.clock, history_retention_ms=lambda: 2 * START_MS)
     assert watermark_after(forever, store) == MIN_TIMESTAMP
     assert forever.acquire("pin", "all", at=MIN_TIMESTAMP, ttl_ms=1).at == MIN_TIMESTAMP
 

@@ -261,7 +261,9 @@ def test_a_wait_for_the_database_is_no_leap_of_the_clock(
         store.wall_ms += TIMEOUT_MS
 
     with monkeypatch.context() as patch:
-        patch.setattr(locks, "_guard", wait)  # as if another writer had the database until then
+        patch.setattr(
+            store.database, "guard", wait
+        )  # as if another writer had the database until then
         assert locks.expire() == 1
     store.wall_ms += 1
     assert store.transactions.expire() == [silent]

@@ -40,12 +40,12 @@ class Halves:
         self.wall.now += 2 * delay  # until the catalog is active
         self.catalogs = CatalogManager(state, self.clock, elapsed=self.wall)
         self.database = open_sqlite(folder / "rows.db")
+        self.database.guard = lambda _: None
         projector = Projector(
             self.database,
             NotificationLog(self.database, self.clock),
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
-            guard=lambda _: None,
             folders=StoreFolders(folder),
         )
         try:
@@ -53,7 +53,6 @@ class Halves:
                 self.database,
                 self.clock,
                 catalogs=ProjectedCatalogs(self.catalogs, projector, upper_within=None),
-                guard=lambda _: None,
             )
         except BaseException:
             self.close()

@@ -19,8 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
-
 from strandline.clock import HybridClock, Timestamp, format_timestamp
 from strandline.durable import UpdateLog, durable_state
 from strandline.errors import Conflict, CorruptData
@@ -82,12 +80,9 @@ class DatabaseMark:
             "`strandline accept-loss` with the address of the store"
         )
 
-    def note(
-        self, database: Database, clock: HybridClock, guard: Callable[[Connection], object]
-    ) -> None:
-        """Write the mark. ``guard`` raises if this node may no longer write to the store."""
-        with database.write() as connection:
-            guard(connection)
+    def note(self, database: Database, clock: HybridClock) -> None:
+        """Write the mark. Raises what the guard of ``database`` raises."""
+        with database.guarded_write() as connection:
             time = take_time(connection, clock, bounded=False)
         pair = self.metastorage.get(KEY)
         if self._time_of(pair) < time:

@@ -134,6 +134,7 @@ class Node:
             require_log=store.catalog_log.require_log,
         )
         self._environment = state.environment or ""
+        store.database.guard = self._guard
         store.claim(self._environment)
         self.replaced: Future[str] = Future()
         self._half_raised: FenceToken | None = None
@@ -152,7 +153,7 @@ class Node:
         self.projector = self._new_projector()
         self.transactions = self._new_transactions()
         store.database.at_takeover(skip_statements())  # its tables exist now
-        self.aborted_rows = AbortedRows(store.database, guard=self._guard)
+        self.aborted_rows = AbortedRows(store.database)
         self._cleaned_aborts = -1  # an earlier process may have left some
         self.store = self._new_cache(memory_bytes=settings.cache_bytes if caches else 0)
         store.database.if_connection_is_lost(self.store.log_applier.connection_lost)
@@ -184,7 +185,6 @@ class Node:
             self.notifications,
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
-            guard=self._guard,
             folders=self.folders,
             head=self._warehouse_head,
         )
@@ -195,7 +195,6 @@ class Node:
             self.database,
             self._clock,
             catalogs=ProjectedCatalogs(self.catalogs, self.projector, upper_within=upper_within),
-            guard=self._guard,
             listeners=[TransactionEvents(self.notifications, projector=self.projector)],
             timeout_ms=self.settings.transaction_timeout_ms,
             history_retention_ms=self.configuration.history_retention_ms,
@@ -208,7 +207,6 @@ class Node:
             self.database,
             self.transactions,
             self.notifications,
-            guard=self._guard,
             folders=self.folders,
             projector=self.projector,
         )
@@ -226,7 +224,6 @@ class Node:
             self.transactions,
             self.aborted_rows,
             self.catalogs,
-            guard=self._guard,
             folders=self.folders,
             store=self.store,
             on_rows_gone=self.store.forget,
@@ -403,8 +400,7 @@ class Node:
             lost_version,
             self.folders.warehouse,
         )
-        with self.database.write() as connection:
-            self._guard(connection)
+        with self.database.guarded_write() as connection:
             skip_ids(connection)
         head.forget()
 
@@ -512,7 +508,7 @@ class Node:
                 f"the catalog of {self.name} does not have {token}, which this node holds: it has"
                 " a newer epoch, or is that of another store; nothing was recorded"
             )
-        mark.note(self.database, self._clock, self._guard)
+        mark.note(self.database, self._clock)
 
     def _check_fence(self) -> None:
         with self.database.read() as connection:

@@ -8,9 +8,9 @@ These rules hold in every dialect:
   change before it writes, and writes have one order. The threads of a process queue for their turn
   in order of arrival; the thread whose turn it is then waits for other processes. Both waits end
   with `DeadlineExceeded` at the caller's deadline, and with `Stopping` at `Database.stop_waiting`.
-* A write that returned is on disk. The exceptions are `Database.write_unsynced`, for data that
-  matters only while the machine of the database runs, and provisional writes, which nothing that
-  outlives a crash of that machine relies on.
+* A write that returned is on disk. The exceptions are unsynced writes, for data that matters only
+  while the machine of the database runs, and provisional writes, which nothing that outlives a
+  crash of that machine relies on.
 * A write that raised has not happened, unless the error is `UnknownOutcome`. Then the next read of
   the same object settles it, because that read starts after the write has ended, either way.
 * A *mark* is a number that moves with each commit of any process. A read that begins after a mark
@@ -134,6 +134,8 @@ class Database(ABC):
         self._counts: Counter[str] = Counter()
         self._waited = 0.0
         self._complete_parts: dict[str, int] = {}
+        self.guard: Callable[[Connection], object] = self._refuse_unguarded
+        """Raises, in a transaction, if this process may no longer write; see `guarded_write`."""
 
     @abstractmethod
     def read(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
@@ -167,6 +169,7 @@ class Database(ABC):
         first: Sequence[Query] = (),
         notifies: bool = True,
         is_provisional: bool = False,
+        is_synced: bool = True,
     ) -> AbstractContextManager[Connection]:
         """A write transaction: committed and on disk when the block ends, rolled back if it raises.
 
@@ -179,12 +182,13 @@ class Database(ABC):
         that a process keeps in memory, and the mark moves only if that cannot be avoided. If
         ``is_provisional`` is True, the commit does not wait for the disk, provided that only a
         crash of this machine can undo it and everything after it (`may_lose_provisional`). A later
-        synced write makes it durable.
+        synced write makes it durable. If ``is_synced`` is False, a crash of the database's machine
+        may undo the write. A crash of the processes that use the database does not.
 
         Raises `DeadlineExceeded` if the write lock was not free by the deadline, and
         `UnknownOutcome` if the disk or the connection failed during the commit.
         """
-        synced = not (is_provisional and self.may_lose_provisional)
+        synced = is_synced and not (is_provisional and self.may_lose_provisional)
         return self._write(deadline, synced=synced, first=first, notifies=notifies)
 
     def look(self, *, first: Sequence[Query] = ()) -> AbstractContextManager[Connection]:
@@ -218,14 +222,21 @@ class Database(ABC):
         """
         self._undos.append(undo)
 
-    def write_unsynced(
-        self, *, deadline: float | None = None
-    ) -> AbstractContextManager[Connection]:
-        """Like `write`, but a crash of the database's machine may undo it.
+    @contextmanager
+    def guarded_write(
+        self,
+        *,
+        deadline: float | None = None,
+        first: Sequence[Query] = (),
+        is_synced: bool = True,
+    ) -> Iterator[Connection]:
+        """A `write` of what only the holder of the store may change.
 
-        A crash of the processes that use the database does not.
+        It calls `guard` first. If that raises, nothing is written.
         """
-        return self._write(deadline, synced=False)
+        with self.write(deadline=deadline, first=first, is_synced=is_synced) as connection:
+            self.guard(connection)
+            yield connection
 
     @abstractmethod
     def check_place(self) -> None:
@@ -431,6 +442,9 @@ class Database(ABC):
         ``turn`` is that of a write.
         """
         return _Use(self, count, turn)
+
+    def _refuse_unguarded(self, _: Connection) -> None:
+        raise StrandlineError(f"{self.name} has no guard yet, so its rows cannot be written")
 
     def _turn(self, began: float, deadline: float) -> _Turn:
         """Hold the write lock of the process."""

@@ -6,7 +6,7 @@ Several processes and many threads share one file. The model:
   turn it is competes for the lock with other processes, in attempts a few milliseconds apart.
 * All writes of a process use one connection, so its page cache stays valid from one write to the
   next. SQLite drops the cache when another connection has written.
-* `SqliteDatabase.write_unsynced` leaves the log's fsync to the next full commit, by switching the
+* An unsynced write leaves the log's fsync to the next full commit, by switching the
   connection to ``synchronous=NORMAL``. The file stays sound across a power cut: NORMAL syncs the
   log before a checkpoint and the file after it. A commit whose frames were lost was at the end of
   the log, because a later sync of the log would have written it to disk. ``OFF`` skips these syncs

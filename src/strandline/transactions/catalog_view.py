@@ -60,12 +60,10 @@ class GuardedWrites:
         database: Database,
         *,
         catalogs: CatalogView,
-        guard: Callable[[Connection], None],
         on_behind: Callable[[], None],
     ) -> None:
         self._database = database
         self._catalogs = catalogs
-        self._guard = guard
         self._on_behind = on_behind
 
     def refuse_in_a_fork(self) -> None:
@@ -115,7 +113,7 @@ class GuardedWrites:
                     notifies=notifies,
                     is_provisional=is_provisional,
                 ) as connection:
-                    self._guard(connection)
+                    self._database.guard(connection)
                     result = body(connection)
                     has_result = True
                     yield result

@@ -67,18 +67,16 @@ Notes = dict[int, int]
 
 
 class Heartbeats:
-    """See the module docstring. Safe for threads. ``guard`` raises if the process may not write."""
+    """See the module docstring. Safe for threads."""
 
     def __init__(
         self,
         database: Database,
         *,
-        guard: Callable[[Connection], None],
         timeout_ms: int,
         monotonic: Callable[[], float],
     ) -> None:
         self._database = database
-        self._guard = guard
         self._timeout_ms = timeout_ms
         self._monotonic = monotonic
         self._ahead = 0  # how far the latest time of the store is ahead of ``monotonic``
@@ -149,8 +147,7 @@ class Heartbeats:
             for txns, locks in self._noted():
                 # Heartbeats matter only while the machine runs: after a power cut, clients send
                 # them again.
-                with self._database.write_unsynced(deadline=deadline) as connection:
-                    self._guard(connection)
+                with self._database.guarded_write(deadline=deadline, is_synced=False) as connection:
                     _write(connection, _STORE_TXN, txns)
                     _write(connection, _STORE_LOCK, locks)
                 self._forget(txns, locks)

@@ -113,13 +113,11 @@ class Holds:
         database: Database,
         clock: HybridClock,
         *,
-        guard: Callable[[Connection], None],
         history_retention_ms: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
         self._clock = clock
-        self._guard = guard
         self._retention_ms = history_retention_ms
         self._monotonic = monotonic
         self._looking = threading.RLock()
@@ -150,8 +148,7 @@ class Holds:
             require_time(at)
         deadline = time.monotonic() + timeout
         self.outlast_leap(deadline=deadline)
-        with self._database.write(deadline=deadline) as connection:
-            self._guard(connection)
+        with self._database.guarded_write(deadline=deadline) as connection:
             now = take_time(connection, self._clock)
             change(connection, _FORGET_EXPIRED, (expiry_time(connection, now),))
             lowest = self._raise_watermark(connection, now)
@@ -175,8 +172,7 @@ class Holds:
         """
         _positive(ttl_ms)
         self.outlast_leap()
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             now = take_time(connection, self._clock)
             hold = _live(connection, hold_id, now)
             _check_holder(connection, hold_id, may_touch)
@@ -186,8 +182,7 @@ class Holds:
 
     def release(self, hold_id: int, *, may_touch: Callable[[str], None] | None = None) -> None:
         """Release a hold. Does nothing if it does not exist. ``may_touch`` as in `renew`."""
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             _check_holder(connection, hold_id, may_touch)
             if 0 < hold_id <= LAST_ID:
                 change(connection, "DELETE FROM hold WHERE hold_id = ?", (hold_id,))
@@ -214,8 +209,7 @@ class Holds:
                 lowest = _lowest(connection, now, times, self._retention_ms(), leaps=leaps)
                 return _limit(connection, now, lowest)
         self.outlast_leap()
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             now = take_time(connection, self._clock)
             change(connection, _FORGET_EXPIRED, (expiry_time(connection, now),))
             return _limit(connection, now, self._raise_watermark(connection, now))
@@ -246,8 +240,7 @@ class Holds:
         leap = 0 if self._ahead is None else ahead - self._ahead
         unknown = present - milliseconds(stored) if self._ahead is None else leap
         if unknown > _LEAP_MS and self._clock.ahead_of_wall(stored) <= 0:
-            with self._database.write(deadline=deadline) as connection:
-                self._guard(connection)
+            with self._database.guarded_write(deadline=deadline) as connection:
                 now = take_time(connection, self._clock, bounded=False)
                 start, end = (add_milliseconds(now, ms) for ms in (-leap, leap))
                 change(connection, _OUTLAST, (end - now, start, end))
@@ -268,8 +261,7 @@ class Holds:
         the oldest one.
         """
         self.outlast_leap()
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             now = take_time(connection, self._clock)
             expired_by = expiry_time(connection, now)
             stored_watermark = _given_watermark(connection)

@@ -178,13 +178,11 @@ class Locks:
         database: Database,
         clock: HybridClock,
         *,
-        guard: Callable[[Connection], None],
         heartbeats: Heartbeats,
         timeout_ms: int,
     ) -> None:
         self._database = database
         self._clock = clock
-        self._guard = guard
         self._heartbeats = heartbeats
         self._timeout_ms = timeout_ms
 
@@ -214,8 +212,7 @@ class Locks:
                 f" {len(components)}; lock whole tables instead of their partitions"
             )
         refuse_long_texts(owner, user, host, agent)
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             if txn_id is not None:
                 _require_open(connection, txn_id, txn_owner)
             now = self._now_ms(connection)
@@ -242,7 +239,7 @@ class Locks:
         Counts as a heartbeat, also of its transaction. Raises `LockNotFound`.
         """
         with self._database.read() as connection:
-            self._guard(connection)
+            self._database.guard(connection)
             request = self._find(connection, lock_id, may_touch)
             now = self._now_ms(connection)
             stays = self._stays_as_it_is(connection, request, now)
@@ -252,8 +249,7 @@ class Locks:
         if stays:
             # The usual answer to a client that polls: it must not cost a write.
             return replace(request, last_heartbeat=max(heard_at, request.last_heartbeat))
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             request = self._find(connection, lock_id, may_touch)
             now = self._now_ms(connection)
             heard_at = self._heartbeats.time(now)
@@ -272,7 +268,7 @@ class Locks:
         It waits for no writer, and no writer waits for it: see `Heartbeats`.
         """
         with self._database.read() as connection:
-            self._guard(connection)
+            self._database.guard(connection)
             self._find(connection, lock_id, may_touch)
             now = self._now_ms(connection)
         self._heartbeats.note(locks=[lock_id], at=self._heartbeats.time(now))
@@ -285,8 +281,7 @@ class Locks:
         Raises `TransactionFinished` if the request is granted to a transaction: it ends with that.
         While it waits, Hive's clients give it up in this way, before they end the transaction.
         """
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             try:
                 request = self._find(connection, lock_id, may_touch)
             except LockNotFound:
@@ -300,8 +295,7 @@ class Locks:
 
     def withdraw(self, lock_id: int) -> None:
         """Remove a request if it is waiting, even if it belongs to a transaction."""
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             rows = lock_records.find(connection, lock_id)
             if rows and rows[0]["acquired_at"] is None:
                 lock_records.remove(connection, lock_id)
@@ -340,8 +334,7 @@ class Locks:
         with self._database.read() as connection:
             if not self._has_silent(connection, self._now_ms(connection)):
                 return 0
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             # Checked again: a heartbeat that arrived in the meantime wins. The present too: to
             # `heard_until`, an earlier time would look like a leap of the clock.
             return len(self._delete_silent(connection, self._now_ms(connection)))

@@ -67,10 +67,9 @@ class End:
 class TransactionEnds(TransactionReads):
     """See the module. ``listeners`` take part in the end of each transaction that wrote.
 
-    ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
-    every write transaction and raises if this process may no longer write. ``holds`` and ``locks``
-    are those of the same store. ``has_own_times`` says that the catalog is in another database,
-    which assigns the times of its versions.
+    ``timeout_ms`` is how long a transaction lives without a heartbeat. ``holds`` and ``locks`` are
+    those of the same store. ``has_own_times`` says that the catalog is in another database, which
+    assigns the times of its versions.
     """
 
     def __init__(
@@ -79,7 +78,6 @@ class TransactionEnds(TransactionReads):
         clock: HybridClock,
         *,
         catalogs: CatalogView,
-        guard: Callable[[Connection], None],
         listeners: Iterable[TransactionListener] = (),
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         monotonic: Callable[[], float] = time.monotonic,
@@ -88,30 +86,23 @@ class TransactionEnds(TransactionReads):
         has_own_times: bool = False,
     ) -> None:
         database.ensure_schema(PART)
-        super().__init__(
-            database, clock, catalogs=catalogs, guard=guard, retention_ms=history_retention_ms
-        )
+        super().__init__(database, clock, catalogs=catalogs, retention_ms=history_retention_ms)
         self.has_own_times = has_own_times
         self.holds = Holds(
             database,
             clock,
-            guard=guard,
             history_retention_ms=history_retention_ms,
             monotonic=monotonic,
         )
         self._writes = GuardedWrites(
-            database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
+            database, catalogs=catalogs, on_behind=lambda: self._count("behind")
         )
         self.reserved_ids = ReservedIds(database, self._writes)
         self._shared = SharedWrites(
             clock, writes=self._writes, catalogs=catalogs, reserved_ids=self.reserved_ids
         )
-        self.heartbeats = Heartbeats(
-            database, guard=guard, timeout_ms=timeout_ms, monotonic=monotonic
-        )
-        self.locks = Locks(
-            database, clock, guard=guard, heartbeats=self.heartbeats, timeout_ms=timeout_ms
-        )
+        self.heartbeats = Heartbeats(database, timeout_ms=timeout_ms, monotonic=monotonic)
+        self.locks = Locks(database, clock, heartbeats=self.heartbeats, timeout_ms=timeout_ms)
         self._timeout_ms = timeout_ms
         self._listeners = tuple(listeners)
         self._first_of_listeners = [query for of in self._listeners for query in of.first_queries]

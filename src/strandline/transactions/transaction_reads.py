@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sqlalchemy import Connection
-
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds, require_time
 from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
 from strandline.sql import STORED_TIME_QUERY, Database, look_in_order, present_time, stored_time
@@ -48,13 +46,11 @@ class TransactionReads:
         clock: HybridClock,
         *,
         catalogs: CatalogView,
-        guard: Callable[[Connection], None],
         retention_ms: Callable[[], int],
     ) -> None:
         self._database = database
         self._clock = clock
         self._catalogs = catalogs
-        self._guard = guard
         self._retention_ms = retention_ms
 
     def get(self, txn_id: int) -> Transaction:
@@ -133,7 +129,7 @@ class TransactionReads:
     def settle(self, at: Timestamp) -> None:
         """Let the store's time reach ``at``, which a store has given, whatever the clock says."""
         self._clock.update(at)
-        look_in_order(self._database, self._clock, self._guard, first=())
+        look_in_order(self._database, self._clock, self._database.guard, first=())
 
     def pass_activation(self, at: Timestamp) -> None:
         """Give every later begin and commit a time above ``at``, when a version became active.

@@ -21,7 +21,7 @@ What must stay true:
 * The first committer on a row wins. The other transaction is aborted in its own commit call.
 * A commit is validated against the catalog that is active at its commit time. If the log is ahead
   of what this process has applied, nothing is written: the process catches up and takes a new time.
-* Every write compares the fence first: if `guard` raises, nothing has happened.
+* Every write compares the fence first: if `Database.guard` raises, nothing has happened.
 * Listeners write in the SQL transaction of the commit. So each event belongs to a commit that
   happened, and no commit lacks its event.
 
@@ -160,7 +160,7 @@ class Transactions(TransactionEnds):
         """
         requested_ids = frozenset(txn_ids)
         with self._database.read() as connection:
-            self._guard(connection)
+            self._database.guard(connection)
             now = milliseconds(present_time(connection, self._clock))
             heartbeat = records.heartbeat(connection, requested_ids, owner=owner)
         self.heartbeats.note(txns=heartbeat.open, at=self.heartbeats.time(now))

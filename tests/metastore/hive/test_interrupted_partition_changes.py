@@ -29,7 +29,7 @@ from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import FolderMoves, Moved, Unsynced
 from strandline.metastore.unfinished_moves import UnfinishedMoves, finish_partition_moves
-from strandline.sql import Database, change_each
+from strandline.sql import change_each
 from strandline.transactions import records
 from tests.metastore.hive.hive_node import HiveNode, fail_a_commit, refusal, storage, table
 from tests.metastore.hive.parted import (
@@ -573,14 +573,17 @@ def test_a_crash_between_commit_and_move_is_repaired_before_the_name_is_used_aga
 def test_files_written_after_a_purge_stay_if_a_power_cut_undoes_what_is_not_synced(
     hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write = hive.node.database.write
+
     @contextmanager
-    def undone(database: Database) -> Iterator[Connection]:
-        with suppress(ZeroDivisionError), database.write() as connection:
+    def undone(*, is_synced: bool = True, **options: Any) -> Iterator[Connection]:
+        with suppress(ZeroDivisionError), write(is_synced=is_synced, **options) as connection:
             yield connection
-            raise ZeroDivisionError
+            if not is_synced:
+                raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(hive.node.database), "write_unsynced", undone)
+        patch.setattr(hive.node.database, "write", undone)
         stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, PURGE)
     file = folder(hive) / "p=b" / "f"
     file.parent.mkdir()

@@ -243,7 +243,6 @@ class Store:
             self.log,
             updates=lambda start, end: updates[start - 1 : end - 1],
             catalog=no_catalog,
-            guard=lambda _: None,
             folders=warehouse,
             head=head,
         )

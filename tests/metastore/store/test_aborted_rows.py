@@ -28,7 +28,7 @@ def dml(tmp_path: Path) -> Iterator[Dml]:
 
 @pytest.fixture
 def cleaner(dml: Dml) -> AbortedRows:
-    return AbortedRows(dml.database, guard=dml.guard)
+    return AbortedRows(dml.database)
 
 
 def abort(dml: Dml, *names: str, remove: tuple[int, ...] = ()) -> int:

@@ -495,8 +495,7 @@ def test_a_fenced_node_cleans_nothing(in_folder: Lake, monkeypatch: pytest.Monke
     def refuse(_: Connection) -> None:
         raise Fenced("a newer epoch")
 
-    for part in (cleaner, cleaner._dropped_tables):
-        monkeypatch.setattr(part, "_guard", refuse)
+    monkeypatch.setattr(in_folder.node.database, "guard", refuse)
     monkeypatch.setattr(ReadAgain, "plan", lambda *_: None)  # the log would refuse it, too
     this_pass = cleaned_files.Pass(dry_run=False, stopped=lambda: False)
     for step in (

@@ -168,15 +168,17 @@ def test_a_transaction_stays_while_an_open_one_may_conflict_with_it(lake: Lake) 
         lake.session.commit(begun)
 
 
-def test_a_fenced_node_removes_no_transaction(lake: Lake) -> None:
+def test_a_fenced_node_removes_no_transaction(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         lake.session.commit(lake.session.begin().txn_id)
 
     def refuse(_: Connection) -> None:
         raise Fenced("a newer epoch")
 
-    with pytest.raises(Fenced):
-        OldTransactions(lake.node.database, guard=refuse).clean(lake.node.catalogs.now())
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.node.database, "guard", refuse)
+        with pytest.raises(Fenced):
+            OldTransactions(lake.node.database).clean(lake.node.catalogs.now())
     assert count(lake, "txn") == 2
     assert clean(lake) == 0  # they ended just now
 

@@ -56,6 +56,7 @@ class Node:
         self.crash = False
         self.clock = HybridClock()
         self.database = open_sqlite(folder / "strandline.db")
+        self.database.guard = self.guard
         metastorage = SqlMetastorage(self.database, self.clock)
         log = MetastorageLog(metastorage)
         openable = durable_state(log)
@@ -72,7 +73,6 @@ class Node:
             self.log,
             updates=self.catalogs.updates,
             catalog=self.catalogs.catalog,
-            guard=self.guard,
             folders=StoreFolders(folder),
         )
         self.transactions = Transactions(
@@ -85,14 +85,12 @@ class Node:
                     upper_within(metastorage.get_on), metastorage.get_query(VERSION)
                 ),
             ),
-            guard=self.guard,
             listeners=[TransactionEvents(self.log, projector=self.projector)],
         )
         self.store = SqlObjectStore(
             self.database,
             self.transactions,
             self.log,
-            guard=self.guard,
             folders=StoreFolders(folder),
             projector=self.projector,
         )

@@ -31,14 +31,10 @@ MAX_PAIRS = 200
 
 
 class AbortedRows:
-    """See the module. Safe to use from several threads and processes.
+    """See the module. Safe to use from several threads and processes."""
 
-    ``guard`` is called in every write transaction and raises if this process may no longer write.
-    """
-
-    def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._guard = guard
 
     def clean(self, *, stopped: Callable[[], bool] = lambda: False) -> int:
         """Remove all that can be removed, until ``stopped``; return the number of write ids."""
@@ -54,8 +50,7 @@ class AbortedRows:
         if not aborted:
             return None
         table_id, write_ids = aborted
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             is_last = _remove_rows(connection, table_id, write_ids) < MAX_ROWS
             if is_last:
                 pairs = f"table_id = ? AND write_id IN {marks(write_ids)} AND commit_time IS NULL"

@@ -58,8 +58,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
-from sqlalchemy import Connection
-
 from strandline.catalog import CatalogManager
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import CorruptData, WriteConflict
@@ -140,8 +138,7 @@ class CleanerStatistics:
 class Cleaner:
     """See the module. Safe for threads, and for several processes on one store.
 
-    ``guard`` is called inside every write transaction and raises if this process may no longer
-    write. ``on_rows_gone`` is called with the id of a table after its rows and before its files are
+    ``on_rows_gone`` is called with the id of a table after its rows and before its files are
     deleted, and with those of ``cached_tables`` (the tables in memory) that no kept version has.
     ``store`` commits removals. What was removed less than ``snapshot_hold_ms`` ago stays.
     """
@@ -154,7 +151,6 @@ class Cleaner:
         aborted_rows: AbortedRows,
         catalogs: CatalogManager,
         *,
-        guard: Callable[[Connection], None],
         folders: StoreFolders,
         store: ObjectStore,
         on_rows_gone: Callable[[int], None],
@@ -167,20 +163,18 @@ class Cleaner:
         self._transactions = transactions
         self._aborted_rows = aborted_rows
         self._catalogs = catalogs
-        self._guard = guard
         self._folders = folders
         self._files = CleanedFiles(folders)
         self._store = store
         self._on_rows_gone = on_rows_gone
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
-        self._old_transactions = OldTransactions(database, guard=guard)
+        self._old_transactions = OldTransactions(database)
         self._dropped_tables = DroppedTables(
             database,
             clock,
             transactions,
             catalogs,
-            guard=guard,
             folders=folders,
             files=self._files,
             on_rows_gone=on_rows_gone,
@@ -304,8 +298,7 @@ class Cleaner:
 
     def _forget(self, table_id: int, limit: Timestamp, rows: Sequence[RemovedRow]) -> bool:
         """Delete rows that were removed up to ``limit``; return False during a backup."""
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             if is_backed_up(connection, self._clock.current()):
                 return False
             forget(connection, table_id, limit, rows)
@@ -448,8 +441,7 @@ class Cleaner:
         if not this_pass.dry_run:
             delete = "DELETE FROM notification_log WHERE event_id < ?"
             for start in range(first, first + count, MAX_EVENTS):
-                with self._database.write() as connection:
-                    self._guard(connection)
+                with self._database.guarded_write() as connection:
                     change(connection, delete, (min(start + MAX_EVENTS, first + count),))
         yield Cleaned("events", "the notification log", rows=count)
 

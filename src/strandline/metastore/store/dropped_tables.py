@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from sqlalchemy import Connection
-
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.undo.command import ReadAgain
 from strandline.clock import HybridClock, milliseconds
@@ -62,7 +60,6 @@ class DroppedTables:
         transactions: Transactions,
         catalogs: CatalogManager,
         *,
-        guard: Callable[[Connection], None],
         folders: StoreFolders,
         files: CleanedFiles,
         on_rows_gone: Callable[[int], None],
@@ -72,7 +69,6 @@ class DroppedTables:
         self._clock = clock
         self._transactions = transactions
         self._catalogs = catalogs
-        self._guard = guard
         self._folders = folders
         self._files = files
         self._on_rows_gone = on_rows_gone
@@ -182,8 +178,7 @@ class DroppedTables:
         for start in range(0, len(emptied), MAX_FOLDERS):
             if this_pass.stopped():
                 return
-            with self._database.write() as connection:
-                self._guard(connection)
+            with self._database.guarded_write() as connection:
                 if is_backed_up(connection, self._clock.current()):
                     return
                 ((_, version, entries),) = run(connection, POSITION)
@@ -215,8 +210,7 @@ class DroppedTables:
         From then on, readers of the past are refused (`row_queries.require_kept`). Changes nothing
         and returns False during a backup.
         """
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             if is_backed_up(connection, self._clock.current()):
                 return False
             for name in ("next_write_id", *(("table_location",) if with_place else ())):
@@ -240,6 +234,5 @@ class DroppedTables:
 
     def _change(self, statement: str, parameters: tuple[int, ...]) -> int:
         """Run a statement in a write transaction of its own; return how many rows it changed."""
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             return change(connection, statement, parameters)

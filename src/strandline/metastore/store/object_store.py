@@ -128,8 +128,7 @@ class ObjectStore(ABC):
 class SqlObjectStore(ObjectStore):
     """The object store in SQL. Several processes may use the same database.
 
-    ``guard`` is called inside every write transaction and raises if this process may no longer
-    write. ``projector`` projects the DDL that a plain change relies on before the change.
+    ``projector`` projects the DDL that a plain change relies on before the change.
     """
 
     def __init__(
@@ -138,14 +137,12 @@ class SqlObjectStore(ObjectStore):
         transactions: Transactions,
         notifications: NotificationLog,
         *,
-        guard: Callable[[Connection], None],
         folders: StoreFolders,
         projector: ProjectsDdl,
     ) -> None:
         self._database = database
         self.transactions = transactions
         self.notifications = notifications
-        self._guard = guard
         self._folders = folders
         self._projector = projector
 
@@ -200,9 +197,7 @@ class SqlObjectStore(ObjectStore):
         # If a power cut loses this, the moves are repeated and found done. Not so a purge: its
         # folder is deleted next, and files that a client writes there later look like its own.
         purges = any(move.target == partition_moves.PURGED for move in moves)
-        write = self._database.write if purges else self._database.write_unsynced
-        with write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write(is_synced=purges) as connection:
             unfinished = partition_moves.unfinished(connection, table_id)
             wanted = [move for move in unfinished if move in moves]
             if wanted:
@@ -222,8 +217,7 @@ class SqlObjectStore(ObjectStore):
 
     def begin_moves(self, table_id: int, moves: Sequence[PartitionMove]) -> None:
         """Mark moves of a table as unfinished; see `partition_moves`."""
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             partition_moves.begin(connection, table_id, moves)
 
     def partition_moves(

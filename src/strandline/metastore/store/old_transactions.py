@@ -25,8 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from sqlalchemy import Connection
-
 from strandline.clock import Timestamp, milliseconds
 from strandline.sql import Database, change, in_lists, marks, run
 from strandline.transactions import TransactionState
@@ -60,14 +58,10 @@ _OLD = (
 
 
 class OldTransactions:
-    """See the module. Safe for threads, and for several processes on one store.
+    """See the module. Safe for threads, and for several processes on one store."""
 
-    ``guard`` is called in every write transaction and raises if this process may no longer write.
-    """
-
-    def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._guard = guard
 
     def clean(
         self,
@@ -101,8 +95,7 @@ class OldTransactions:
 
     def _forget(self, txn_ids: Sequence[int], limit: Timestamp) -> None:
         for in_list, some_ids in in_lists(txn_ids):
-            with self._database.write() as connection:
-                self._guard(connection)
+            with self._database.guarded_write() as connection:
                 rows = run(
                     connection,
                     f"{_OLD} AND txn_id IN {in_list}",

@@ -138,7 +138,6 @@ class Projector:
         notifications: NotificationLog,
         *,
         updates: ReadUpdates,
-        guard: Callable[[Connection], None],
         catalog: Callable[[int], Catalog],
         folders: StoreFolders,
         head: WarehouseHead | None = None,
@@ -146,7 +145,6 @@ class Projector:
         self._database = database
         self._notifications = notifications
         self._updates = AppliedUpdates(updates)
-        self._guard = guard
         self._store_folders = folders
         self._folders = FolderEffects(folders, catalog=catalog)
         self._entries = EntryProjection(
@@ -225,7 +223,7 @@ class Projector:
         """
         making = list(takewhile(_only_makes, updates))
         try:
-            self._guard(connection)
+            self._database.guard(connection)
             if not making:
                 return None
             before = self._notifications.position_on(connection)
@@ -271,8 +269,9 @@ class Projector:
         """Project at most up to ``version``, with the effects that one SQL transaction may have."""
         known = self._known
         try:
-            with self._database.write(deadline=deadline, first=[(POSITION, ())]) as connection:
-                self._guard(connection)
+            with self._database.guarded_write(
+                deadline=deadline, first=[(POSITION, ())]
+            ) as connection:
                 reached = self._entries.advance(connection, version)
         except NotCarriedOut as error:
             self._failed_batch = self._batches, error
@@ -352,8 +351,7 @@ class Projector:
         with self._database.read() as connection:
             if not foreign_places(connection, self._store_folders):
                 return
-        with self._database.write() as connection:
-            self._guard(connection)
+        with self._database.guarded_write() as connection:
             put_places(connection, foreign_places(connection, self._store_folders))
 
     @contextmanager
