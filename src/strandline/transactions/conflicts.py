@@ -19,7 +19,7 @@ from strandline.clock import Timestamp, format_timestamp
 from strandline.model.descriptors import TableDescriptor
 from strandline.sql import Query, first_row
 from strandline.transactions import records
-from strandline.transactions.tables import LAST_ID
+from strandline.transactions.tables import is_id
 from strandline.transactions.transaction import Transaction
 
 NameRow = Callable[[Connection, int, int, int], str | None]
@@ -28,7 +28,7 @@ NameRow = Callable[[Connection, int, int, int], str | None]
 
 def clashing_rows_queries(txn_id: int) -> tuple[Query, ...]:
     """The query that `row_conflict` runs first; none if no transaction can have this id."""
-    return ((_CLASHING, (txn_id, txn_id, txn_id)),) if 0 < txn_id <= LAST_ID else ()
+    return ((_CLASHING, (txn_id, txn_id, txn_id)),) if is_id(txn_id) else ()
 
 
 def row_conflict(

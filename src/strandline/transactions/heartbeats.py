@@ -42,7 +42,7 @@ from strandline.condition import Condition
 from strandline.errors import StrandlineError
 from strandline.sql import Database, change_each
 from strandline.sql.database import PATIENCE
-from strandline.transactions.tables import LAST_ID
+from strandline.transactions.tables import is_id
 from strandline.transactions.transaction import TransactionState
 from strandline.work.following import FollowingThread
 
@@ -225,5 +225,5 @@ class Heartbeats:
 
 
 def _write(connection: Connection, statement: str, notes: Notes) -> None:
-    rows = [(at, number, at) for number, at in sorted(notes.items()) if 0 < number <= LAST_ID]
+    rows = [(at, number, at) for number, at in sorted(notes.items()) if is_id(number)]
     change_each(connection, statement, rows)

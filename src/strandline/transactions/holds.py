@@ -64,7 +64,7 @@ from strandline.sql import (
     value,
 )
 from strandline.transactions import records
-from strandline.transactions.tables import LAST_ID
+from strandline.transactions.tables import is_id
 
 BACKUP = "backup"
 """The kind of hold that a backup takes."""
@@ -182,10 +182,11 @@ class Holds:
 
     def release(self, hold_id: int, *, may_touch: Callable[[str], None] | None = None) -> None:
         """Release a hold. Does nothing if it does not exist. ``may_touch`` as in `renew`."""
+        if not is_id(hold_id):
+            return
         with self._database.guarded_write() as connection:
             _check_holder(connection, hold_id, may_touch)
-            if 0 < hold_id <= LAST_ID:
-                change(connection, "DELETE FROM hold WHERE hold_id = ?", (hold_id,))
+            change(connection, "DELETE FROM hold WHERE hold_id = ?", (hold_id,))
 
     def list(self) -> tuple[Hold, ...]:
         """The holds that have not expired, oldest time first."""
@@ -386,7 +387,7 @@ def _set_time(connection: Connection, row: int, time: Timestamp) -> None:
 def _check_holder(
     connection: Connection, hold_id: int, may_touch: Callable[[str], None] | None
 ) -> None:
-    if may_touch is None or not 0 < hold_id <= LAST_ID:
+    if may_touch is None:
         return
     taken_by = 'SELECT coalesce("user", owner) FROM hold WHERE hold_id = ?'
     for (name,) in run(connection, taken_by, (hold_id,)):
@@ -394,9 +395,8 @@ def _check_holder(
 
 
 def _live(connection: Connection, hold_id: int, now: Timestamp) -> Hold:
-    row = None
-    if 0 < hold_id <= LAST_ID:
-        row = first_row(connection, f"{_ALL} WHERE hold_id = ?", (hold_id,))
+    query = f"{_ALL} WHERE hold_id = ?", (hold_id,)
+    row = first_row(connection, *query) if is_id(hold_id) else None
     if row is None:
         raise HoldExpired(
             f"hold {hold_id} does not exist: it was released, or it expired; take a new one"

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from strandline.sql import marks, run
-from strandline.transactions.tables import LAST_ID, LOCK_COMPONENT, LOCK_REQUEST
+from strandline.transactions.tables import LOCK_COMPONENT, LOCK_REQUEST, is_id
 
 _REQUEST = LOCK_REQUEST.c
 _COMPONENT = LOCK_COMPONENT.c
@@ -41,7 +41,7 @@ def add(connection: Connection, components: Iterable[dict[str, object]], **value
 
 def find(connection: Connection, lock_id: int) -> list[RowMapping]:
     """The components of a request with its values, in their order; empty if it does not exist."""
-    return shown(connection, lock_ids=[lock_id]) if 0 < lock_id <= LAST_ID else []
+    return shown(connection, lock_ids=[lock_id]) if is_id(lock_id) else []
 
 
 def earlier_components(

@@ -15,7 +15,7 @@ from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
 from strandline.sql import Query, Row, change, change_each, first_row, in_lists, marks, run, value
 from strandline.transactions import lock_records
-from strandline.transactions.tables import LAST_ID
+from strandline.transactions.tables import LAST_ID, is_id
 from strandline.transactions.transaction import (
     Heartbeat,
     Transaction,
@@ -101,7 +101,7 @@ def added(rows: Iterable[Row]) -> list[Transaction]:
 
 def find(connection: Connection, txn_id: int) -> Transaction:
     """The transaction. Raises `TransactionNotFound` if it does not exist."""
-    row = first_row(connection, _FIND, (txn_id,)) if 0 < txn_id <= LAST_ID else None
+    row = first_row(connection, _FIND, (txn_id,)) if is_id(txn_id) else None
     if row is None:
         raise _not_found(txn_id)
     return _transaction(row)
@@ -110,7 +110,7 @@ def find(connection: Connection, txn_id: int) -> Transaction:
 def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Transaction]:
     """The transactions that exist among ``txn_ids``, by id."""
     rows: list[Row] = []
-    for in_list, ids in in_lists(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
+    for in_list, ids in in_lists(sorted(filter(is_id, set(txn_ids)))):
         rows += run(connection, f"{_ALL} WHERE txn_id IN {in_list}", ids)
     return {row[0]: _transaction(row) for row in rows}
 
@@ -148,7 +148,7 @@ def with_writes(
 
 def find_with_writes_queries(txn_id: int) -> tuple[Query, ...]:
     """The query for `with_writes`, one round trip; none if no transaction can have this id."""
-    return ((_FIND_WITH_WRITES, (txn_id,)),) if 0 < txn_id <= LAST_ID else ()
+    return ((_FIND_WITH_WRITES, (txn_id,)),) if is_id(txn_id) else ()
 
 
 def for_table(
@@ -166,7 +166,7 @@ def for_table(
 
 def find_for_table_queries(txn_id: int, table_id: int) -> tuple[Query, ...]:
     """The query for `for_table`; none if no transaction or table can have these ids."""
-    if not (0 < txn_id <= LAST_ID and 0 < table_id <= LAST_ID):
+    if not (is_id(txn_id) and is_id(table_id)):
         return ()
     return ((_FIND_FOR_TABLE, (table_id, txn_id)),)
 
@@ -252,7 +252,7 @@ def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int)
 
 
 def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | None:
-    if not 0 < table_id <= LAST_ID:
+    if not is_id(table_id):
         return None
     write_id: int | None = value(connection, _OWN_WRITE_ID, (txn_id, table_id))
     return write_id
@@ -343,7 +343,7 @@ def heartbeat(
     Raises what `require_owner` raises.
     """
     states: dict[int, TransactionState] = {}
-    for in_list, ids in in_lists(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
+    for in_list, ids in in_lists(sorted(filter(is_id, txn_ids))):
         rows = run(connection, f"{_STATES} {in_list}", ids)
         for txn_id, _, user in rows:
             require_owner(txn_id, user, owner=owner)

@@ -40,6 +40,12 @@ from strandline.sql.schema_versions import (
 LAST_ID = (1 << 63) - 1
 """The largest number that a column can store: no id is larger."""
 
+
+def is_id(number: int) -> bool:
+    """Whether a row may have this id. For a larger number, a database raises an error."""
+    return 0 < number <= LAST_ID
+
+
 METADATA = MetaData()
 
 TXN = Table(

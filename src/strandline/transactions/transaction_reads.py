@@ -25,7 +25,7 @@ from strandline.transactions.list_records import (
     write_ids_by,
     write_ids_query,
 )
-from strandline.transactions.tables import LAST_ID
+from strandline.transactions.tables import is_id
 from strandline.transactions.transaction import Transaction
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
@@ -195,8 +195,8 @@ class TransactionReads:
 
     def txn_with_write_id(self, table_id: int, write_id: int) -> int:
         """The transaction that has this write id of a table. Raises `TransactionNotFound`."""
-        is_possible = 0 < write_id <= LAST_ID
-        rows = self._database.rows(_TXN_OF_WRITE, (table_id, write_id)) if is_possible else []
+        query = _TXN_OF_WRITE, (table_id, write_id)
+        rows = self._database.rows(*query) if is_id(write_id) else []
         if not rows:
             raise TransactionNotFound(
                 f"no transaction has write id {write_id} of table {table_id} (an id), or it was"

@@ -85,7 +85,7 @@ from strandline.transactions import (
     require_owner,
 )
 from strandline.transactions.holds import BACKUP
-from strandline.transactions.tables import LAST_ID
+from strandline.transactions.tables import is_id
 
 MAX_SNAPSHOT_TABLES = 10_000
 
@@ -322,8 +322,7 @@ class LocalSession(Session):
         """Whether a table of that id existed: it has a place, or was written if it was external."""
         if self._metastore.store.location(table_id) is not None:
             return True
-        is_id = 0 < table_id <= LAST_ID
-        return is_id and self._metastore.transactions.write_ids(table_id).hwm > 0
+        return is_id(table_id) and self._metastore.transactions.write_ids(table_id).hwm > 0
 
     def hold(
         self, kind: str, owner: str | None = None, *, at: Timestamp | None, ttl_ms: int = 60_000

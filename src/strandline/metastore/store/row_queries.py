@@ -32,7 +32,7 @@ from strandline.sql import (
     value,
 )
 from strandline.transactions import TransactionState, ValidWriteIdList
-from strandline.transactions.tables import LAST_ID
+from strandline.transactions.tables import LAST_ID, is_id
 from strandline.wire.registry import seal
 
 ROW_COLUMNS = ", ".join(
@@ -347,7 +347,7 @@ def rows_with_removers(
 def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Row]:
     """The rows that exist among ``row_ids``, visible or not."""
     rows: dict[int, Row] = {}
-    for in_list, ids in in_lists(row_id for row_id in row_ids if 0 < row_id <= LAST_ID):
+    for in_list, ids in in_lists(filter(is_id, row_ids)):
         statement = f"SELECT {ROW_COLUMNS} FROM store_row WHERE row_id IN {in_list}"
         rows |= {row.row_id: row for row in map(row_from, run(connection, statement, ids))}
     return rows

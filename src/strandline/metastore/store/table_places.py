@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.places import Place
 from strandline.sql import Database, Query, Row, in_lists, run, run_all, value
-from strandline.transactions.tables import LAST_ID
+from strandline.transactions.tables import is_id
 
 _PUT = (
     "INSERT INTO table_location (table_id, location) VALUES (?, ?)"
@@ -41,7 +41,7 @@ def place_query(table_id: int) -> Query:
 
 def places_queries(table_ids: Iterable[int]) -> list[Query]:
     """The queries for the places of these managed tables; `by_id` reads their rows."""
-    known_ids = (table_id for table_id in table_ids if 0 < table_id <= LAST_ID)
+    known_ids = filter(is_id, table_ids)
     return [(f"{_OF} {in_list}", ids) for in_list, ids in in_lists(known_ids)]
 
 
