@@ -32,14 +32,17 @@ from tests.strandline_command import strandline
 # -- a database that is lost -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", ["nothing", "no bytes", "no tables"])
+@pytest.mark.parametrize("left", ["nothing", "no bytes", "no tables", "a log"])
 def test_a_warehouse_without_its_database_is_not_taken_for_a_new_store(
     folder: Path, left: str
 ) -> None:
     with Node.open(folder) as node:
         write_some(node, 1)
+        log = log_of(folder).read_bytes()
     (folder / DATABASE_FILE).unlink()
-    if left == "no bytes":
+    if left == "a log":
+        log_of(folder).write_bytes(log)
+    elif left == "no bytes":
         (folder / DATABASE_FILE).touch()
     elif left == "no tables":
         execute(folder, "PRAGMA journal_mode=WAL")
@@ -47,7 +50,8 @@ def test_a_warehouse_without_its_database_is_not_taken_for_a_new_store(
     for _ in range(2):  # the first refusal must leave nothing that the second takes for a store
         with pytest.raises(CorruptData, match=message):
             Node.open(folder)
-    assert left != "nothing" or not (folder / DATABASE_FILE).exists()
+    assert left.startswith("no ") or not (folder / DATABASE_FILE).exists()
+    assert left != "a log" or log_of(folder).read_bytes() == log
 
 
 def test_a_folder_in_which_no_file_can_be_created_is_refused_with_the_reason() -> None:

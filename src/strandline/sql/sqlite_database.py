@@ -114,7 +114,7 @@ def open_sqlite(
         if database is not None and database.path == path and not database._closed:
             database.refuse_in_a_fork()
     size = sqlite_file.size_of(path)
-    if before_creation is not None and not size:
+    if before_creation is not None and not (size and path.exists()):  # a log alone is no database
         before_creation()
     if not size:
         with suppress(OSError):  # connecting fails then, and says why
