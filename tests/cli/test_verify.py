@@ -390,6 +390,16 @@ def test_a_folder_that_a_node_is_moving_is_not_a_finding(
     assert store.table.is_dir()
 
 
+def test_what_is_found_while_ddl_is_not_finished_says_so(store: Store) -> None:
+    store.table.rename(store.table.with_name("renamed"))
+    store.sql("UPDATE notification_sequence SET projected_version = projected_version - 1")
+    unfinished = findings(store)
+    assert {finding["finding"] for finding in unfinished} == {"folder", "file"}
+    assert all("start a node, which finishes that" in str(each["message"]) for each in unfinished)
+    store.sql("UPDATE notification_sequence SET projected_version = projected_version + 1")
+    assert not any("start a node" in str(finding["message"]) for finding in findings(store))
+
+
 def test_the_folder_of_an_interrupted_rename_of_a_partition_is_not_missing(store: Store) -> None:
     """The process has died; a node that starts moves the folder back."""
     partition = store.folder / "warehouse/shop.db/p/k=1"

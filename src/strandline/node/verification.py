@@ -83,6 +83,10 @@ _BATCH = 1_000
 _ATTEMPTS = 3
 """How many times a table is checked, at most, if its folder keeps moving."""
 _ALL = 1 << 62
+_UNFINISHED = (
+    "; DDL was interrupted, which may have moved it: start a node, which finishes that, and verify "
+    "again"
+)
 _DATABASE = "database"
 """The place of damage that is not that of a single record."""
 _WORD = (1 << 64) - 1
@@ -134,9 +138,11 @@ class Verification:
         yield from _readable(self._rows())
         yield from _readable(self._events(tables))
         yield from _readable(self._lost_rows(tables))
-        yield from self._each_table([tables[table_id] for table_id in sorted(tables)])
+        all_tables = [tables[table_id] for table_id in sorted(tables)]
+        yield from self._naming_unfinished_ddl(self._each_table(all_tables))
         if tables:
-            yield from _readable(self._dropped_folders(tables))
+            folders = _readable(self._dropped_folders(tables))
+            yield from self._naming_unfinished_ddl(folders)
 
     # -- records
 
@@ -289,6 +295,16 @@ class Verification:
         yield from ((table_id, UNNUMBERED) for table_id in sorted(unnumbered_ids & kept_ids))
 
     # -- tables and their files
+
+    def _naming_unfinished_ddl(self, findings: Iterator[Finding]) -> Iterator[Finding]:
+        """Yield ``findings``. If DDL was interrupted, they say so: it may have moved folders."""
+        addition: str | None = None
+        for finding in findings:
+            if addition is None:
+                projected_version = self.notifications.position().projected_version
+                is_behind = projected_version < self.state().recovered[-1].version
+                addition = _UNFINISHED if is_behind else ""
+            yield replace(finding, message=finding.message + addition)
 
     def _each_table(self, tables: Sequence[KnownTable]) -> Iterator[Finding]:
         suspects: list[tuple[KnownTable, list[Finding]]] = []
