@@ -105,6 +105,57 @@ def test_a_changed_column_keeps_what_its_client_did_not_change(hive: HiveNode, s
     assert [column.name for column in columns[2:]] == ["added"]
 
 
+def changed_by_spark(table: Any, columns: list[FieldSchema], change: Any) -> None:
+    """Change Hive's columns and Spark's schema of ``table``, as Spark does."""
+    schema = json.loads(table.parameters[SPARK_SCHEMA])
+    change(schema["fields"])
+    table.parameters[SPARK_SCHEMA] = json.dumps(schema)
+    table.sd.cols = columns
+
+
+SPARK_SCHEMA = "spark.sql.sources.schema"
+OWN_FORMATS: list[dict[str, Any]] = [
+    {"provider": "hive", "storage": StorageFormat(serde="serde")},
+    {"provider": "parquet", "storage": StorageFormat(serde="serde")},
+    {"provider": "json", "storage": StorageFormat(hive_columns=(("key", "bigint", None),))},
+]
+
+
+@pytest.mark.parametrize("parts", OWN_FORMATS)
+def test_spark_changes_one_column_of_a_table_with_a_format_of_its_own(
+    hive: HiveNode, stub: Any, parts: dict[str, Any]
+) -> None:
+    session = hive.node.session(user="ann")
+    columns = (*HIDDEN, DAY)
+    definition = TableDefinition(name="t", columns=columns, partition_columns=("Day",), **parts)
+    session.execute(CreateTable(schema="d1", definition=definition))
+    before = session.table("d1.t").descriptor.columns
+    altered = stub.get_table("d1", "t")
+
+    def comment_and_add(fields: list[dict[str, Any]]) -> None:
+        fields[1]["metadata"]["comment"] = "new"
+        fields.insert(2, {"name": "Added", "type": "integer", "nullable": True, "metadata": {}})
+
+    key, nested = FieldSchema("key", "bigint"), FieldSchema("nested", "struct<A:int>", "new")
+    changed_by_spark(altered, [key, nested, FieldSchema("added", "int")], comment_and_add)
+    stub.alter_table("d1", "t", altered)
+    after = session.table("d1.t").descriptor.columns
+    assert (after[0], after[3]) == (before[0], before[2])
+    assert after[1] == replace(before[1], comment="new")
+    assert after[2].name == "Added"
+
+
+def test_columns_that_hive_spells_completely_need_no_schema_of_spark(
+    hive: HiveNode, stub: Any
+) -> None:
+    columns = (ColumnDefinition("k", BIGINT, comment="key"), ColumnDefinition("day", BIGINT))
+    definition = TableDefinition(
+        name="t", columns=columns, partition_columns=("day",), **OWN_FORMATS[0]
+    )
+    hive.node.session(user="ann").execute(CreateTable(schema="d1", definition=definition))
+    assert not any("schema" in name for name in stub.get_table("d1", "t").parameters)
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -127,6 +178,65 @@ def test_a_column_beside_the_placeholder_does_not_replace_the_columns_that_it_st
     with pytest.raises(InvalidOperationException, match="not shown the columns of t"):
         stub.alter_table("d1", "t", altered)
     assert session.table("d1.t").descriptor == before
+
+
+def renamed(column: Any) -> None:
+    column.name = "renamed"
+
+
+def commented(column: Any) -> None:
+    column.comment = "new"
+
+
+@pytest.mark.parametrize("change", [renamed, commented])
+@pytest.mark.parametrize("provider", ["json", "hive"])
+def test_a_changed_placeholder_does_not_replace_the_columns_that_it_stands_for(
+    hive: HiveNode, stub: Any, provider: str, change: Any
+) -> None:
+    definition = TableDefinition(name="t", columns=(*HIDDEN, AT), provider=provider)
+    session = hive.node.session(user="ann")
+    session.execute(CreateTable(schema="d1", definition=definition))
+    before = session.table("d1.t").descriptor
+    altered = stub.get_table("d1", "t")
+    change(altered.sd.cols[0])
+    with pytest.raises(InvalidOperationException, match="not shown the columns of t"):
+        stub.alter_table("d1", "t", altered)
+    assert session.table("d1.t").descriptor == before
+
+
+@pytest.mark.parametrize("comment", ["from deserializer", "new"])
+def test_spark_cannot_change_a_placeholder_that_it_takes_for_a_column(
+    hive: HiveNode, stub: Any, comment: str
+) -> None:
+    definition = TableDefinition(name="t", columns=(KEY, AT), provider="hive")
+    session = hive.node.session(user="ann")
+    session.execute(CreateTable(schema="d1", definition=definition))
+    before = session.table("d1.t").descriptor
+    altered = stub.get_table("d1", "t")
+    texts = {"type": "array", "elementType": "string", "containsNull": True}
+    column = {"name": "col", "type": texts, "nullable": True, "metadata": {"comment": comment}}
+
+    def replace_all(fields: list[dict[str, Any]]) -> None:
+        fields[:] = [column]
+
+    columns = [FieldSchema("col", "array<string>", comment)]
+    changed_by_spark(altered, columns, replace_all)
+    with pytest.raises(InvalidOperationException, match="not shown the columns of t"):
+        stub.alter_table("d1", "t", altered)
+    assert session.table("d1.t").descriptor == before
+
+
+def test_spark_adds_a_column_that_is_named_like_the_placeholder(hive: HiveNode, stub: Any) -> None:
+    definition = TableDefinition(name="t", columns=(KEY, AT), provider="json")
+    session = hive.node.session(user="ann")
+    session.execute(CreateTable(schema="d1", definition=definition))
+    altered = stub.get_table("d1", "t")
+    texts = {"type": "array", "elementType": "string", "containsNull": True}
+    column = {"name": "col", "type": texts, "nullable": True, "metadata": {}}
+    changed_by_spark(altered, altered.sd.cols, lambda fields: fields.append(column))
+    stub.alter_table("d1", "t", altered)
+    names = [column.name for column in session.table("d1.t").descriptor.columns]
+    assert names == ["Key", "At", "col"]
 
 
 def test_a_column_that_looks_like_the_placeholder_is_a_column(hive: HiveNode, stub: Any) -> None:

@@ -3,8 +3,10 @@
 The problem: a session names the columns and the provider of a table, and Spark records more.
 Without the columns in ``spark.sql.sources.schema``, Spark takes a table of such a provider for one
 whose columns it must find in the files; without ``path`` it finds no files; and without
-``spark.sql.partitionProvider`` it does not ask for the partitions. For a view, Spark records in
-which schema it finds the tables that the text names without one; here, that is the view's own.
+``spark.sql.partitionProvider`` it does not ask for the partitions. In a table of Hive's, it takes
+the columns to be all that Hive's say of them, and writes that down when it changes one. For a view,
+Spark records in which schema it finds the tables that the text names without one; here, that is the
+view's own.
 
 The model: answers to Hive clients add what follows from the table (`completed`), so tables of older
 releases are completed too. It is stored only when a client alters the table in a form of its own,
@@ -18,14 +20,25 @@ from dataclasses import replace
 from typing import TypeVar
 
 from strandline.catalog.commands import TableDefinition, ViewDefinition
-from strandline.metastore.hive.parameters import DERIVED, PATH
+from strandline.errors import InvalidType
+from strandline.metastore.hive.parameters import DERIVED, HIVE_PROVIDER, PATH
 from strandline.metastore.hive.storage_descriptors import (
     PLACEHOLDER_COLUMNS,
     hive_columns,
     plain_columns_of,
+    shown_columns,
 )
 from strandline.metastore.table_parameters import SCHEMA, without_contradictions
-from strandline.model.descriptors import StorageFormat, TableDescriptor, ViewDescriptor, properties
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    StorageFormat,
+    TableDescriptor,
+    ViewDescriptor,
+    properties,
+)
+from strandline.model.type_changes import carry_ids
+from strandline.model.type_parser import parse_hive_type
+from strandline.model.type_text import hive_string
 
 D = TypeVar("D", TableDefinition, ViewDefinition)
 R = TypeVar("R", TableDescriptor, ViewDescriptor)
@@ -73,32 +86,69 @@ def completed(table: TableDescriptor) -> TableDescriptor:
     consistent = without_contradictions(table.properties)
     if consistent != table.properties:
         table = replace(table, properties=consistent)
-    storage = table.storage
-    own_format = storage.names_format or storage.hive_columns is not None
-    written = _FORMATS.get(table.provider.lower())
-    if table.transactional or written is None or own_format:
+    provider = table.provider.lower()
+    if table.transactional or SCHEMA in dict(table.properties):
         return table
-    stored = dict(table.properties)
-    if SCHEMA in stored:
+    if provider == HIVE_PROVIDER:
+        return _with_parameters(table) if _hides_facts(table) else table
+    written = _FORMATS.get(provider)
+    if written is None or _has_inferred_columns(table):
         return table
-    declared = written.hive_columns
-    if declared == hive_columns(plain_columns_of(table)):
-        declared = None  # as it is read when a client sends it back
-    added = {SCHEMA: DERIVED}
-    if table.partition_columns:
-        added |= [_PARTITION_PROVIDER]
-    return replace(
-        table,
-        properties=properties(added | stored),
-        storage=replace(
+    storage = replace(
+        table.storage,
+        serde_properties=properties(_SERDE_PROPERTIES | dict(table.storage.serde_properties)),
+    )
+    if not _has_own_format(storage):
+        declared = written.hive_columns
+        if declared == hive_columns(plain_columns_of(table)):
+            declared = None  # as it is read when a client sends it back
+        storage = replace(
             storage,
             input_format=written.input_format,
             output_format=written.output_format,
             serde=written.serde,
             hive_columns=declared,
-            serde_properties=properties(_SERDE_PROPERTIES | dict(storage.serde_properties)),
-        ),
+        )
+    added = [_PARTITION_PROVIDER] if table.partition_columns else []
+    return replace(_with_parameters(table, *added), storage=storage)
+
+
+def _with_parameters(table: TableDescriptor, *added: tuple[str, str]) -> TableDescriptor:
+    """``table`` with Spark's schema and the ``added`` parameters, unless it has those."""
+    return replace(
+        table, properties=properties({SCHEMA: DERIVED} | dict(added) | dict(table.properties))
     )
+
+
+def _has_own_format(storage: StorageFormat) -> bool:
+    return storage.names_format or storage.hive_columns is not None
+
+
+def _has_inferred_columns(table: TableDescriptor) -> bool:
+    """Whether Spark finds the columns in the files, and has declared a placeholder for them."""
+    columns = hive_columns(plain_columns_of(table))
+    is_declared = _has_own_format(table.storage) and columns in ((), PLACEHOLDER_COLUMNS)
+    return is_declared and not _hides_facts(table)
+
+
+def _hides_facts(table: TableDescriptor) -> bool:
+    """Whether Hive's columns do not say all about those of the table, such as NOT NULL."""
+    plain = plain_columns_of(table)
+    texts = [text for _, text, _ in shown_columns(table.storage, plain)]
+    texts += [hive_string(key.type) or "" for key in table.columns[len(plain) :]]
+    return len(texts) != len(table.columns) or any(map(_hides_fact, table.columns, texts))
+
+
+def _hides_fact(column: ColumnDescriptor, text: str) -> bool:
+    """Whether the type ``text`` and a name in lower case do not say all about a column."""
+    is_plain = column.nullable and column.default is None and not column.metadata
+    if not is_plain or column.name != column.name.lower():
+        return True
+    try:
+        spelled = parse_hive_type(text)
+    except InvalidType:
+        return True
+    return column.type not in (spelled, carry_ids(column.type, spelled, 0)[0])
 
 
 def completed_view(view: ViewDescriptor, *, schema: str) -> ViewDescriptor:

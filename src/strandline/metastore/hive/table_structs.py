@@ -132,11 +132,11 @@ def read_table(
         )
     kind = table_type_of(table)
     taken = taken or take_schema(table.get("parameters") or {})
+    declared = read_fields(sd["cols"])
+    if isinstance(old, TableDescriptor) and shown is not None:
+        _refuse_for_placeholder(old, declared=declared, sent=taken[0], shown=shown)
     schema, defining, counted = _parameters(table, shown, taken)
     comment = defining.pop(COMMENT, None)
-    declared = read_fields(sd["cols"])
-    if old is not None and shown is not None:
-        _refuse_beside_placeholder(declared, read_fields(shown["sd"]["cols"]), old)
     columns, partition_columns = _columns(table, schema, declared, old)
     plain = columns[: len(columns) - len(partition_columns)]
     location = None
@@ -201,20 +201,34 @@ def _parameters(
     return schema, defining, counted
 
 
-def _refuse_beside_placeholder(
+def _refuse_for_placeholder(
+    old: TableDescriptor,
+    *,
     declared: tuple[HiveColumn, ...],
-    shown: tuple[HiveColumn, ...],
-    old: TableDescriptor | ViewDescriptor,
+    sent: SparkSchema | None,
+    shown: Mapping[str, Any],
 ) -> None:
-    """Raise `IllegalChange` if the placeholder that a client was shown would become a column."""
-    (placeholder,) = PLACEHOLDER_COLUMNS
-    if shown != PLACEHOLDER_COLUMNS or declared == shown or placeholder not in declared:
+    """Raise `IllegalChange` if a client replaces columns that it does not see.
+
+    It was shown the placeholder for them. Spark sees them nevertheless if it reads its own schema,
+    and sends that.
+    """
+    name, text, _ = PLACEHOLDER_COLUMNS[0]
+    is_hidden = read_fields(shown["sd"]["cols"]) == PLACEHOLDER_COLUMNS
+    if not is_hidden or (name, text) in [
+        (c.name.lower(), hive_string(c.type)) for c in old.columns
+    ]:
         return
-    if placeholder[:2] not in [(c.name.lower(), hive_string(c.type)) for c in old.columns]:
+    if sent is None or sent == take_schema(shown["parameters"])[0]:
+        replaces = declared != PLACEHOLDER_COLUMNS
+    else:
+        first = [(c.name.lower(), hive_string(c.type)) for c in sent.columns[:1]]
+        replaces = first == [(name, text)]
+    if replaces:
         raise IllegalChange(
             f"Hive clients are not shown the columns of {old.name}, but 'col' in place of all of "
-            "them; nothing was changed. Add columns in a session of Strandline, or in Spark if it "
-            "shows the columns"
+            "them; nothing was changed. Change columns in a session of Strandline, or in Spark if "
+            "it shows the columns"
         )
 
 
