@@ -74,13 +74,11 @@ def list_of(rows: Sequence[Row]) -> ValidWriteIdList:
     ).canonical()
 
 
-def last_commit(connection: Connection, table_id: int, *, at: Timestamp | None) -> Timestamp | None:
-    """The time of the last commit that wrote a table by ``at`` (None: by now), or None."""
+def last_commit_query(table_id: int, *, at: Timestamp | None) -> Query:
+    """The query for the time of the last commit that wrote a table by ``at`` (None: by now)."""
     if at is None:
-        time = value(connection, _LAST_COMMIT, (table_id,))
-    else:
-        time = value(connection, f"{_LAST_COMMIT} AND commit_time <= ?", (table_id, at))
-    return None if time is None else Timestamp(time)
+        return _LAST_COMMIT, (table_id,)
+    return f"{_LAST_COMMIT} AND commit_time <= ?", (table_id, at)
 
 
 # -- by Hive's lists

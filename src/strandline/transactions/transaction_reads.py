@@ -18,7 +18,7 @@ from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
     UNFINISHED_QUERIES,
     UnfinishedTxns,
-    last_commit,
+    last_commit_query,
     list_of,
     unfinished,
     write_ids_at,
@@ -96,8 +96,8 @@ class TransactionReads:
         A read as of that time sees exactly the same of the table. ``at`` must be past (see
         `ensure_past`).
         """
-        with self._database.read() as connection:
-            return last_commit(connection, table_id, at=at)
+        ((time,),) = self._database.rows(*last_commit_query(table_id, at=at))
+        return None if time is None else Timestamp(time)
 
     def next_commit(self, table_id: int, *, after: Timestamp) -> Timestamp | None:
         """The time of the first commit that wrote a table after ``after``, or None by now."""

@@ -25,13 +25,17 @@ from strandline.clock import Timestamp, system_wall_clock
 from strandline.errors import VersionNotFound
 from strandline.metastore import snapshot_holds
 from strandline.metastore.hive import snapshot_parts
+from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.interface import Session
+from strandline.metastore.off_loop import finish
 from strandline.metastore.store.file_scans import READER_OPTIONS
 from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, INT
+from strandline.node import Node
 from strandline.spark.folder import folder_path
 from tests.metastore.hive import dml
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal
+from tests.sql.statements import recorded
 from tests.times import exact_text
 
 HIDDEN = re.compile(r"`([^`]*@(?:data|deletes)_[^`]*)`")
@@ -370,6 +374,20 @@ def test_a_view_has_the_columns_of_the_rows_that_are_committed_while_it_is_made(
 
     monkeypatch.setattr(transactions, "last_commit", overtaken)
     assert "`added`" in text(stub)
+
+
+def test_a_view_is_made_with_few_questions_to_the_database(
+    hive: HiveNode, session: Session
+) -> None:
+    """A client may ask for thousands of them, and on a server each question is a round trip."""
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    with Node.open(hive.node.folder, background=False) as child:
+        reader = HiveReader(child.metastore, child.catalogs.present(), user="ann")
+        scope, table = finish(reader.relation("d1", "orders"))
+        with recorded(of_this_thread=True) as statements:
+            assert finish(reader.struct(scope, table))["tableName"] == "orders"
+    texts = [text for text, _ in statements]
+    assert len(texts) == 7, texts
 
 
 def test_deleted_rows_are_removed_by_an_anti_join_of_only_the_files_that_have_some(

@@ -251,7 +251,8 @@ class HiveReader(Reader):
         if last_commit == NO_COMMIT:
             return TableSnapshot(table, location, root, last_commit, TableFiles((), ()))
         store = self.metastore.store
-        write_ids = self.metastore.transactions.write_ids(table.id, at=last_commit)
+        as_of_commit = self.metastore.transactions.write_ids_as_of([table.id], last_commit)
+        write_ids = as_of_commit[table.id]
         data_rows = store.data_files(table.id, write_ids=write_ids)
         delete_rows = store.rows(table.id, RowKind.DELETE_FILE, write_ids=write_ids)
         work.spend(len(data_rows))

@@ -158,7 +158,8 @@ class SqlObjectStore(ObjectStore):
         like: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
-        with self._database.read() as connection:
+        first = () if write_ids is None else (queries.kept_query(table_id),)
+        with self._database.read(first=first) as connection:
             if write_ids is None:
                 write_ids = write_ids_at(connection, table_id, at=None)
             else:

@@ -222,13 +222,18 @@ _KEPT = (
 )
 
 
+def kept_query(table_id: int) -> Query:
+    """The first query of `require_kept`."""
+    return _KEPT, (table_id, table_id)
+
+
 def require_kept(connection: Connection, table_id: int, write_ids: ValidWriteIdList) -> None:
     """Raise `VersionNotFound` if rows that are visible to ``write_ids`` may have been cleaned.
 
     A list with every commit up to the limit of the cleaning misses nothing, unless the whole table
     is cleaned: then the number of its next write goes first.
     """
-    ((up_to, is_known),) = run(connection, _KEPT, (table_id, table_id))
+    ((up_to, is_known),) = run(connection, *kept_query(table_id))
     if write_ids.hwm and not is_known:
         raise VersionNotFound(
             f"no version that is kept has the table with the id {table_id}, so its files have been"

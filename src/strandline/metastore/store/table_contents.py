@@ -17,7 +17,7 @@ from strandline.metastore.store.row_queries import (
 from strandline.metastore.store.rows import Row, RowKind
 from strandline.sql import Query, run, value
 from strandline.transactions import ValidWriteIdList
-from strandline.transactions.list_records import last_commit, write_ids_at
+from strandline.transactions.list_records import last_commit_query, write_ids_at
 
 _IN_MEMORY = ", ".join(str(kind.value) for kind in RowKind if kind is not RowKind.STATISTICS)
 _FOR_MEMORY = f"FROM store_row WHERE table_id = ? AND kind IN ({_IN_MEMORY})"
@@ -70,8 +70,8 @@ def table_contents(
     source: Query = _FOR_MEMORY, (table_id,)
     up_to = cleaned_up_to(connection, table_id)
     if not _fits(connection, source, max_rows, max_bytes):
-        last = last_commit(connection, table_id, at=None)
-        recent = None if last is None else milliseconds_before(last, RECENT_MS)
+        last = value(connection, *last_commit_query(table_id, at=None))
+        recent = None if last is None else milliseconds_before(Timestamp(last), RECENT_MS)
         if recent is None or recent <= (up_to or MIN_TIMESTAMP):
             return None
         source = f"{_FOR_MEMORY} AND {_STILL_NEEDED}", (table_id, table_id, recent)
