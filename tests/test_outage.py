@@ -8,7 +8,7 @@ import math
 import pytest
 
 from strandline import outage
-from strandline.outage import Outage, failing_at_once, waiting_until
+from strandline.outage import Outage, answer_deadline, failing_at_once, waiting_until
 
 
 class Times:
@@ -84,6 +84,14 @@ def test_the_calls_of_a_block_with_a_deadline_wait_no_longer(times: Times) -> No
             pass
     assert 1_001.0 < times.now <= 1_002.0
     assert pauses(server)
+
+
+def test_only_a_block_that_says_so_limits_the_wait_for_an_answer() -> None:
+    with failing_at_once(), waiting_until(7.0, for_answers=False):
+        assert answer_deadline() == math.inf
+    with waiting_until(8.0), waiting_until(9.0):
+        assert answer_deadline() == 8.0
+    assert answer_deadline() == math.inf
 
 
 def test_each_outage_is_waited_for_and_logged_once(

@@ -79,14 +79,19 @@ class Outage:
 
 
 @contextmanager
-def waiting_until(end: float) -> Iterator[None]:
-    """In the block, calls of this thread wait no longer than to ``end``, of `time.monotonic`."""
-    before = _end()
-    _thread.end = min(before, end)
+def waiting_until(end: float, *, for_answers: bool = True) -> Iterator[None]:
+    """In the block, calls of this thread wait no longer than to ``end``, of `time.monotonic`.
+
+    They wait for the end of an outage, and, with ``for_answers``, for the answer of etcd.
+    """
+    before = _end(), answer_deadline()
+    _thread.end = min(before[0], end)
+    if for_answers:
+        _thread.answer_deadline = min(before[1], end)
     try:
         yield
     finally:
-        _thread.end = before
+        _thread.end, _thread.answer_deadline = before
 
 
 def waits_for_less() -> bool:
@@ -96,13 +101,13 @@ def waits_for_less() -> bool:
 
 def answer_deadline() -> float:
     """The instant until which calls of this thread may wait for an answer; may be infinite."""
-    end = _end()
-    return math.inf if end == -math.inf else end
+    deadline: float = getattr(_thread, "answer_deadline", math.inf)
+    return deadline
 
 
 def failing_at_once() -> AbstractContextManager[None]:
     """In the block, no call of this thread waits for the end of an outage."""
-    return waiting_until(-math.inf)
+    return waiting_until(-math.inf, for_answers=False)
 
 
 def _end() -> float:

@@ -54,7 +54,7 @@ class NodeHealth:
         for name, (check, stops_reads) in self._checks.items():
             self.in_progress = name
             try:
-                with waiting_until(end):
+                with waiting_until(end, for_answers=False):
                     check()
             except (StrandlineError, OSError) as error:
                 may_read = not stops_reads or isinstance(error, StoreFull)
