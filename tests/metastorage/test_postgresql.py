@@ -497,6 +497,7 @@ def test_an_interrupt_of_a_commit_that_was_done_undoes_nothing_outside(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def commit(*arguments: Any, **named: Any) -> None:
+        monkeypatch.undo()
         run_with_waiting(*arguments, **named)
         raise KeyboardInterrupt
 

@@ -6,17 +6,22 @@ import logging
 import socket
 import struct
 import threading
-from contextlib import closing, suppress
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 
+import psycopg
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.errors import UnknownOutcome
+from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastorage import Put, SqlMetastorage
+from strandline.sql import change
 from strandline.sql.postgres_database import open_url
 from tests.servers import postgresql
 from tests.servers.loopback import Proxy
 
+TIME = "SELECT time FROM strandline_clock WHERE id = 1"
 READY = b"Z\0\0\0\5I"
 _FIELDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
 ENDED = b"E" + struct.pack("!I", len(_FIELDS) + 4) + _FIELDS
@@ -54,3 +59,46 @@ def test_a_commit_of_many_bytes_after_which_the_server_ends_the_session_has_an_u
             proxy.armed = False
             assert store.get("a") is not None
     assert not caplog.records
+
+
+@contextmanager
+def standby_away(administrator: psycopg.Connection) -> Iterator[None]:
+    """In the block, commits wait for a synchronous standby."""
+    try:
+        administrator.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+        administrator.execute("SELECT pg_reload_conf()")
+        yield
+    finally:
+        administrator.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        administrator.execute("SELECT pg_reload_conf()")
+
+
+def test_a_commit_that_a_standby_has_not_confirmed_is_not_read_until_it_has() -> None:
+    """The server ends the session that waits for the standby, and shows the commit to others."""
+    end_waiting = (
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    )
+    latest_end = time.monotonic() + 10
+    with (
+        closing(open_url(postgresql.running().new_schema(), patience=0.2)) as database,
+        psycopg.connect(postgresql.running().url(), autocommit=True) as administrator,
+    ):
+        with standby_away(administrator):
+            with pytest.raises(UnknownOutcome):
+                while time.monotonic() < latest_end:  # the server reads the setting at its leisure
+                    with database.write() as connection:
+                        change(connection, "UPDATE strandline_clock SET time = 7 WHERE id = 1")
+            administrator.execute(end_waiting)
+            with pytest.raises(Unavailable, match="it has not confirmed an earlier commit"):
+                database.rows(TIME)
+            administrator.execute(end_waiting)
+            with pytest.raises(UnknownOutcome), database.write():
+                assert database.rows(TIME) == [(7,)]  # it waits for no other thread's write
+            administrator.execute(end_waiting)
+            with pytest.raises(Unavailable):
+                database.rows(TIME)
+        while True:
+            with suppress(Unavailable):
+                assert database.rows(TIME) == [(7,)]
+                break
+            assert time.monotonic() < latest_end

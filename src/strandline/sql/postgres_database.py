@@ -25,8 +25,10 @@
   the caller gets the error.
 * While no connection can be made, calls wait for the end of the `Outage`.
 * A connection lost between COMMIT and its answer leaves the outcome unknown. The transaction may
-  even be running still, with its COMMIT on the way. The next read of this object first takes the
-  write lock, which that transaction holds to its end. So what it reads is final.
+  even be running still, with its COMMIT on the way. So no read of this object begins before a
+  commit has succeeded under the write lock, which that transaction holds to its end. What a read
+  then sees is final, and a synchronous standby has it. If a server ends a session that waits for a
+  standby, or is restarted, it has committed without the standby, and shows that to others.
 
 Rejected: a pre-ping (a round trip for every transaction, and the connection can still break after
 it); ``txid_status`` (only the caller knows what to do with the answer, and it reads anyway); an
@@ -328,6 +330,7 @@ class PostgresDatabase(Database):
             try:
                 self._heard = elapsed_seconds()
                 self._awaits_lock = True
+                opened = self._open_outcomes
                 try:
                     locked = self._locked(began, deadline, synced=synced, first=first)
                 finally:
@@ -336,6 +339,8 @@ class PostgresDatabase(Database):
                     self._writing = connection
                     yield connection
                     self._commit(connection, notifies=notifies)
+                if synced:
+                    self._note_settled(opened)
             except BaseException:
                 self._count("failed_writes")
                 raise
@@ -352,7 +357,7 @@ class PostgresDatabase(Database):
             locked = self._locked(began, end, synced=synced, first=first, lock=_LOOK_LOCK)
             with _returned(locked) as connection:
                 yield connection
-                self._commit(connection, notifies=False, is_look=True)
+                self._commit(connection, notifies=False, is_provisional=True)
 
     def _other_process_that_writes(self) -> str | None:
         return _HOLDER if self._awaits_lock else None
@@ -487,7 +492,6 @@ class PostgresDatabase(Database):
 
         The fence and ``first`` are read ahead in it.
         """
-        opened = self._open_outcomes
         may_wait = not self._nobody_waits
         seconds_left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = int(min(seconds_left * 1000, _LONGEST_TIMEOUT_MS - 1)) + 1  # never early
@@ -512,17 +516,36 @@ class PostgresDatabase(Database):
         _raw(connection.connection).waiting = []
         with self._state:
             self._waited += time.monotonic() - began
-            if lock is None:
-                self._settled_outcomes = max(self._settled_outcomes, opened)
         return connection
 
     def _settle(self) -> None:
-        """Wait for the end of every write of this object whose outcome is unknown."""
-        if self._settled_outcomes < self._open_outcomes:
-            began = time.monotonic()
-            self._locked(began, began + self._patience, synced=True).close()
+        """Wait for the end of every write of this object whose outcome is unknown.
 
-    def _commit(self, connection: Connection, *, notifies: bool, is_look: bool = False) -> None:
+        Raises `Unavailable` if those that happened may be missing on a synchronous standby.
+        """
+        opened = self._open_outcomes
+        if self._settled_outcomes >= opened or self._process_lock.held_by_this_thread():
+            return
+        began = time.monotonic()
+        locked = self._locked(began, began + self._patience, synced=True)
+        try:
+            with _returned(locked) as connection:
+                self._commit(connection, notifies=False, is_provisional=True)
+        except UnknownOutcome as error:
+            raise Unavailable(
+                f"{self.name} cannot be read now: it has not confirmed an earlier commit"
+                f" ({error.reason}); nothing was changed, try again"
+            ) from error
+        self._note_settled(opened)
+
+    def _note_settled(self, opened: int) -> None:
+        with self._state:
+            self._settled_outcomes = max(self._settled_outcomes, opened)
+
+    def _commit(
+        self, connection: Connection, *, notifies: bool, is_provisional: bool = False
+    ) -> None:
+        """Commit. No read depends on what a provisional transaction leaves."""
         raw = _raw(connection.connection)
         if not driver.in_transaction(raw):
             # After a failed statement PostgreSQL answers COMMIT with a rollback and no error. A
@@ -538,7 +561,7 @@ class PostgresDatabase(Database):
                 raise
             self._disarm(connection)  # before Ctrl-C takes the place of the unknown outcome
             with self._state:
-                if not is_look:  # no read depends on the time that a look has left
+                if not is_provisional:
                     self._open_outcomes += 1
             self._connection_lost()
             raise UnknownOutcome.of_commit(
