@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from strandline.clock import Timestamp, format_timestamp, timestamp
 from strandline.sql import expiry_time, run, value
 from strandline.transactions import records
-from strandline.transactions.holds import watermark_at
+from strandline.transactions.holds import LIVE, Hold, live_holds, watermark_at
 from strandline.transactions.list_records import min_open_txn
 from strandline.transactions.locks import LockMode
 from strandline.transactions.transaction import Transaction
@@ -97,11 +97,11 @@ def read_holders(
         low_watermark=lowest,
         min_open_txn=min_open_txn(connection),
         transactions=records.open_count(connection),
-        holds=value(connection, f"SELECT count(*) {_LIVE_HOLDS}", (expired_by, lowest)),
+        holds=value(connection, f"SELECT count(*) {LIVE}", (expired_by, lowest)),
         locks=value(connection, "SELECT count(*) FROM lock_request") if has_locks else 0,
         holders=(
             *_transactions(connection),
-            *_holds(connection, expired_by, lowest),
+            *map(_of_hold, live_holds(connection, expired_by, lowest, limit=MAX_HOLDERS)),
             *(_locks(connection) if has_locks else ()),
         ),
     )
@@ -136,27 +136,18 @@ def _of_transaction(transaction: Transaction, writes: int) -> Holder:
     )
 
 
-_LIVE_HOLDS = "FROM hold WHERE expires > ? AND time >= ?"
-# Not all columns: a store of 0.2.0 that no later release has opened has fewer.
-_HOLDS = f"SELECT hold_id, kind, owner, time, expires {_LIVE_HOLDS} ORDER BY time, hold_id LIMIT ?"
-
-
-def _holds(connection: Connection, expired_by: Timestamp, lowest: Timestamp) -> list[Holder]:
-    rows = run(connection, _HOLDS, (expired_by, lowest, MAX_HOLDERS))
-    return [
-        Holder(
-            HolderType.HOLD,
-            hold_id,
-            kind,
-            owner,
-            client="",
-            since=Timestamp(time),
-            heard_of=None,
-            ends=Timestamp(expires),
-            keeps=(f"history from {format_timestamp(Timestamp(time))} on",),
-        )
-        for hold_id, kind, owner, time, expires in rows
-    ]
+def _of_hold(hold: Hold) -> Holder:
+    return Holder(
+        HolderType.HOLD,
+        hold.hold_id,
+        hold.kind,
+        hold.owner,
+        client="",
+        since=hold.at,
+        heard_of=None,
+        ends=hold.expires,
+        keeps=(f"history from {format_timestamp(hold.at)} on",),
+    )
 
 
 _REQUESTS = (

@@ -64,12 +64,15 @@ from strandline.sql import (
     value,
 )
 from strandline.transactions import records
-from strandline.transactions.tables import is_id
+from strandline.transactions.tables import LAST_ID, is_id
 
 BACKUP = "backup"
 """The kind of hold that a backup takes."""
-_ALL = "SELECT hold_id, kind, owner, time, expires FROM hold"
-_LIVE = f"{_ALL} WHERE expires > ? AND time >= ?"
+# Not all columns: a store of 0.2.0 that no later release has opened has fewer.
+_COLUMNS = "hold_id, kind, owner, time, expires"
+_ALL = f"SELECT {_COLUMNS} FROM hold"
+LIVE = "FROM hold WHERE expires > ? AND time >= ?"
+"""The holds that have not expired, given `expiry_time` and the low watermark."""
 # The plus keeps the database from the index of ``expires``, by which it would read all live holds.
 _OLDEST = f"{_ALL} WHERE +expires > ? AND time BETWEEN ? AND ? ORDER BY time, hold_id LIMIT 1"
 _ADD = (
@@ -193,8 +196,7 @@ class Holds:
         with self._database.read() as connection:
             lowest = _given_watermark(connection)
             expired_by = expiry_time(connection, present_time(connection, self._clock))
-            rows = run(connection, f"{_LIVE} ORDER BY time, hold_id", (expired_by, lowest))
-            return tuple(Hold(*row) for row in rows)
+            return tuple(live_holds(connection, expired_by, lowest, limit=LAST_ID))
 
     def cleaning_limit(self, *, dry_run: bool = False) -> Timestamp | None:
         """The time of the oldest snapshot that may still be read, or None during a backup.
@@ -320,6 +322,14 @@ def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -
     """The low watermark at ``now``; never below one that was returned before."""
     times = _times(connection)
     return _lowest(connection, now, times, retention_ms, leaps=_stored_leaps(times))
+
+
+def live_holds(
+    connection: Connection, expired_by: Timestamp, lowest: Timestamp, *, limit: int
+) -> list[Hold]:
+    """The holds that have not expired, oldest time first, at most ``limit``."""
+    oldest = f"SELECT {_COLUMNS} {LIVE} ORDER BY time, hold_id LIMIT ?"
+    return [Hold(*row) for row in run(connection, oldest, (expired_by, lowest, limit))]
 
 
 def _lowest(
