@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -305,6 +306,18 @@ def test_a_backup_does_not_overwrite_one_that_ends_before_its_lock_is_taken(
     with pytest.raises((AlreadyExists, OSError)), _unfinished(target, mode=0o600):
         pass
     assert target.read_bytes() == b"whole"
+
+
+def test_a_backup_whose_name_cannot_be_synced_fails_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(taking, "sync_folder", fail)
+    with pytest.raises(OSError, match="Input/output"), _unfinished(tmp_path / "b", mode=0o600):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_write_leaves_no_unfinished_file_and_keeps_the_old_backup(

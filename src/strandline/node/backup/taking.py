@@ -167,10 +167,11 @@ def _unfinished(target: Path, *, mode: int) -> Iterator[BinaryIO]:
             yield written
             _refuse_file(target)
             os.rename(path, target)
+            path = target  # a backup that is reported as failed must not be there either
+            sync_folder(target.parent)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-    sync_folder(target.parent)
 
 
 def _copy_catalog(node: Node, work: Path, *, mode: int) -> Manifest:
