@@ -112,6 +112,7 @@ def test_a_backup_and_a_restored_database_get_their_names_when_they_are_on_disk(
     restore(backup, StoreAddress(tmp_path / "new"), copy=True)
     named = calls.index(("rename", database))
     assert calls[named - 1] == ("sync", None)
+    assert calls[named + 1] == ("fsync", database.parent)
 
 
 def test_a_backup_folder_of_release_0_2_1_is_restored(store: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from strandline.files import give_folder_to_owner, give_to_owner
+from strandline.files import give_folder_to_owner, give_to_owner, sync_folder
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress
@@ -119,6 +119,7 @@ def _copy_files(backup: Backup, folder: Path, *, warehouse: Path | None = None) 
     backup.copy_file(DATABASE_FILE, unfinished)
     os.sync()
     os.rename(unfinished, folder / DATABASE_FILE)
+    sync_folder(folder)  # SQLite does so too, but ignores an error
 
 
 def _restore_servers(backup: Backup, address: StoreAddress, warehouse: str, *, copy: bool) -> None:
