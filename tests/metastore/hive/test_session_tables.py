@@ -10,7 +10,9 @@ import pytest
 from hive_metastore.ttypes import FieldSchema, InvalidOperationException
 
 from strandline.catalog.commands import (
+    AddColumns,
     ColumnDefinition,
+    CommentOn,
     CreateTable,
     CreateView,
     TableDefinition,
@@ -18,9 +20,10 @@ from strandline.catalog.commands import (
     column_definition,
 )
 from strandline.model.descriptors import StorageFormat
+from strandline.model.privileges import ObjectKind
 from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, TIMESTAMP_NTZ
-from tests.metastore.hive.hive_node import HiveNode
+from tests.metastore.hive.hive_node import HiveNode, storage, table
 
 KEY = ColumnDefinition("Key", BIGINT)
 AT = ColumnDefinition("At", TIMESTAMP_NTZ)  # Hive cannot spell its type
@@ -105,12 +108,12 @@ def test_a_changed_column_keeps_what_its_client_did_not_change(hive: HiveNode, s
     assert [column.name for column in columns[2:]] == ["added"]
 
 
-def changed_by_spark(table: Any, columns: list[FieldSchema], change: Any) -> None:
-    """Change Hive's columns and Spark's schema of ``table``, as Spark does."""
-    schema = json.loads(table.parameters[SPARK_SCHEMA])
+def changed_by_spark(sent: Any, columns: list[FieldSchema], change: Any) -> None:
+    """Change Hive's columns and Spark's schema of a table, as Spark does."""
+    schema = json.loads(sent.parameters[SPARK_SCHEMA])
     change(schema["fields"])
-    table.parameters[SPARK_SCHEMA] = json.dumps(schema)
-    table.sd.cols = columns
+    sent.parameters[SPARK_SCHEMA] = json.dumps(schema)
+    sent.sd.cols = columns
 
 
 SPARK_SCHEMA = "spark.sql.sources.schema"
@@ -239,6 +242,59 @@ def test_spark_adds_a_column_that_is_named_like_the_placeholder(hive: HiveNode, 
     assert names == ["Key", "At", "col"]
 
 
+SPELLED_BY_CLIENT = [
+    [FieldSchema("id", "int"), FieldSchema("st", "struct<A:int>")],
+    [FieldSchema("id", "int"), FieldSchema("iv", "interval_day_time")],
+]
+
+
+@pytest.mark.parametrize("columns", SPELLED_BY_CLIENT)
+def test_a_hive_client_does_not_revert_what_a_session_changed_beside_a_column_that_it_spelled(
+    hive: HiveNode, stub: Any, columns: list[FieldSchema]
+) -> None:
+    stub.create_table(table("t", sd=storage(columns=columns)))
+    session = hive.node.session(user="ann")
+    session.execute(CommentOn(kind=ObjectKind.TABLE, name="d1.t", column="id", text="new"))
+    session.execute(AddColumns(schema="d1", table="t", columns=(ColumnDefinition("n", BIGINT),)))
+    before = session.table("d1.t").descriptor
+    altered = stub.get_table("d1", "t")
+    altered.sd.cols.append(FieldSchema("added", "int"))
+    stub.alter_table("d1", "t", altered)
+    assert session.table("d1.t").descriptor.columns[:3] == before.columns
+
+
+@pytest.mark.parametrize("columns", SPELLED_BY_CLIENT)
+def test_a_hive_client_does_not_drop_a_column_that_a_session_added_and_hive_cannot_spell(
+    hive: HiveNode, stub: Any, columns: list[FieldSchema]
+) -> None:
+    stub.create_table(table("t", sd=storage(columns=columns)))
+    session = hive.node.session(user="ann")
+    session.execute(AddColumns(schema="d1", table="t", columns=(AT,)))
+    before = session.table("d1.t").descriptor
+    altered = stub.get_table("d1", "t")
+    altered.sd.cols.append(FieldSchema("added", "int"))
+    with pytest.raises(InvalidOperationException, match="not shown the columns of t"):
+        stub.alter_table("d1", "t", altered)
+    assert session.table("d1.t").descriptor == before
+
+
+def test_a_column_with_a_collation_is_shown_with_those_that_a_session_adds(
+    hive: HiveNode, stub: Any
+) -> None:
+    sent = table("t", sd=storage(columns=[FieldSchema("name", "string")]))
+    field = {"name": "name", "type": "string", "nullable": True}
+    field["metadata"] = {"__COLLATIONS": {"name": "spark.UTF8_LCASE"}}
+    sent.parameters = {SPARK_SCHEMA: json.dumps({"type": "struct", "fields": [field]})}
+    stub.create_table(sent)
+    session = hive.node.session(user="ann")
+    session.execute(AddColumns(schema="d1", table="t", columns=(KEY,)))
+    shown = stub.get_table("d1", "t").sd.cols
+    assert [(column.name, column.type) for column in shown] == [
+        ("name", "string"),
+        ("key", "bigint"),
+    ]
+
+
 def test_a_column_that_looks_like_the_placeholder_is_a_column(hive: HiveNode, stub: Any) -> None:
     column = ColumnDefinition("col", parse_type("array<string>"), comment="from deserializer")
     session = hive.node.session(user="ann")
@@ -264,8 +320,8 @@ def test_metadata_that_an_earlier_release_accepted_does_not_hide_its_table(
     before = hive.node.notifications.head()
     hive.node.session(user="ann").execute(CreateTable(schema="d1", definition=definition))
     with hive.client() as client:
-        table = client.call("get_table", dbname="d1", tbl_name="t")
-        schema = json.loads(table["parameters"]["spark.sql.sources.schema"])
+        shown = client.call("get_table", dbname="d1", tbl_name="t")
+        schema = json.loads(shown["parameters"]["spark.sql.sources.schema"])
         answer = client.call("get_next_notification", rqst={"lastEvent": before})
     metadata = schema["fields"][0]["metadata"]
     assert (metadata.get("good"), "bad" in metadata) == ("é", False)

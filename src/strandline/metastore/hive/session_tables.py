@@ -20,12 +20,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from strandline.catalog.commands import TableDefinition, ViewDefinition
-from strandline.errors import InvalidType
 from strandline.metastore.hive.parameters import DERIVED, HIVE_PROVIDER, PATH
 from strandline.metastore.hive.storage_descriptors import (
     PLACEHOLDER_COLUMNS,
     hive_columns,
     plain_columns_of,
+    says_all_of,
     shown_columns,
 )
 from strandline.metastore.table_parameters import SCHEMA, without_contradictions
@@ -36,8 +36,6 @@ from strandline.model.descriptors import (
     ViewDescriptor,
     properties,
 )
-from strandline.model.type_changes import carry_ids
-from strandline.model.type_parser import parse_hive_type
 from strandline.model.type_text import hive_string
 
 D = TypeVar("D", TableDefinition, ViewDefinition)
@@ -144,11 +142,7 @@ def _hides_fact(column: ColumnDescriptor, text: str) -> bool:
     is_plain = column.nullable and column.default is None and not column.metadata
     if not is_plain or column.name != column.name.lower():
         return True
-    try:
-        spelled = parse_hive_type(text)
-    except InvalidType:
-        return True
-    return column.type not in (spelled, carry_ids(column.type, spelled, 0)[0])
+    return not says_all_of(text, column.type)
 
 
 def completed_view(view: ViewDescriptor, *, schema: str) -> ViewDescriptor:

@@ -23,9 +23,18 @@ from strandline.model.descriptors import (
     TableDescriptor,
     properties,
 )
+from strandline.model.type_changes import carry_ids
 from strandline.model.type_parser import parse_hive_type
 from strandline.model.type_text import hive_string, quote_name
-from strandline.model.types import ATOMIC_TYPES, DataType, StructType, walk
+from strandline.model.types import (
+    ATOMIC_TYPES,
+    STRING,
+    DataType,
+    StringType,
+    StructType,
+    walk,
+    with_parts,
+)
 
 Column = ColumnDefinition | ColumnDescriptor
 
@@ -90,31 +99,56 @@ def read_fields(fields: Sequence[Mapping[str, Any]] | None) -> tuple[HiveColumn,
 
 
 def shown_columns(storage: StorageFormat, columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
-    """Return the columns as a Hive client sees them.
+    """Return the columns as a Hive client sees them: all of them, or those that stand for all.
 
     The type that a client declared for a column is shown until the type of the column changes.
     """
-    derived = hive_columns(columns)
     declared = storage.hive_columns
-    if declared is None or declared == PLACEHOLDER_COLUMNS:
-        return derived if declared is None else declared
-    names = {name for name, _, _ in derived}
-    texts = {name: text for name, text, _ in declared}
-    if names.isdisjoint(texts):
-        return declared
-    return tuple(
-        (name, texts[name] if _means(texts.get(name), text) else text, comment)
-        for name, text, comment in derived
-    )
-
-
-def _means(declared: str | None, text: str) -> bool:
     if declared is None:
-        return False
+        return hive_columns(columns)
+    texts = {name: text for name, text, _ in declared}
+    if declared == PLACEHOLDER_COLUMNS or texts.keys().isdisjoint(c.name.lower() for c in columns):
+        return declared
+    shown = []
+    for column in columns:
+        name = column.name.lower()
+        text = texts.get(name)
+        if text is None or not _means(text, column.type):
+            text = hive_string(column.type)
+        if text is None:
+            return PLACEHOLDER_COLUMNS
+        shown.append((name, text, column.comment))
+    return tuple(shown)
+
+
+def _means(declared: str, data_type: DataType) -> bool:
+    spelled = spelled_type(data_type)
+    if spelled is None:
+        return says_all_of(declared, data_type)
     try:
-        return hive_string(parse_hive_type(declared)) == text
+        return hive_string(parse_hive_type(declared)) == spelled
     except InvalidType:
         return False
+
+
+def says_all_of(text: str, data_type: DataType) -> bool:
+    """Whether Hive's name ``text`` describes exactly this type, apart from ids in it."""
+    try:
+        parsed = parse_hive_type(text)
+    except InvalidType:
+        return False
+    return data_type in (parsed, carry_ids(data_type, parsed, 0)[0])
+
+
+def spelled_type(data_type: DataType) -> str | None:
+    """Hive's name of a type without its collations, which Spark leaves out in Hive's columns."""
+    return hive_string(_without_collations(data_type))
+
+
+def _without_collations(data_type: DataType) -> DataType:
+    if isinstance(data_type, StringType):
+        return STRING
+    return with_parts(data_type, _without_collations)
 
 
 def field_structs(columns: Sequence[HiveColumn]) -> list[Struct]:

@@ -41,6 +41,7 @@ from strandline.metastore.hive.storage_descriptors import (
     read_fields,
     read_storage,
     shown_columns,
+    spelled_type,
     storage_struct,
 )
 from strandline.metastore.table_parameters import (
@@ -61,7 +62,7 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.type_text import hive_string, simple_string
-from strandline.model.types import STRING, DataType, StringType, with_parts
+from strandline.model.types import DataType
 
 MANAGED_TABLE = "MANAGED_TABLE"
 EXTERNAL_TABLE = "EXTERNAL_TABLE"
@@ -295,13 +296,13 @@ def _restored(schema: SparkSchema, table: Mapping[str, Any]) -> SparkSchema:
 def _is_declared(column: ColumnDefinition, declared: HiveColumn) -> bool:
     """Whether name and type agree, as far as Hive can spell the type."""
     name, text, _ = declared
-    spelled = _spelled(column.type)
+    spelled = spelled_type(column.type)
     if column.name.lower() != name:
         return False
     if spelled is None or spelled.lower() == text.lower():
         return True
     try:
-        return (_spelled(parse_column_type(text)) or "").lower() == spelled.lower()
+        return (spelled_type(parse_column_type(text)) or "").lower() == spelled.lower()
     except InvalidInput:
         return True  # Spark leaves out the backticks around the names of fields
 
@@ -330,7 +331,7 @@ def _declared(
         if column is None or text != _shown_type(column.type):
             data_type = parse_column_type(text, of=of)
             column = column or ColumnDefinition(name, data_type)
-            if _spelled(column.type) != _spelled(data_type):
+            if spelled_type(column.type) != spelled_type(data_type):
                 column = replace(column, type=data_type)
         columns.append(replace(column, comment=comment))
     return tuple(columns)
@@ -345,17 +346,6 @@ def as_defined(column: ColumnDescriptor) -> ColumnDefinition:
 
 def _shown_type(data_type: DataType) -> str:
     return hive_string(data_type) or simple_string(data_type)
-
-
-def _spelled(data_type: DataType) -> str | None:
-    """Hive's name of a type without its collations, which Spark leaves out in Hive's columns."""
-    return hive_string(_without_collations(data_type))
-
-
-def _without_collations(data_type: DataType) -> DataType:
-    if isinstance(data_type, StringType):
-        return STRING
-    return with_parts(data_type, _without_collations)
 
 
 def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
