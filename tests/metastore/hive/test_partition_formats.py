@@ -154,3 +154,19 @@ def test_partitions_of_a_table_without_a_format_of_its_own_follow_it(
     assert stub.get_partition("d1", "t", ["first"]).sd.serdeInfo.serializationLib == (
         derived.serializationLib
     )
+
+
+def test_partitions_of_such_a_table_follow_it_also_when_an_alter_is_undone(
+    hive: HiveNode, stub: Any
+) -> None:
+    session = hive.node.session(user="ann")
+    columns = (ColumnDefinition("a", INT), ColumnDefinition("p", STRING))
+    definition = TableDefinition(name="t", columns=columns, partition_columns=("p",))
+    session.execute(CreateTable(schema="d1", definition=definition))
+    before = session.table("d1.t").descriptor
+    stub.append_partition("d1", "t", ["first"])
+    shown = stub.get_partition("d1", "t", ["first"])
+    alter(stub, ";")
+    session.undo(hive.node.metastore.catalogs.present().version)
+    assert stub.get_partition("d1", "t", ["first"]) == shown
+    assert session.table("d1.t").descriptor.partition_storage == before.partition_storage

@@ -78,12 +78,15 @@ def table_comes_back(
         for column in earlier.columns
     )
     versions = now.versions_with(columns)
+    partition_storage = earlier.partition_storage
+    if earlier.storage.names_format:  # if not, its partitions follow the provider too
+        partition_storage = now.with_storage(earlier.storage).partition_storage
     next_id = max(earlier.next_column_id, now.next_column_id)
     return replace(
         earlier,
         schema_versions=versions,
         next_column_id=next_id,
-        partition_storage=now.with_storage(earlier.storage).partition_storage,
+        partition_storage=partition_storage,
     )
 
 
