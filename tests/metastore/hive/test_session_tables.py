@@ -207,6 +207,22 @@ def test_a_changed_placeholder_does_not_replace_the_columns_that_it_stands_for(
     assert session.table("d1.t").descriptor == before
 
 
+def test_the_placeholder_of_a_view_changes_only_with_its_text(hive: HiveNode, stub: Any) -> None:
+    session = hive.node.session(user="ann")
+    session.execute(CreateView(schema="d1", definition=replace(VIEW, columns=(KEY, AT))))
+    altered = stub.get_table("d1", "t")
+    altered.sd.cols.append(FieldSchema("added", "int", None))
+    with pytest.raises(InvalidOperationException, match="not shown the columns of t"):
+        stub.alter_table("d1", "t", altered)
+    altered.viewOriginalText = altered.viewExpandedText = "SELECT 1 AS added"
+    altered.sd.cols = [FieldSchema("added", "int", None)]
+    del altered.parameters[SPARK_SCHEMA]
+    stub.alter_table("d1", "t", altered)
+    view = hive.node.metastore.catalogs.present().relation("d1", "t")
+    assert view is not None
+    assert [column.name for column in view.columns] == ["added"]
+
+
 @pytest.mark.parametrize("comment", ["from deserializer", "new"])
 def test_spark_cannot_change_a_placeholder_that_it_takes_for_a_column(
     hive: HiveNode, stub: Any, comment: str

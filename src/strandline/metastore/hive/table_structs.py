@@ -134,7 +134,7 @@ def read_table(
     kind = table_type_of(table)
     taken = taken or take_schema(table.get("parameters") or {})
     declared = read_fields(sd["cols"])
-    if isinstance(old, TableDescriptor) and shown is not None:
+    if old is not None and shown is not None and not _has_other_text(table, old):
         _refuse_for_placeholder(old, declared=declared, sent=taken[0], shown=shown)
     schema, defining, counted = _parameters(table, shown, taken)
     comment = defining.pop(COMMENT, None)
@@ -202,8 +202,16 @@ def _parameters(
     return schema, defining, counted
 
 
+def _has_other_text(sent: Mapping[str, Any], old: TableDescriptor | ViewDescriptor) -> bool:
+    """Whether a client gives a view another text, which decides the columns."""
+    if isinstance(old, TableDescriptor):
+        return False
+    texts = sent.get("viewOriginalText") or "", sent.get("viewExpandedText") or ""
+    return texts != (old.original_text, old.expanded_text)
+
+
 def _refuse_for_placeholder(
-    old: TableDescriptor,
+    old: TableDescriptor | ViewDescriptor,
     *,
     declared: tuple[HiveColumn, ...],
     sent: SparkSchema | None,
