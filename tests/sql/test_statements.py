@@ -18,6 +18,7 @@ from strandline.sql import (
     run,
     run_all,
     run_at_commit,
+    run_in,
     run_in_parts,
     value,
 )
@@ -61,6 +62,7 @@ def test_lists_of_any_length_make_few_statements_and_find_what_they_name(
             queries = [(f"{statement} {marks}", ids) for marks, ids in in_lists(range(length))]
             values = [i for rows in run_all(connection, *queries) for (i,) in rows]
             assert sorted(values) == list(range(length))
+            assert list(run_in(connection, statement, range(length))) == [(i,) for i in values]
             texts |= {text for text, _ in queries}
     assert len(texts) == 10
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from sqlalchemy import Connection
 
 from strandline.metastore.store.notifications import Notification
-from strandline.sql import in_lists, run, value
+from strandline.sql import run, run_in, value
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.schema_versions import WRITES_ROW
 
@@ -76,7 +76,7 @@ _LAST_ROW = (
 
 _UNREMOVED = (
     "SELECT row_id FROM store_row AS stored WHERE NOT EXISTS"
-    " (SELECT 1 FROM store_removal AS removal WHERE removal.row_id = stored.row_id) AND row_id IN "
+    " (SELECT 1 FROM store_removal AS removal WHERE removal.row_id = stored.row_id) AND row_id IN"
 )
 _STORED = "SELECT row_id FROM store_row WHERE row_id BETWEEN ? AND ?"
 _ROWS_AT_ONCE = 100_000
@@ -106,11 +106,7 @@ def lost_removals(connection: Connection, events: Sequence[Notification]) -> Ite
     """
     removed = {event: frozenset(event.write().removed) for event in events}
     row_ids = sorted(frozenset().union(*removed.values()))
-    unremoved = {
-        row_id
-        for in_list, some_ids in in_lists(row_ids)
-        for (row_id,) in run(connection, f"{_UNREMOVED}{in_list}", some_ids)
-    }
+    unremoved = {row_id for (row_id,) in run_in(connection, _UNREMOVED, row_ids)}
     for event, its_ids in removed.items():
         pair = event.table_id, event.write_id
         if not unremoved.isdisjoint(its_ids) and run(connection, _COMMITTED, pair):

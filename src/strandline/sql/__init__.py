@@ -44,6 +44,7 @@ from strandline.sql.statements import (
     run,
     run_all,
     run_at_commit,
+    run_in,
     run_in_parts,
     value,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "run",
     "run_all",
     "run_at_commit",
+    "run_in",
     "run_in_parts",
     "stored_time",
     "take_append_time",

@@ -9,6 +9,7 @@ are parameters.
 
     run(connection, "SELECT name FROM t WHERE id = ?", (7,))       all rows, as tuples
     first_row(…), value(…)                                         the first row; its first column
+    run_in(connection, "SELECT name FROM t WHERE id IN", ids)      the rows for all ids, in parts
     with run_in_parts(…, rows=500) as parts:                       lists of up to 500 rows
     change(connection, "DELETE FROM t WHERE id < ?", (7,))         how many rows it changed
     change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
@@ -253,6 +254,17 @@ def in_lists(values: Iterable[T]) -> Iterator[tuple[str, tuple[T, ...]]]:
         length = min(1 << (len(chunk) - 1).bit_length(), CHUNK)
         padded = (*chunk, *repeat(chunk[-1], length - len(chunk)))
         yield marks(padded), padded
+
+
+def run_in(
+    connection: Connection, statement: str, values: Iterable[Parameter], *before: Parameter
+) -> Iterator[Row]:
+    """The rows of a statement that ends with ``IN``, for all ``values``, in parts.
+
+    ``before`` are the other parameters of the statement.
+    """
+    for in_list, some_values in in_lists(values):
+        yield from run(connection, f"{statement} {in_list}", (*before, *some_values))
 
 
 def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
-from strandline.sql import Query, Row, in_lists, run, value
+from strandline.sql import Query, Row, run, run_in, value
 from strandline.transactions.transaction import TransactionState
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
@@ -154,8 +154,7 @@ def write_ids_by(connection: Connection, table_id: int, txns: ValidTxnList) -> V
         return ValidWriteIdList.derive(None, txns=txns, writes=lowest, next_write_id=following)
     hwm = upper[0][1]
     writes = {*upper, *run(connection, _OF_LATER_TXNS, (txns.hwm, table_id, hwm))}
-    for in_list, txn_ids in in_lists(txns.exceptions):
-        writes.update(run(connection, f"{_OF_TXNS} {in_list}", (table_id, *txn_ids)))
+    writes.update(run_in(connection, _OF_TXNS, txns.exceptions, table_id))
     return ValidWriteIdList.derive(None, txns=txns, writes=writes, next_write_id=following)
 
 

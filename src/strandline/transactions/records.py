@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
-from strandline.sql import Query, Row, change, change_each, first_row, in_lists, marks, run, value
+from strandline.sql import Query, Row, change, change_each, first_row, marks, run, run_in, value
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, is_id
 from strandline.transactions.transaction import (
@@ -109,9 +109,7 @@ def find(connection: Connection, txn_id: int) -> Transaction:
 
 def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Transaction]:
     """The transactions that exist among ``txn_ids``, by id."""
-    rows: list[Row] = []
-    for in_list, ids in in_lists(sorted(filter(is_id, set(txn_ids)))):
-        rows += run(connection, f"{_ALL} WHERE txn_id IN {in_list}", ids)
+    rows = run_in(connection, f"{_ALL} WHERE txn_id IN", sorted(filter(is_id, set(txn_ids))))
     return {row[0]: _transaction(row) for row in rows}
 
 
@@ -245,10 +243,7 @@ def allocate_one_queries(txn_id: int, table_id: int) -> tuple[Query, Query]:
 
 def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
     """The write ids of these transactions for the table, by transaction id."""
-    write_ids: dict[int, int] = {}
-    for in_list, ids in in_lists(txn_ids):
-        write_ids |= dict(run(connection, f"{_OWN_WRITE_IDS} {in_list}", (table_id, *ids)))
-    return write_ids
+    return dict(run_in(connection, _OWN_WRITE_IDS, txn_ids, table_id))
 
 
 def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | None:
@@ -343,11 +338,9 @@ def heartbeat(
     Raises what `require_owner` raises.
     """
     states: dict[int, TransactionState] = {}
-    for in_list, ids in in_lists(sorted(filter(is_id, txn_ids))):
-        rows = run(connection, f"{_STATES} {in_list}", ids)
-        for txn_id, _, user in rows:
-            require_owner(txn_id, user, owner=owner)
-        states |= {txn_id: TransactionState(state) for txn_id, state, _ in rows}
+    for txn_id, state, user in run_in(connection, _STATES, sorted(filter(is_id, txn_ids))):
+        require_owner(txn_id, user, owner=owner)
+        states[txn_id] = TransactionState(state)
     opened, committed, aborted = (
         frozenset(txn_id for txn_id, state in states.items() if state is wanted)
         for wanted in TransactionState

@@ -26,7 +26,7 @@ from strandline.metastore.store.row_queries import (
     visible_rows,
 )
 from strandline.metastore.store.rows import DeleteFile, RowKind
-from strandline.sql import change, in_lists, run
+from strandline.sql import change, in_lists, run, run_in
 from strandline.transactions import TransactionState
 from strandline.transactions.list_records import write_ids_at
 
@@ -51,13 +51,14 @@ _ABORTED_ROW = (
     f" AND txn.state = {TransactionState.ABORTED.value})"
 )
 _NAMES = "SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ?"
-_NAMED = f"{_NAMES} AND stored.kind IN ({', '.join(str(kind.value) for kind in _FILES)})"
+_KINDS = ", ".join(str(kind.value) for kind in _FILES)
+_NAMED = f"{_NAMES} AND stored.kind IN ({_KINDS}) AND stored.name IN"
 # Rows of all kinds: if the kind of a row is damaged, its file must not be lost too.
 _NAMED_FOR_GOOD = f"{_NAMES} AND NOT {_ABORTED_ROW}"
 _STAGED_BY = (
     f"SELECT {ROW_COLUMNS} FROM store_row JOIN txn_write_id AS writer"
     " ON writer.table_id = store_row.table_id AND writer.write_id = store_row.write_id"
-    " WHERE writer.table_id = ? AND writer.txn_id IN "
+    " WHERE writer.table_id = ? AND writer.txn_id IN"
 )
 
 
@@ -70,7 +71,7 @@ _LOST = (
     " WHERE stored.table_id = own.table_id AND stored.write_id = own.write_id)"
     " AND NOT EXISTS (SELECT 1 FROM store_removal AS removal"
     " WHERE removal.table_id = own.table_id AND removal.write_id = own.write_id)"
-    " AND own.txn_id IN "
+    " AND own.txn_id IN"
 )
 # A transaction may commit without having staged anything. The log shows this if it keeps all events
 # of the transaction: its commit, so that no restore left them out, and an older commit, since the
@@ -82,7 +83,7 @@ _STAGED_NOTHING = (
     " AND own.txn_id NOT IN (SELECT event.txn_id FROM notification_log AS event"
     f" WHERE event.table_id = ? AND event.verb IN {STAGED})"
     f" AND own.txn_id IN (SELECT txn_id FROM notification_log WHERE verb = '{COMMIT}')"
-    " AND own.txn_id IN "
+    " AND own.txn_id IN"
 )
 
 
@@ -172,11 +173,7 @@ def without_rows(connection: Connection, table_id: int, owners: Mapping[str, int
 def _selected(
     connection: Connection, query: str, table_id: int, txn_ids: Collection[int]
 ) -> set[int]:
-    return {
-        txn_id
-        for in_list, some_ids in in_lists(txn_ids)
-        for (txn_id,) in run(connection, f"{query}{in_list}", (table_id, *some_ids))
-    }
+    return {txn_id for (txn_id,) in run_in(connection, query, txn_ids, table_id)}
 
 
 def compare_rows(connection: Connection, table_id: int, owners: Mapping[str, int]) -> None:
@@ -190,7 +187,7 @@ def compare_rows(connection: Connection, table_id: int, owners: Mapping[str, int
             "verify` finds what else is missing; restore the store from a backup"
         )
     for in_list, some_ids in in_lists(set(owners.values())):
-        with fetched(connection, f"{_STAGED_BY}{in_list}", (table_id, *some_ids)) as rows:
+        with fetched(connection, f"{_STAGED_BY} {in_list}", (table_id, *some_ids)) as rows:
             for row in map(row_from, rows):
                 row.compare()
 
@@ -213,8 +210,5 @@ def unnamed(
     others = Counter(dict.fromkeys(names, 0))
     if are_stored:
         others.subtract(names)
-    for in_list, some_names in in_lists(others):
-        query = f"{_NAMED} AND stored.name IN {in_list}"
-        for (name,) in run(connection, query, (table_id, *some_names)):
-            others[name] += 1
+    others.update(name for (name,) in run_in(connection, _NAMED, list(others), table_id))
     return [name for name, count in others.items() if count == 0]

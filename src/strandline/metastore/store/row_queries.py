@@ -28,6 +28,7 @@ from strandline.sql import (
     change_each,
     in_lists,
     run,
+    run_in,
     run_in_parts,
     value,
 )
@@ -327,14 +328,11 @@ def commit_times(
     connection: Connection, table_id: int, write_ids: Iterable[int]
 ) -> dict[int, Timestamp]:
     """The commit times of those of these write ids of a table that have one."""
-    times: dict[int, Timestamp] = {}
-    for in_list, some_write_ids in in_lists(write_ids):
-        statement = (
-            "SELECT write_id, commit_time FROM txn_write_id WHERE table_id = ? AND write_id IN"
-            f" {in_list} AND commit_time IS NOT NULL"
-        )
-        times |= dict(run(connection, statement, (table_id, *some_write_ids)))
-    return times
+    statement = (
+        "SELECT write_id, commit_time FROM txn_write_id"
+        " WHERE table_id = ? AND commit_time IS NOT NULL AND write_id IN"
+    )
+    return dict(run_in(connection, statement, write_ids, table_id))
 
 
 def rows_with_removers(
@@ -342,20 +340,18 @@ def rows_with_removers(
 ) -> dict[int, tuple[Row, list[int]]]:
     """The rows that exist among ``row_ids``, each with the write ids that removed it."""
     rows = {row.row_id: (row, list[int]()) for row in rows_by_id(connection, row_ids).values()}
-    for in_list, ids in in_lists(rows):
-        removers = f"SELECT row_id, write_id FROM store_removal WHERE row_id IN {in_list}"
-        for row_id, write_id in run(connection, removers, ids):
-            rows[row_id][1].append(write_id)
+    removers = "SELECT row_id, write_id FROM store_removal WHERE row_id IN"
+    for row_id, write_id in run_in(connection, removers, rows):
+        rows[row_id][1].append(write_id)
     return rows
 
 
 def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Row]:
     """The rows that exist among ``row_ids``, visible or not."""
-    rows: dict[int, Row] = {}
-    for in_list, ids in in_lists(filter(is_id, row_ids)):
-        statement = f"SELECT {ROW_COLUMNS} FROM store_row WHERE row_id IN {in_list}"
-        rows |= {row.row_id: row for row in map(row_from, run(connection, statement, ids))}
-    return rows
+    statement = f"SELECT {ROW_COLUMNS} FROM store_row WHERE row_id IN"
+    possible_ids = [row_id for row_id in row_ids if is_id(row_id)]
+    rows = map(row_from, run_in(connection, statement, possible_ids))
+    return {row.row_id: row for row in rows}
 
 
 def add_rows(
