@@ -6,7 +6,7 @@ outage must not occupy all threads of a node. So all calls wait until the same m
 after the beginning, and calls that come later fail at once.
 
 A server that has never answered is not waited for: its address may be wrong. A call with a deadline
-waits until then at most, also for an answer of etcd. A thread that tries again itself does not wait
+waits until then at most, also for an answer. A thread that tries again itself does not wait
 for the end of an outage, and says meanwhile that it cannot go on.
 """
 
@@ -82,7 +82,7 @@ class Outage:
 def waiting_until(end: float, *, for_answers: bool = True) -> Iterator[None]:
     """In the block, calls of this thread wait no longer than to ``end``, of `time.monotonic`.
 
-    They wait for the end of an outage, and, with ``for_answers``, for the answer of etcd.
+    They wait for the end of an outage, and, with ``for_answers``, for the answer of a server.
     """
     before = _end(), answer_deadline()
     _thread.end = min(before[0], end)

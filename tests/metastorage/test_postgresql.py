@@ -37,6 +37,7 @@ from strandline.metastorage import (
     SqlMetastorage,
     open_metastorage,
 )
+from strandline.outage import waiting_until
 from strandline.sql import StoreFull, postgres_database, run, run_all, run_at_commit
 from strandline.sql import postgres_connection as driver
 from strandline.sql.postgres_database import PostgresDatabase, open_url
@@ -96,6 +97,34 @@ def test_a_database_that_gives_up_ends_calls_that_the_server_does_not_answer(
         assert isinstance(error, DeadlineExceeded)
         database._patience = 60.0  # a busy server may need longer than before it gave up
         assert database.rows("SELECT 2") == [(2,)]
+
+
+def test_a_call_waits_for_the_server_no_longer_than_its_thread_may(url: str) -> None:
+    with closing(open_url(url, patience=3600)) as database:
+        with waiting_until(time.monotonic() + 0.1):
+            with pytest.raises(DeadlineExceeded):
+                database.rows("SELECT pg_sleep(5)")
+            with pytest.raises(DeadlineExceeded), database.read() as connection:
+                connection.exec_driver_sql("SELECT pg_sleep(5)")
+        assert database.rows("SELECT 2") == [(2,)]
+
+
+def test_a_call_waits_for_a_connection_no_longer_than_its_thread_may(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, waits = driver.connect, list[float]()
+
+    def noted(address: str, *, patience: float) -> driver.Connection:
+        waits.append(patience)
+        return connect(address, patience=60.0)
+
+    monkeypatch.setattr(driver, "connect", noted)
+    with (
+        closing(open_url(url, patience=3600)) as database,
+        waiting_until(time.monotonic() + 60.0),
+    ):
+        assert database.rows("SELECT 2") == [(2,)]
+    assert max(waits) <= 60.0
 
 
 def waiting_for_locks(url: str) -> int:

@@ -59,7 +59,7 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
-from strandline.outage import Outage
+from strandline.outage import Outage, answer_deadline
 from strandline.sql import postgres_connection as driver
 from strandline.sql import schema_versions
 from strandline.sql.database import GIVE_UP_SECONDS, PATIENCE, Database
@@ -290,7 +290,8 @@ class PostgresDatabase(Database):
         self._listener.wake()
 
     def _connect(self) -> driver.Connection:
-        connection = driver.connect(self._address, patience=self._patience)
+        patience = min(self._patience, answer_deadline() - time.monotonic())
+        connection = driver.connect(self._address, patience=patience)
         try:
             self._server.accept(connection, at_takeover=self._at_takeover)
         except BaseException:
@@ -631,8 +632,12 @@ def _short(queries: Sequence[Query]) -> list[Query]:
 def _allow(
     raw: driver.Connection, seconds: float, is_given_up: Callable[[], bool] | None = None
 ) -> None:
-    """Allow answers on the connection until ``seconds`` from now, or until `is_given_up`."""
-    raw.deadline, raw.is_given_up = time.monotonic() + seconds, is_given_up
+    """Allow answers on the connection until ``seconds`` from now, or until `is_given_up`.
+
+    A thread that may wait for less waits for less.
+    """
+    raw.deadline = min(time.monotonic() + seconds, answer_deadline())
+    raw.is_given_up = is_given_up
 
 
 def _raw(pooled: PoolProxiedConnection) -> driver.Connection:
