@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from psycopg.pq import DiagnosticField
 from sqlalchemy import Connection
+from sqlalchemy.pool import PoolProxiedConnection
 
 from strandline.clock import HybridClock, Timestamp, timestamp
 from strandline.errors import (
@@ -99,6 +100,23 @@ def test_a_database_that_gives_up_ends_calls_that_the_server_does_not_answer(
         assert database.rows("SELECT 2") == [(2,)]
 
 
+def test_a_database_that_gives_up_ends_calls_that_are_about_to_be_sent(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "GIVE_UP_SECONDS", 0.1)
+    with closing(open_url(url, patience=3600)) as database:
+        raw_connection = database._engine.raw_connection
+
+        def given_up() -> PoolProxiedConnection:
+            pooled = raw_connection()
+            database.give_up()
+            return pooled
+
+        monkeypatch.setattr(database._engine, "raw_connection", given_up)
+        with pytest.raises(DeadlineExceeded):
+            database.rows("SELECT pg_sleep(5)")
+
+
 def test_a_call_waits_for_the_server_no_longer_than_its_thread_may(url: str) -> None:
     with closing(open_url(url, patience=3600)) as database:
         with waiting_until(time.monotonic() + 0.1):
@@ -120,8 +138,8 @@ def test_a_call_waits_for_a_connection_no_longer_than_its_thread_may(
 
     monkeypatch.setattr(driver, "connect", noted)
     with (
-        closing(open_url(url, patience=3600)) as database,
         waiting_until(time.monotonic() + 60.0),
+        closing(open_url(url, patience=3600)) as database,
     ):
         assert database.rows("SELECT 2") == [(2,)]
     assert max(waits) <= 60.0

@@ -302,9 +302,9 @@ class PostgresDatabase(Database):
         return connection
 
     def give_up(self) -> None:
-        self._patience = min(self._patience, GIVE_UP_SECONDS)
-        end = time.monotonic() + self._patience
         with self._state:
+            self._patience = min(self._patience, GIVE_UP_SECONDS)
+            end = time.monotonic() + self._patience
             for connection in self._connections:
                 if connection.deadline is not None:
                     connection.deadline = min(connection.deadline, end)
@@ -425,8 +425,7 @@ class PostgresDatabase(Database):
         is tried once more on another one. The result is the pool's own connection, because creating
         SQLAlchemy's takes as long as the answer.
         """
-        tries = 2
-        end = time.monotonic() + (self._patience if seconds is None else seconds)
+        tries, began = 2, time.monotonic()
         while True:
             pool_number = self._pool_number  # read first: the pool may be discarded meanwhile
             try:
@@ -434,7 +433,7 @@ class PostgresDatabase(Database):
             except driver.DriverError as error:
                 if self._closed or (is_given_up and is_given_up()) or not driver.is_away(error):
                     raise
-                reason = driver.reason_of(error)
+                reason, end = driver.reason_of(error), self._end(began, seconds)
                 if not self._outage.pause(reason, patience=self._patience, end=end):
                     raise
                 continue
@@ -442,7 +441,8 @@ class PostgresDatabase(Database):
             raw.pool_number = pool_number
             prepared = raw.prepared
             try:
-                _allow(raw, end - time.monotonic(), is_given_up)
+                with self._state:  # `give_up` brings forward either the end or the deadline
+                    _allow(raw, self._end(began, seconds) - time.monotonic(), is_given_up)
                 raw.read_ahead = raw.waiting = None
                 raw.prepared = prepared.copy()
                 result = begin(raw)
@@ -468,6 +468,10 @@ class PostgresDatabase(Database):
                     raise
                 if lost:  # else `_translate` notes it
                     self._connection_lost()
+
+    def _end(self, began: float, seconds: float | None) -> float:
+        """When a call that has ``began`` ends, if it may wait for ``seconds``, or the patience."""
+        return began + (self._patience if seconds is None else seconds)
 
     def _discard_pool_of(self, connection: driver.Connection) -> None:
         """Discard the pool from which the connection was taken, unless that has been done already.
