@@ -22,7 +22,7 @@ from strandline.catalog.commands import (
 from strandline.model.descriptors import StorageFormat
 from strandline.model.privileges import ObjectKind
 from strandline.model.type_parser import parse_type
-from strandline.model.types import BIGINT, TIMESTAMP_NTZ
+from strandline.model.types import BIGINT, STRING, TIMESTAMP_NTZ
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
 KEY = ColumnDefinition("Key", BIGINT)
@@ -146,6 +146,24 @@ def test_spark_changes_one_column_of_a_table_with_a_format_of_its_own(
     assert (after[0], after[3]) == (before[0], before[2])
     assert after[1] == replace(before[1], comment="new")
     assert after[2].name == "Added"
+
+
+@pytest.mark.parametrize("parts", [{}, OWN_FORMATS[0]])
+def test_a_hive_client_changes_the_type_and_the_comment_of_a_partition_column(
+    hive: HiveNode, stub: Any, parts: dict[str, Any]
+) -> None:
+    columns = (*HIDDEN, DAY, replace(AT, comment="untouched"))
+    definition = TableDefinition(
+        name="t", columns=columns, partition_columns=("Day", "At"), **parts
+    )
+    session = hive.node.session(user="ann")
+    session.execute(CreateTable(schema="d1", definition=definition))
+    before = session.table("d1.t").descriptor.columns
+    altered = stub.get_table("d1", "t")
+    altered.partitionKeys[0].type, altered.partitionKeys[0].comment = "string", "new"
+    stub.alter_table("d1", "t", altered)
+    day = replace(before[2], type=STRING, comment="new")
+    assert session.table("d1.t").descriptor.columns == (*before[:2], day, before[3])
 
 
 def test_columns_that_hive_spells_completely_need_no_schema_of_spark(

@@ -278,12 +278,16 @@ def _followed(
 
     Such a client changes Hive's columns, and returns Spark's schema as it received it.
     """
-    declared = read_fields(table["sd"].get("cols"))
-    if declared == read_fields(shown["sd"]["cols"]) or declared == PLACEHOLDER_COLUMNS:
-        return schema
     if take_schema(shown["parameters"])[0] != schema:
         return schema
-    return _with_declared(schema, declared)
+    declared, keys = read_fields(table["sd"].get("cols")), read_fields(table.get("partitionKeys"))
+    if declared not in (read_fields(shown["sd"]["cols"]), PLACEHOLDER_COLUMNS):
+        schema = _with_declared(schema, declared)
+    if keys and keys != read_fields(shown["partitionKeys"]):
+        plain = schema.columns[: len(schema.columns) - len(schema.partition_columns)]
+        new_keys = _declared(keys, schema.columns, of="partition column")
+        schema = SparkSchema((*plain, *new_keys), tuple(key.name for key in new_keys))
+    return schema
 
 
 def _restored(schema: SparkSchema, table: Mapping[str, Any]) -> SparkSchema:
