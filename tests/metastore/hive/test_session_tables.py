@@ -15,6 +15,7 @@ from strandline.catalog.commands import (
     CommentOn,
     CreateTable,
     CreateView,
+    RenameTable,
     TableDefinition,
     ViewDefinition,
     column_definition,
@@ -59,6 +60,26 @@ def test_a_client_that_sends_back_what_it_was_shown_makes_no_version(
     altered = hive.node.metastore.catalogs.present().relation("d1", "t")
     assert altered is not None
     assert altered.properties == (("k", "v"),)
+
+
+def test_spark_renames_a_table_whose_folder_does_not_follow_its_name(
+    hive: HiveNode, stub: Any
+) -> None:
+    session = hive.node.session(user="ann")
+    session.execute(CreateTable(schema="d1", definition=replace(TABLE, provider="parquet")))
+    taken = hive.folder / "warehouse/d1.db/other"
+    taken.mkdir(parents=True)
+    (taken / "file").touch()
+    session.execute(RenameTable(schema="d1", table="t", new_name="other"))
+    place = stub.get_table("d1", "other").sd.location
+    assert place.endswith("/d1.db/t")
+    altered = stub.get_table("d1", "other")
+    altered.tableName = "renamed"
+    # Spark takes for granted that the files are in the folder of the new name.
+    altered.sd.serdeInfo.parameters["path"] = f"{hive.warehouse}/d1.db/renamed"
+    stub.alter_table("d1", "other", altered)
+    renamed = stub.get_table("d1", "renamed").sd
+    assert (renamed.location, renamed.serdeInfo.parameters["path"]) == (place, place)
 
 
 HIDDEN = (

@@ -88,7 +88,11 @@ class AlterRelation:
         self._check_expected(shown["parameters"])
         target = self._target(planning, old)
         next_location = self._next_location(planning.catalog, old, target)
-        requested = self.wanted(old, shown=shown, next_location=next_location)
+        default_place = None
+        if target is not None and isinstance(old, TableDescriptor):
+            is_managed = old.kind is TableKind.MANAGED
+            default_place = self.place(target, self._new_name()) if is_managed else None
+        requested = self.wanted(old, shown=shown, default_place=default_place)
         if isinstance(old, ViewDescriptor):
             self._alter_view(planning, old, requested)
         else:
@@ -106,14 +110,14 @@ class AlterRelation:
         old: Relation,
         *,
         shown: Mapping[str, Any] | None = None,
-        next_location: str | None = None,
+        default_place: str | None = None,
     ) -> ClientTable:
         return read_table(
             self.request,
             default_location=self.location or "file:/",
             old=old,
             shown=shown,
-            next_location=next_location,
+            default_place=default_place,
             taken=self._taken,
         )
 

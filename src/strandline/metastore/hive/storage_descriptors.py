@@ -167,7 +167,7 @@ def read_storage(
     hive_columns: tuple[HiveColumn, ...] | None = None,
     locations: Sequence[str],
 ) -> StorageFormat:
-    """Return the format that a client described. ``locations`` are the table's, present and next.
+    """Return the format that a client described. ``locations`` are the table's, as clients know it.
 
     Spark's serde parameter ``path`` repeats the table's location, which is stored once.
 

@@ -114,13 +114,14 @@ def read_table(
     default_location: str,
     old: TableDescriptor | ViewDescriptor | None = None,
     shown: Mapping[str, Any] | None = None,
-    next_location: str | None = None,
+    default_place: str | None = None,
     taken: TakenSchema | None = None,
 ) -> ClientTable:
     """Read a client's ``Table``. ``default_location`` is used if it names no location.
 
     For an alter, ``old`` is the table before it, ``shown`` what clients see of it, and
-    ``next_location`` the table's location after it; ``taken`` is the result of `take_schema`.
+    ``default_place`` the default location under its new name, which Spark takes for that of a
+    renamed table; ``taken`` is the result of `take_schema`.
     Raises `InvalidInput` for invalid columns and types, `UnsupportedOperation`, `IllegalChange`.
     """
     sd = table.get("sd")
@@ -146,7 +147,7 @@ def read_table(
     storage = read_storage(
         sd,
         hive_columns=None if declared == hive_columns(plain) else declared,
-        locations=[place for place in (location or default_location, next_location) if place],
+        locations=[place for place in (location or default_location, default_place) if place],
     )
     name, owner = table.get("tableName", "").lower(), table.get("owner", "")
     if kind == VIRTUAL_VIEW:
