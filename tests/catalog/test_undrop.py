@@ -7,7 +7,9 @@ import pytest
 from strandline import work
 from strandline.catalog import CatalogManager, Command
 from strandline.catalog.commands import (
+    AddColumns,
     AlterDefaultPrivileges,
+    ColumnDefinition,
     CommentOn,
     CreateIndex,
     CreateRole,
@@ -24,6 +26,7 @@ from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.update import Update
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.types import BIGINT
 from tests.catalog.scenario import create_table, create_view, table_of
 from tests.catalog.taking_back import run, undrop, visible
 from tests.catalog.test_undo import prepared
@@ -191,11 +194,23 @@ def test_a_schema_is_restored_without_what_a_version_dropped_that_did_more(
         (CreateSchema(name="third"), ["t", "u"]),
         (CreateRole(name="r2"), ["t", "u"]),
         (CommentOn(kind=ObjectKind.TABLE, name="other.a", text="c"), ["t", "u"]),
+        (AddColumns(schema="s", table="u", columns=(ColumnDefinition("z", BIGINT),)), ["t", "u"]),
+        (RenameTable(schema="s", table="u", new_name="x"), ["x"]),
         (create_view("s.w"), ["u", "w"]),
         (CommentOn(kind=ObjectKind.SCHEMA, name="s", text="c"), ["u"]),
         (DropRole(name="r"), ["u"]),
     ],
-    ids=["table", "schema", "role", "comment", "this schema", "schema itself", "dropped role"],
+    ids=[
+        "table",
+        "schema",
+        "role",
+        "comment",
+        "altered",
+        "renamed",
+        "this schema",
+        "schema itself",
+        "dropped role",
+    ],
 )
 def test_a_schema_is_restored_past_what_others_did_elsewhere(
     manager: CatalogManager, meanwhile: Command, restored: list[str]
@@ -208,6 +223,8 @@ def test_a_schema_is_restored_past_what_others_did_elsewhere(
     run(manager, DropSchema(name="s", cascade=True))
     undrop(manager, "s", kind="schema")
     assert manager.present().relation_names("s") == restored
+    if isinstance(meanwhile, AddColumns):
+        assert [column.name for column in table_of(manager.present(), "s.u").columns][-1] == "z"
 
 
 def test_looking_past_what_others_did_is_charged_to_the_budget(manager: CatalogManager) -> None:
