@@ -124,6 +124,8 @@ def test_a_call_waits_for_the_server_no_longer_than_its_thread_may(url: str) -> 
                 database.rows("SELECT pg_sleep(5)")
             with pytest.raises(DeadlineExceeded), database.read() as connection:
                 connection.exec_driver_sql("SELECT pg_sleep(5)")
+            with database.write() as connection:  # which has a deadline of its own
+                connection.exec_driver_sql("SELECT 1")
         assert database.rows("SELECT 2") == [(2,)]
 
 

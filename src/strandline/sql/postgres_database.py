@@ -84,6 +84,8 @@ _OVERFLOW = 8
 _LONGEST_TIMEOUT_MS = (1 << 31) - 1
 _ANSWER_SECONDS = 0.5
 """How long the process waits for an answer beyond the server's own time-out."""
+_CONNECT_SECONDS = 2.0
+"""The least that a call waits for a new connection, as libpq does."""
 _SILENT_SECONDS = 1.0
 """After this time without a check, a write may have lost its lock; far below `driver.IDLE_MS`."""
 _SCHEMA_LOCK = 0x7374_7261_6E64
@@ -290,8 +292,8 @@ class PostgresDatabase(Database):
         self._listener.wake()
 
     def _connect(self) -> driver.Connection:
-        patience = min(self._patience, answer_deadline() - time.monotonic())
-        connection = driver.connect(self._address, patience=patience)
+        limit = max(answer_deadline() - time.monotonic(), _CONNECT_SECONDS)
+        connection = driver.connect(self._address, patience=min(self._patience, limit))
         try:
             self._server.accept(connection, at_takeover=self._at_takeover)
         except BaseException:
@@ -354,7 +356,7 @@ class PostgresDatabase(Database):
         synced = not self.may_lose_provisional
         with self._in_use("writes" if synced else "unsynced_writes"):
             self._refuse_to_write()
-            end = began + self._patience
+            end = self._end(began, None)
             locked = self._locked(began, end, synced=synced, first=first, lock=_LOOK_LOCK)
             with _returned(locked) as connection:
                 yield connection
@@ -446,7 +448,8 @@ class PostgresDatabase(Database):
                 raw.read_ahead = raw.waiting = None
                 raw.prepared = prepared.copy()
                 result = begin(raw)
-                _allow(raw, self._patience)
+                now = time.monotonic()
+                _allow(raw, self._end(now, None if seconds is None else self._patience) - now)
                 self._outage.end()
                 return pooled, result
             except BaseException as error:
@@ -470,8 +473,14 @@ class PostgresDatabase(Database):
                     self._connection_lost()
 
     def _end(self, began: float, seconds: float | None) -> float:
-        """When a call that has ``began`` ends, if it may wait for ``seconds``, or the patience."""
-        return began + (self._patience if seconds is None else seconds)
+        """When a call that has ``began`` ends, if it may wait for ``seconds``.
+
+        If they are None, it reads: it may wait for the patience, or as long as its thread may. A
+        write has a deadline of its own, since it may project what others have changed.
+        """
+        if seconds is None:
+            return min(began + self._patience, answer_deadline())
+        return began + seconds
 
     def _discard_pool_of(self, connection: driver.Connection) -> None:
         """Discard the pool from which the connection was taken, unless that has been done already.
@@ -636,12 +645,8 @@ def _short(queries: Sequence[Query]) -> list[Query]:
 def _allow(
     raw: driver.Connection, seconds: float, is_given_up: Callable[[], bool] | None = None
 ) -> None:
-    """Allow answers on the connection until ``seconds`` from now, or until `is_given_up`.
-
-    A thread that may wait for less waits for less.
-    """
-    raw.deadline = min(time.monotonic() + seconds, answer_deadline())
-    raw.is_given_up = is_given_up
+    """Allow answers on the connection until ``seconds`` from now, or until `is_given_up`."""
+    raw.deadline, raw.is_given_up = time.monotonic() + seconds, is_given_up
 
 
 def _raw(pooled: PoolProxiedConnection) -> driver.Connection:
