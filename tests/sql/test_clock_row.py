@@ -22,6 +22,7 @@ from strandline.sql import (
     accepted_time,
     change,
     check_time,
+    highest_time,
     look_beside_rows,
     open_sqlite,
     stored_time,
@@ -76,6 +77,15 @@ def test_an_append_to_a_database_without_its_last_time_is_refused(database: Data
         database.write() as connection,
     ):
         take_append_time(database, connection, HybridClock(lambda: 5_000))
+
+
+@pytest.mark.parametrize("rows", ["id = 1", "id = 3", "true"])
+def test_a_database_without_a_last_time_is_damaged(database: Database, rows: str) -> None:
+    with database.write() as connection:
+        change(connection, f"DELETE FROM strandline_clock WHERE {rows}")
+    damaged = pytest.raises(CorruptData, match="the last time of the store is missing")
+    with damaged, database.read() as connection:
+        highest_time(connection)
 
 
 DAY = MAX_AHEAD_MS

@@ -45,7 +45,9 @@ _TAKE_ABOVE_BOTH = (
     " AS candidates) WHERE id = {} RETURNING time"
 )
 _SERVER_CLOCK = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
-_HIGHEST = f"SELECT max(time) FROM strandline_clock WHERE id IN ({WRITES_ROW}, {LOOKS_ROW})"
+_HIGHEST = (
+    f"SELECT max(time), count(*) FROM strandline_clock WHERE id IN ({WRITES_ROW}, {LOOKS_ROW})"
+)
 
 
 def take_time(
@@ -74,9 +76,7 @@ def take_time_after_looks(connection: Connection, clock: HybridClock) -> Timesta
     clock.check()
     new_time: Timestamp | None = value(connection, *time_after_looks_query(clock))
     if new_time is None:
-        raise CorruptData(
-            "the last time of the store is missing in its database; restore it from a backup"
-        )
+        raise _no_time()
     _refuse_far_ahead(connection, clock, new_time)
     clock.update(new_time)
     return new_time
@@ -123,8 +123,20 @@ def stored_time(connection: Connection) -> Timestamp:
 
 
 def highest_time(connection: Connection) -> Timestamp:
-    """The later of the last time assigned and the last time of a look, or 0."""
-    return _time(connection, (_HIGHEST, ()))
+    """The later of the last time assigned and the last time of a look, or 0.
+
+    Raises `CorruptData` if one of the two rows is missing: it is also a lock.
+    """
+    [(time, rows)] = run(connection, _HIGHEST)
+    if rows < 2:
+        raise _no_time()
+    return Timestamp(time)
+
+
+def _no_time() -> CorruptData:
+    return CorruptData(
+        "the last time of the store is missing in its database; restore it from a backup"
+    )
 
 
 def present_time(connection: Connection, clock: HybridClock) -> Timestamp:
