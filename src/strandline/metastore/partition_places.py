@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from strandline.catalog import CatalogManager
@@ -34,6 +35,7 @@ from strandline.metastore.store.warehouse import (
     FolderRefused,
     Unsynced,
     delete_or_leave,
+    relative_location,
     resolve_location,
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
@@ -66,6 +68,16 @@ class PartitionPlaces:
         except StrandlineError:
             return False
         return True
+
+    def restored(self, row: Row) -> PartitionRow:
+        """The partition with its place relative to the folder of a managed table that contains it.
+
+        It follows that folder then. The place was stored in full while the table was external.
+        """
+        partition = row.as_(PartitionRow)
+        if self._table.kind is not TableKind.MANAGED:
+            return partition
+        return replace(partition, location=relative_location(self._location, partition.location))
 
     def was_moved(self, row: Row, location: str) -> bool:
         """Whether a client has moved the partition's folder to another spelling of its name.

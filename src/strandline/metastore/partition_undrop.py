@@ -48,7 +48,8 @@ def undrop_partitions(
         for row in rows:
             places.bring_back(row, moves)
         moves.sync()
-        new_rows = [row.replaced_by(row.content) for row in (*rows, *statistics)]
+        new_rows = [row.replaced_by(places.restored(row)) for row in rows]
+        new_rows += [row.replaced_by(row.content) for row in statistics]
         new_row_ids = change.stage(add=new_rows)  # those of the statistics are last
         for row, new_row_id in zip(rows, new_row_ids, strict=False):
             places.record_return(change, row, new_row_id)

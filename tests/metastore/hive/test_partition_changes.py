@@ -370,6 +370,23 @@ def test_a_table_is_not_managed_again_while_partitions_would_not_follow_its_fold
         session.undo(version)
 
 
+def test_a_partition_that_is_undropped_in_a_table_that_is_managed_again_follows_its_folder(
+    call: Caller, tmp_path: Path
+) -> None:
+    table = _partitioned(call)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+    session, version = call.node.session(user="ann"), call.node.catalogs.present().version
+    call("drop_partition", db_name="default", tbl_name="t", part_vals=["1"], deleteData=True)
+    session.undo(version)
+    session.undrop_partitions("default.t")
+    call("alter_table", dbname="default", tbl_name="t", new_tbl={**table, "tableName": "u"})
+    place = call("get_table", dbname="default", tbl_name="u")["sd"]["location"]
+    assert shown(call, "u")["1"]["sd"]["location"] == f"{place}/p=1"
+    assert Path(f"{place}/p=1".removeprefix("file:")).is_dir()
+
+
 def test_partitions_follow_a_renamed_table_after_another_location_was_refused(
     call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
