@@ -133,6 +133,25 @@ def test_a_restored_table_gets_no_default_privileges_although_its_batch_creates_
     assert table_of(manager.present(), "s.u").privileges
 
 
+def test_a_restored_schema_has_no_default_privileges_of_a_role_that_was_dropped_since(
+    manager: CatalogManager,
+) -> None:
+    grants = [
+        AlterDefaultPrivileges(
+            kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee=grantee, schema="s"
+        )
+        for grantee in ("bob", "carl")
+    ]
+    run(manager, CreateRole(name="bob"), CreateRole(name="carl"), create_table("s.t"), *grants)
+    run(manager, DropSchema(name="s", cascade=True))
+    run(manager, DropRole(name="bob"))
+    after = undrop(manager, "s", kind="schema").catalog
+    carl, table = after.role("carl"), table_of(after, "s.t")
+    assert table.name == "t"
+    defaults = [stored.value for stored in after.contents.objects("default_privilege")]
+    assert [default.grantee for default in defaults] == [carl and carl.id]
+
+
 def test_undrop_accepts_the_old_and_the_new_name_of_a_renamed_schema(
     manager: CatalogManager,
 ) -> None:

@@ -209,8 +209,17 @@ def _is_dropped_by_name(change: Change) -> bool:
 
 
 def _with_its_parts(catalogs: CatalogFollower, undo: Undo, target: Target, latest: Catalog) -> Undo:
-    """Return the part of ``undo`` for an object and all dropped objects that refer to it."""
-    needs = {other: _needs(net) for other, net in undo.net.items() if net.new is None}
+    """Return the part of ``undo`` for an object and all dropped objects that refer to it.
+
+    Default privileges end with their role, so those of roles that were dropped since are left out.
+    """
+    needs = {
+        other: needed
+        for other, net in undo.net.items()
+        if net.new is None
+        for needed in (_needs(net),)
+        if not (isinstance(net.old_value, DefaultPrivilege) and _lacks_role(latest, needed))
+    }
     restored, added = {target}, {target}
     while added:
         added = {other for other, needed in needs.items() if needed & added} - restored
@@ -221,6 +230,11 @@ def _with_its_parts(catalogs: CatalogFollower, undo: Undo, target: Target, lates
 def _needs(net: Net) -> set[Target]:
     """What the object referred to before the version."""
     return {Target(kind, id_key(object_id)) for kind, object_id in references(net.old_value)}
+
+
+def _lacks_role(latest: Catalog, needed: set[Target]) -> bool:
+    roles = (target for target in needed if target.kind == "role")
+    return any(latest.contents.get(*role) is None for role in roles)
 
 
 def _latest(catalogs: CatalogFollower) -> Catalog:
