@@ -490,6 +490,8 @@ class Session(ABC):
     ) -> int:
         """Add files to a table and remove files from it; others see this after the commit.
 
+        The caller has synced the files of ``add``, and their folders up to that of the table.
+
         ``remove`` are paths of files that are replaced. ``touch`` are paths of data files of which
         a delete file deletes rows; those that a delete file names only by id are found among all
         data files of the table, which takes longer. If two transactions remove or touch the same
