@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
 import resource
 import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,48 @@ def test_a_full_disk_has_the_exit_status_of_a_failed_write(
     result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
     assert result.exit_code == IO_ERROR
     assert re.search(r"restoring to .*/new failed: .*No space left", result.stderr)
+
+
+def fail_at(step: int, below: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make the disk fail once, at the ``step``-th call that changes or syncs what is ``below``."""
+    passed = 0
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(subject: Any, *arguments: Any, **named: Any) -> Any:
+            nonlocal passed
+            is_open = isinstance(subject, int)
+            path = os.readlink(f"/proc/self/fd/{subject}") if is_open else os.fspath(subject)
+            if path.startswith(str(below)):
+                passed += 1
+                if passed == step:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(subject, *arguments, **named)
+
+        return counted
+
+    for name in ("open", "mkdir", "chmod", "ftruncate", "fchmod", "fsync", "utime", "rename"):
+        patch.setattr(os, name, failing(getattr(os, name)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_backup_or_restore_whose_disk_fails_at_any_step_leaves_nothing(
+    store: Path, tmp_path: Path, command: str
+) -> None:
+    target, arguments = tmp_path / "to", ["backup", store, tmp_path / "to" / "b"]
+    target.mkdir()
+    if command == "restore":
+        assert strandline("backup", store, tmp_path / "b").exit_code == 0
+        arguments = ["restore", tmp_path / "b", target, "--copy"]
+    for step in itertools.count(1):
+        with pytest.MonkeyPatch.context() as patch:
+            fail_at(step, target, patch)
+            result = strandline(*arguments)
+        if result.exit_code == 0:
+            break
+        assert "Input/output error" in result.stderr, step
+        assert list(target.iterdir()) == [], step
+    assert step > len(["open", "chmod", "truncate", "sync", "rename", "sync of the folder"])
 
 
 @pytest.mark.slow
