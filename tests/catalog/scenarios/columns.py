@@ -26,6 +26,7 @@ from strandline.errors import (
     ObjectNotFound,
     UnsupportedOperation,
 )
+from strandline.model.descriptors import StorageFormat
 from strandline.model.types import BIGINT, INT
 from tests.catalog.scenario import (
     SCHEMA,
@@ -60,6 +61,8 @@ PARTITIONED = create_table(
     "s.f", "id int not null", "ts timestamp", partitioned_by=("day(ts)", "bucket(4, ID)")
 )
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
+TEXT_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+BUCKETS, OF_SPARK = "buckets, sorts or clusters", "spark.sql.sources.schema"
 MANY = tuple(ColumnDefinition(f"c{n}", INT) for n in range(9_998))
 
 
@@ -491,6 +494,45 @@ SCENARIOS = [
         setup=[SCHEMA, TABLE],
         run=drop("a", "b"),
         expect=Refused(IllegalChange, "no columns left"),
+    ),
+    Scenario(
+        "every column beside those that partition the table",
+        setup=[SCHEMA, create_table("s.p", partition_columns=("b",), transactional=False)],
+        run=drop("a", table="p"),
+        expect=Refused(IllegalChange, "no columns left"),
+    ),
+    *(
+        Scenario(
+            f"a column of a plain table {what}",
+            setup=[SCHEMA, create_table("s.p", transactional=False, **parts)],
+            run=drop("a", table="p"),
+            expect=Refused(IllegalChange, message),
+        )
+        for what, message, parts in (
+            ("of text", "by column position", {"provider": "csv"}),
+            (
+                "of Hive's text",
+                "by column position",
+                {"provider": "hive", "storage": StorageFormat(serde=TEXT_SERDE)},
+            ),
+            ("that Hive buckets by it", BUCKETS, {"storage": StorageFormat(bucket_columns=("A",))}),
+            (
+                "that Hive sorts by it",
+                BUCKETS,
+                {"storage": StorageFormat(sort_columns=(("a", 1),))},
+            ),
+            (
+                "that Spark buckets by it",
+                BUCKETS,
+                {"properties": ((f"{OF_SPARK}.bucketCol.0", "A"),)},
+            ),
+            ("that Spark sorts by it", BUCKETS, {"properties": ((f"{OF_SPARK}.sortCol.0", "a"),)}),
+            (
+                "that Spark clusters by it",
+                BUCKETS,
+                {"properties": (("clusteringColumns", '[["b"],["A","x"]]'),)},
+            ),
+        )
     ),
     Scenario(
         "no column at all",

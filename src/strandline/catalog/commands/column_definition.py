@@ -285,6 +285,24 @@ def refuse_partitioning_column(
             raise IllegalChange(f"{table.name} is partitioned by {column.name!r}, which {what}")
 
 
+_BUCKETED_BY = ("spark.sql.sources.schema.bucketCol.", "spark.sql.sources.schema.sortCol.")
+_CLUSTERED_BY = "clusteringColumns"
+"""Parameters of Spark: columns of CLUSTERED BY and SORTED BY, one each, and those of CLUSTER BY."""
+
+
+def refuse_bucketing_column(table: TableDescriptor, column: ColumnDescriptor) -> None:
+    """Refuse to drop a column by which writers of a plain table bucket, sort or cluster rows."""
+    storage, name = table.storage, normalize(column.name)
+    names = [*storage.bucket_columns, *(sorted_by for sorted_by, _ in storage.sort_columns)]
+    names += [value for key, value in table.properties if key.startswith(_BUCKETED_BY)]
+    clustered_by = normalize(dict(table.properties).get(_CLUSTERED_BY, ""))  # as [["a"],["b","x"]]
+    if name in map(normalize, names) or f'["{name}"' in clustered_by:
+        raise IllegalChange(
+            f"{table.name} buckets, sorts or clusters its rows by {column.name!r}, which cannot be "
+            "dropped; writers need it"
+        )
+
+
 def refuse_indexed_column(
     table: TableDescriptor, column: ColumnDescriptor, indexes: Iterable[IndexDescriptor]
 ) -> None:

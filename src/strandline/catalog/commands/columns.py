@@ -14,6 +14,7 @@ from strandline.catalog.commands.column_definition import (
     checked_columns,
     column_named,
     new_columns,
+    refuse_bucketing_column,
     refuse_indexed_column,
     refuse_partitioning_column,
     refuse_used_column,
@@ -181,6 +182,28 @@ class AddColumns:
             transaction.put(with_columns(table, together, next_id))
 
 
+_POSITIONAL_PROVIDERS = frozenset({"csv", "text"})
+_HIVE_SERDES = "org.apache.hadoop.hive.serde2"
+_POSITIONAL_SERDES = frozenset(
+    {
+        _TEXT_SERDE,
+        _STRINGS_SERDE,
+        f"{_HIVE_SERDES}.MultiDelimitSerDe",
+        f"{_HIVE_SERDES}.RegexSerDe",
+        f"{_HIVE_SERDES}.columnar.ColumnarSerDe",
+        f"{_HIVE_SERDES}.columnar.LazyBinaryColumnarSerDe",
+        f"{_HIVE_SERDES}.lazybinary.LazyBinarySerDe",
+    }
+)
+"""The serdes of files that have no names of columns."""
+
+
+def _is_read_by_position(table: TableDescriptor) -> bool:
+    provider = table.provider.lower()
+    is_hive_text = provider == "hive" and table.storage.serde in _POSITIONAL_SERDES
+    return not table.transactional and (provider in _POSITIONAL_PROVIDERS or is_hive_text)
+
+
 _COMPLETED_BY_SPARK = frozenset({"csv", "json", "orc", "parquet"})
 """Providers of plain tables for which Spark fills the default into existing rows."""
 
@@ -242,9 +265,15 @@ class DropColumns:
             refuse_used_column(table, column, what="cannot be dropped")
             refuse_partitioning_column(table, column, what="cannot be dropped")
             refuse_indexed_column(table, column, indexes)
+            refuse_bucketing_column(table, column)
         columns = tuple(c for c in table.columns if normalize(c.name) not in given_names)
-        if not columns:
+        if len(columns) == len(table.partition_columns):
             raise IllegalChange(f"{table.name} would have no columns left")
+        if dropped and _is_read_by_position(table):
+            raise IllegalChange(
+                f"{table.name} is read by column position; without {dropped[0].name!r}, other "
+                "columns would show its values. Create a table without it and copy the rows"
+            )
         with planning.entry(
             "drop_columns",
             table=planning.catalog.qualified_name(table),
