@@ -86,6 +86,18 @@ def test_the_calls_of_a_block_with_a_deadline_wait_no_longer(times: Times) -> No
     assert pauses(server)
 
 
+def test_an_outage_is_long_once_no_call_waits_for_its_end(times: Times) -> None:
+    server = Outage("db")
+    server.end()
+    assert not server.is_long()
+    while pauses(server):
+        assert not server.is_long()
+    times.now += 1.0
+    assert server.is_long()
+    server.end()
+    assert not server.is_long()
+
+
 def test_only_a_block_that_says_so_limits_the_wait_for_an_answer() -> None:
     with failing_at_once(), waiting_until(7.0, for_answers=False):
         assert answer_deadline() == math.inf

@@ -66,6 +66,11 @@ class Outage:
         time.sleep(seconds)
         return True
 
+    def is_long(self) -> bool:
+        """Whether no call has got an answer for longer than calls wait for the end of an outage."""
+        since = self._since
+        return since is not None and time.monotonic() - since > LONGEST_WAIT
+
     def end(self) -> None:
         """Note that the server has answered."""
         if self._has_answered and self._since is None:

@@ -310,6 +310,25 @@ def test_calls_wait_for_a_connection_to_the_only_member_for_seconds(
     assert max(answer for _, answer in waits) > 3000
 
 
+def test_a_read_waits_for_seconds_once_the_only_member_has_hung_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if its machine were off: otherwise, calls would occupy the threads of a node."""
+    waits: list[float] = []
+
+    def timed_out(*_: object, answer: float, **__: object) -> None:
+        waits.append(answer)
+        raise gateway._AskAnother("timed out", gateway._Trouble.SLOW)
+
+    monkeypatch.setattr(EtcdGateway, "_post", timed_out)
+    etcd = EtcdGateway(parse_etcd_url("etcd://127.0.0.1"), timeout=3600)
+    monkeypatch.setattr(etcd._outage, "is_long", lambda: True)
+    with pytest.raises(DeadlineExceeded, match="timed out"):
+        etcd.range(b"a")
+    etcd.close()
+    assert max(waits) <= gateway.CONNECT_SECONDS
+
+
 def test_a_call_waits_for_members_that_hang_no_longer_than_its_thread_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

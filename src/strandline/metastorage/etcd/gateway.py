@@ -332,6 +332,8 @@ class EtcdGateway:
                 endpoint = self.endpoints[self._preferred]  # the login may have changed it
                 seconds_left = max(self._end(began) - time.monotonic(), 0.001)
                 share = min(seconds_left / left, TRY_SECONDS) if left > 1 else seconds_left
+                if self._outage.is_long():  # all members hang, and threads of the node would too
+                    share = min(share, CONNECT_SECONDS)
                 try:
                     return self._post(
                         endpoint,
