@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
 from strandline.clock import HybridClock, milliseconds, system_wall_clock
 from strandline.config import Settings
 from strandline.errors import InvalidInput, WrongClock
+from strandline.metastore.store.file_scans import data_path
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
+from strandline.model.types import BIGINT
 from strandline.node import DATABASE_FILE, Node
 from strandline.sql import open_sqlite, take_time
 from tests.strandline_command import strandline
@@ -64,6 +67,31 @@ def test_a_store_years_ahead_can_be_written_again_once_its_time_is_accepted(fold
     assert "this time was accepted before" in run("repair-clock", folder, "--yes")
     with Node.open(folder) as node:
         node.session(user="ann").execute(CreateSchema(name="c"))
+
+
+def test_the_disk_can_be_freed_before_the_clock_has_caught_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("repair-clock", folder, "--yes")
+    column = ColumnDefinition("k", BIGINT)
+    table = TableDefinition(name="t", columns=(column,), transactional=True)
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        session.execute(CreateTable(schema="default", definition=table))
+        table_id = session.table("default.t").descriptor.id
+        replaced: list[str] = []
+        for _ in range(2):
+            txn_id = session.begin().txn_id
+            file_id = txn_id << FILE_NUMBER_BITS
+            file = DataFile(file_id=file_id, path=data_path(file_id, "x"), rows=1, bytes=1)
+            session.stage(txn_id, table_id, add=[file], remove=replaced)
+            session.commit(txn_id)
+            replaced = [file.path]
+        version = session.execute(CreateSchema(name="a")).version
+    run("trim", folder, version)
+    assert "removed rows" not in run("clean", folder, "--yes")
+    monkeypatch.setenv("STRANDLINE_SNAPSHOT_HOLD_MS", "0")
+    assert "removed rows" in run("clean", folder, "--yes")
 
 
 def test_a_store_whose_time_is_right_is_not_changed(tmp_path: Path) -> None:

@@ -177,4 +177,5 @@ _PLAN = """\
 the store is {days} days ahead. If its time is accepted, until this machine's clock has caught up
   - every version and commit gets a time directly after the previous one
   - transactions and holds do not time out by themselves
+  - nothing gets old: cleaning keeps the files that are removed from now on
   - a time between now and then names the state before the clock jumped"""
