@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -267,6 +268,22 @@ def test_a_lost_log_tail_is_reported_and_can_be_accepted(
     accept_loss(crashed, confirm=lambda before, now: losses.append((before, now)))
     [(before, now)] = losses
     assert before == now  # nothing is missing any more
+
+
+def test_a_loss_that_cannot_be_recorded_as_accepted_is_refused_and_the_file_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with Node.open(folder) as node:
+        write_some(node, 1)
+    monkeypatch.setattr(os, "pwrite", fail)
+    result = strandline("accept-loss", folder, "--yes")
+    assert result.exit_code == 69
+    assert f"{folder / HEAD_FILE} cannot be written: Input/output error" in result.stderr
+    monkeypatch.undo()
+    assert strandline("accept-loss", folder, "--yes").exit_code == 0
 
 
 def test_a_head_file_of_a_newer_release_is_refused_and_kept(folder: Path) -> None:

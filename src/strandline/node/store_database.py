@@ -201,7 +201,8 @@ def accept_loss(folder: Path, *, confirm: Callable[[dict[str, int], dict[str, in
 
     Use it if `open_store_database` refuses a database because it is older than the head file.
     ``confirm`` gets the marks of the head file and those of the database. It raises to stop this.
-    Raises `NotFound` if there is no store, and `CorruptData` if only its other files are there.
+    Raises `NotFound` if there is no store, `CorruptData` if only its other files are there, and
+    `Unavailable`.
     """
 
     def refuse() -> None:
@@ -221,7 +222,13 @@ def accept_loss(folder: Path, *, confirm: Callable[[dict[str, int], dict[str, in
             with database.write() as connection:
                 skip_ids(connection)
                 marks = head.read_marks(sqlite_file.driver_of(connection))
-        head.reset(marks)
+        try:
+            head.reset(marks)
+        except OSError as error:
+            raise Unavailable(
+                f"{head.path} cannot be written: {error.strerror}; check the disk and the rights, "
+                "and run the command again"
+            ) from error
     finally:
         database.close()
 
