@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.errors import CorruptData, InvalidInput, StoreMoved, WrongEnvironment
+from strandline.errors import CorruptData, InvalidInput, StoreMoved, Unavailable, WrongEnvironment
 from strandline.node.store_place import recorded_place
 from strandline.node.warehouse_place import MARKER, WarehousePlace
 from strandline.sql import Database
@@ -53,6 +54,23 @@ def test_a_claim_syncs_the_marker_of_a_node_that_ended_before_it_did(
     synced.clear()
     place.claim(ENVIRONMENT, mode=MODE)
     assert str(tmp_path) in synced
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "link"])
+def test_a_marker_that_cannot_be_written_is_an_error_with_the_folder_and_leaves_nothing(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    place = WarehousePlace(tmp_path / "tables", database)
+    place.make(mode=MODE)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(Unavailable, match=r"/tables cannot be marked .*: Input/output error"):
+            place.mark(ENVIRONMENT, mode=MODE)
+    assert list(place.folder.iterdir()) == []
+    place.claim(ENVIRONMENT, mode=MODE)
 
 
 def test_only_one_of_two_concurrent_claims_of_different_folders_succeeds(

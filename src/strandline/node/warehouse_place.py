@@ -22,6 +22,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -145,24 +146,29 @@ class WarehousePlace:
         in two containers may have the same process id.
         """
         path = self.folder / MARKER
-        if path.exists():
+        try:
+            if not path.exists():
+                self._write(path, environment, mode=mode)
             sync_folder(self.folder)  # the node that wrote it may have ended before it did that
-            return
+        except OSError as error:
+            raise Unavailable(
+                f"the warehouse {self.folder} cannot be marked as that of the store: "
+                f"{error.strerror}; check its permissions and the disk, and try again"
+            ) from error
+
+    def _write(self, path: Path, environment: str, *, mode: int) -> None:
         written = self.folder / f"{MARKER}.{secrets.token_hex(8)}"
-        file = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            give_to_owner(file, of=self.folder)
-            os.write(file, json.dumps({"environment": environment}).encode() + b"\n")
-            os.fsync(file)
+            with open(os.open(written, flags, mode), "w") as file:
+                give_to_owner(file.fileno(), of=self.folder)
+                file.write(f"{json.dumps({'environment': environment})}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(written, path)
         finally:
-            os.close(file)
-        try:
-            os.link(written, path)
-        except FileExistsError:
-            pass
-        finally:
-            os.unlink(written)
-        sync_folder(self.folder)
+            written.unlink(missing_ok=True)
 
 
 def marked_environment(warehouse: Path) -> str | None:
