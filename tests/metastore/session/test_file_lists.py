@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import TableFiles
+from strandline.metastore.session import file_lists
 from strandline.metastore.session.file_lists import (
     CHANGES,
     DATA_FILES,
     DELETE_FILES,
     read_files,
     read_staging,
+    staged_parts,
     write_files,
     write_staging,
 )
@@ -251,3 +253,13 @@ def test_an_invalid_list_of_files_is_refused() -> None:
             pass
     with pytest.raises(InvalidInput, match="of different releases"):
         read_files(bytes(swapped.getvalue()))
+
+
+def test_a_long_stage_has_larger_parts_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part reads the files of those before it, so equal parts would read n² files in sum."""
+    monkeypatch.setattr(file_lists, "STAGED_FILES", 10)
+    files = [DataFile(file_id=n, path=str(n), rows=1, bytes=1) for n in range(10_000)]
+    parts = [part["add"] for part in staged_parts(files, remove=(), touch=())]
+    assert [file for part in parts for file in part] == files
+    assert [len(part) for part in parts[:10]] == [10] * 9 + [11]
+    assert sum(len(part) * number for number, part in enumerate(reversed(parts))) < 10 * len(files)

@@ -41,7 +41,10 @@ STAGED_BYTES = 48 << 20
 Not much less, since each staging of a transaction reads the files of those before it.
 """
 STAGED_FILES = 10_000
-"""At most how many files one staging adds: some 0.2 seconds for which other writers wait."""
+"""At most how many files one staging adds: some 0.2 seconds for which other writers wait.
+
+A later one adds an eighth of the files before it if that is more, since it also reads those.
+"""
 
 
 def _columns(**types: pa.DataType) -> pa.Schema:
@@ -107,7 +110,7 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
 def staged_parts(
     add: Sequence[DataFile | DeleteFile], *, remove: Sequence[str], touch: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """The arguments of `Session.stage` for parts of `STAGED_BYTES` and `STAGED_FILES` at most.
+    """The arguments of `Session.stage` for parts of about `STAGED_FILES`, at most `STAGED_BYTES`.
 
     One part if there are no files.
 
@@ -117,13 +120,15 @@ def staged_parts(
         yield {"add": add, "remove": remove, "touch": touch}  # refused: a path in place of a list
         return
     part: dict[str, Any] = {"add": [], "remove": [], "touch": []}  # Any: as arguments
-    size = 0
+    size, staged = 0, 0
     for name, files in (("remove", remove), ("touch", touch), ("add", add)):
         for file in files:
             file_size = len(ascii(file))  # more than the file takes in a body
-            is_full = size + file_size > STAGED_BYTES or len(part["add"]) == STAGED_FILES
+            most_files = max(STAGED_FILES, staged // 8)
+            is_full = size + file_size > STAGED_BYTES or len(part["add"]) >= most_files
             if size and is_full:
                 yield part
+                staged += len(part["add"])
                 part, size = {"add": [], "remove": [], "touch": []}, 0
             part[name].append(file)
             size += file_size
