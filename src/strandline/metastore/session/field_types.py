@@ -223,11 +223,11 @@ def _session_call(method: Callable[..., Any], declared: Callable[..., Any]) -> C
 def _misfit_in(
     declared: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> str | None:
+    signature, hints = _declaration(declared)
     try:
-        given = inspect.signature(declared).bind(*arguments, **named).arguments
+        given = signature.bind(*arguments, **named).arguments
     except TypeError:  # one is missing, which the error of the call says too
         return None
-    hints = typing.get_type_hints(declared)
     for name, value in given.items():
         hint = hints.get(name, object)
         is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
@@ -241,3 +241,8 @@ def _misfit_in(
             what = f"the argument {name} of {declared.__name__}"
             return f"{what} must be {' or '.join(expected)}, not {cut(repr(value))}"
     return None
+
+
+@cache  # each begin of a transaction says whether it is read only
+def _declaration(declared: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    return inspect.signature(declared), typing.get_type_hints(declared)
