@@ -74,6 +74,23 @@ async def test_the_result_of_a_task_that_a_takeover_met_does_not_count(
         assert refusal.value.code == error
 
 
+@pytest.mark.parametrize(("only_reads", "error"), [(True, "unavailable"), (False, "stopping")])
+async def test_the_refusal_of_a_read_that_a_takeover_met_does_not_count(
+    only_reads: bool, error: str
+) -> None:
+    """A former primary lacks new tables. A change that was refused there happened nowhere."""
+    timeline = [1]
+    async with running_pool(timeline=lambda: timeline[0]) as (pool, children):
+        children.refuses = True
+        asking = asyncio.create_task(ask(pool, "wait", only_reads=only_reads))
+        await begun(children)
+        timeline[0] = 2
+        children.go.set()
+        with pytest.raises(StrandlineError) as refusal:
+            await asking
+        assert refusal.value.code == error
+
+
 async def test_an_idle_child_exits_after_idle_seconds() -> None:
     async with running_pool(idle_seconds=0.0) as (pool, children):
         await ask(pool, "echo")

@@ -432,13 +432,13 @@ class ChildPool:
             raise _lost(fields["name"], only_reads=only_reads)
         self._keep(child, ends=reply.fields["ends"])
         error = reply.fields.get("error")
-        if error is not None:
-            reply.content.close()
-            raise error_of(*error)
-        if self._is_outdated(child):
+        if self._is_outdated(child) and (only_reads or error is None):  # else nothing was changed
             reply.content.close()
             why = "began before a takeover, and may have used the former primary"
             raise _lost(fields["name"], why, only_reads=only_reads)
+        if error is not None:
+            reply.content.close()
+            raise error_of(*error)
         return reply
 
     async def _sent(
