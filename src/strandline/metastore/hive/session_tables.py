@@ -24,6 +24,7 @@ from strandline.metastore.hive.parameters import DERIVED, HIVE_PROVIDER, PATH
 from strandline.metastore.hive.storage_descriptors import (
     PLACEHOLDER_COLUMNS,
     hive_columns,
+    is_spelled_completely,
     plain_columns_of,
     says_all_of,
     shown_columns,
@@ -131,18 +132,23 @@ def _has_inferred_columns(table: TableDescriptor) -> bool:
 
 def _hides_facts(table: TableDescriptor) -> bool:
     """Whether Hive's columns do not say all about those of the table, such as NOT NULL."""
+    if not all(map(_is_plain, table.columns)):
+        return True
+    if table.storage.hive_columns is None:
+        return not all(is_spelled_completely(column.type) for column in table.columns)
     plain = plain_columns_of(table)
     texts = [text for _, text, _ in shown_columns(table.storage, plain)]
     texts += [hive_string(key.type) or "" for key in table.columns[len(plain) :]]
-    return len(texts) != len(table.columns) or any(map(_hides_fact, table.columns, texts))
-
-
-def _hides_fact(column: ColumnDescriptor, text: str) -> bool:
-    """Whether the type ``text`` and a name in lower case do not say all about a column."""
-    is_plain = column.nullable and column.default is None and not column.metadata
-    if not is_plain or column.name != column.name.lower():
+    if len(texts) != len(table.columns):
         return True
-    return not says_all_of(text, column.type)
+    types = [column.type for column in table.columns]
+    return not all(map(says_all_of, texts, types))
+
+
+def _is_plain(column: ColumnDescriptor) -> bool:
+    """Whether a name in lower case, a type and a comment say all about a column."""
+    is_nullable = column.nullable and column.default is None and not column.metadata
+    return is_nullable and column.name == column.name.lower()
 
 
 def completed_view(view: ViewDescriptor, *, schema: str) -> ViewDescriptor:

@@ -10,6 +10,7 @@ cannot read, Spark declares one placeholder column.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from strandline.catalog.commands import ColumnDefinition
@@ -32,6 +33,8 @@ from strandline.model.types import (
     DataType,
     StringType,
     StructType,
+    depth_of,
+    fields_of,
     walk,
     with_parts,
 )
@@ -131,13 +134,36 @@ def _means(declared: str, data_type: DataType) -> bool:
         return False
 
 
+@lru_cache(maxsize=1024)
 def says_all_of(text: str, data_type: DataType) -> bool:
-    """Whether Hive's name ``text`` describes exactly this type, apart from ids in it."""
+    """Whether Hive's name ``text`` describes exactly this type, apart from ids in it.
+
+    Parsing a text is expensive, and the columns of a catalog have few types.
+    """
     try:
         parsed = parse_hive_type(text)
     except InvalidType:
         return False
     return data_type in (parsed, carry_ids(data_type, parsed, 0)[0])
+
+
+def is_spelled_completely(data_type: DataType) -> bool:
+    """Whether `hive_string` has a name for the type that describes it exactly."""
+    if depth_of(data_type):
+        return _says_all_inside(data_type)
+    return hive_string(data_type) is not None
+
+
+@lru_cache(maxsize=1024)
+def _says_all_inside(data_type: DataType) -> bool:
+    inside = (field for part in walk(data_type) for field in fields_of(part))
+    return hive_string(data_type) is not None and all(
+        field.name == field.name.lower()
+        and field.nullable
+        and field.comment is None
+        and not field.metadata
+        for field in inside
+    )
 
 
 def spelled_type(data_type: DataType) -> str | None:
