@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 
 import psycopg
@@ -102,3 +103,25 @@ def test_a_commit_that_a_standby_has_not_confirmed_is_not_read_until_it_has() ->
                 assert database.rows(TIME) == [(7,)]
                 break
             assert time.monotonic() < latest_end
+
+
+def test_a_commit_whose_wait_for_a_standby_is_cancelled_has_an_unknown_outcome() -> None:
+    latest_end = time.monotonic() + 10
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    with (
+        closing(open_url(postgresql.running().new_schema())) as database,
+        psycopg.connect(postgresql.running().url(), autocommit=True) as administrator,
+        ThreadPoolExecutor(1) as threads,
+        standby_away(administrator),
+    ):
+
+        def write_until_refused() -> None:
+            while time.monotonic() < latest_end:
+                with database.write() as connection:
+                    change(connection, "UPDATE strandline_clock SET time = 7 WHERE id = 1")
+
+        writing = threads.submit(write_until_refused)
+        while not writing.done():
+            administrator.execute(cancel)
+        with pytest.raises(UnknownOutcome, match="canceling wait for synchronous replication"):
+            writing.result()

@@ -24,6 +24,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -116,6 +117,8 @@ _TOO_LARGE_STATES = ("54000", "54001")
 _WRAPAROUND_FILES = ("varsup.c", "multixact.c")
 """Source files of the server whose error of such a state is the stop before its ids wrap around."""
 _NO_SUCH_CHARACTER = "22P05"
+_WAIT_FOR_STANDBY = "SyncRepWaitForLSN"
+"""The function of the server whose warning says so: its code is that of all warnings."""
 
 _REFUSED = (
     "this is not an address of PostgreSQL ({}); write it like postgresql://user@host:5432/database"
@@ -140,6 +143,10 @@ class LeftBehind(psycopg.OperationalError):
     """Another connection has reached the server that took over from this one's; it is closed."""
 
 
+class Unconfirmed(psycopg.OperationalError):
+    """The server has committed, but a synchronous standby may not have it; it is closed."""
+
+
 class Cursor(psycopg.Cursor[tuple[Any, ...]]):
     """The driver's, except that statements with long lists are not prepared."""
 
@@ -161,6 +168,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     is_given_up: Callable[[], bool] | None = None
     is_left_behind: Callable[[], bool] = staticmethod(lambda: False)
     """Whether another server is known to have taken over; then nothing more is sent."""
+    warnings: list[str]
+    """Those that a commit no longer waits for a synchronous standby, as after a cancel."""
     kept_cursor: psycopg.Cursor[tuple[Any, ...]]
     """For statements whose answer is fetched before the next one is sent."""
     texts: Texts
@@ -412,11 +421,24 @@ def connect(address: str, *, patience: float) -> Connection:
         connection.deadline = time.monotonic() + patience
         connection.execute(_SETTINGS)
         connection.kept_cursor, connection.texts = connection.cursor(), Texts(connection)
-        connection.prepared = {}
+        connection.prepared, connection.warnings = {}, []
+        connection.add_notice_handler(partial(_note_unconfirmed, connection.warnings))
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _note_unconfirmed(warnings: list[str], notice: psycopg.errors.Diagnostic) -> None:
+    if notice.source_function == _WAIT_FOR_STANDBY:
+        warnings.append(f"warning: {notice.message_primary}")
+
+
+def refuse_unconfirmed(connection: Connection) -> None:
+    """Raise `Unconfirmed` after a commit for which the server has stopped waiting for a standby."""
+    if connection.warnings:
+        connection.pgconn.finish()
+        raise Unconfirmed(connection.warnings[0])
 
 
 def backend(connection: Connection) -> int:

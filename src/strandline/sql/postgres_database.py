@@ -570,6 +570,7 @@ class PostgresDatabase(Database):
         raw.deadline = time.monotonic() + self._patience
         try:
             run_with_waiting(raw, (), behind=(self._news, _COMMIT) if notifies else (_COMMIT,))
+            driver.refuse_unconfirmed(raw)
         except driver.DriverError as error:
             if not raw.closed:
                 raise
