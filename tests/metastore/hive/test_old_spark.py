@@ -76,6 +76,24 @@ def test_a_partitioned_transactional_table_is_read(old: tuple[HiveNode, SparkPro
     session.execute(DropTable(schema="d1", table="days"))
 
 
+def test_a_column_may_have_the_name_that_a_view_gives_to_the_rows(
+    old: tuple[HiveNode, SparkProcess],
+) -> None:
+    """Inside brackets, Spark 3.5 takes a qualified column for a field of a selected column."""
+    node, spark = old
+    session = node.node.session(user="ann")
+    for number, kind in enumerate(["string", "map<string,int>", "struct<p:int>"]):
+        name = f"named{number}"
+        node.create_transactional("d1", name, partitioned_by=["p"], t=kind, p="int", q="int")
+        for p in range(2):
+            dml.append(session, f"d1.{name}", {"p": p, "q": 5}, {"p": p, "q": 6})
+        file_id = dml.append(session, f"d1.{name}", {"p": 2, "q": 7}, {"p": 2, "q": 8})
+        dml.delete(session, f"d1.{name}", file_id, [0])
+        rows = [[0, 5], [0, 6], [1, 5], [1, 6], [2, 8]]
+        assert spark.sql(f"SELECT p, q FROM d1.{name} ORDER BY p, q") == rows
+        session.execute(DropTable(schema="d1", table=name))
+
+
 REFUSED = {
     "INSERT INTO d1.orders VALUES (9, 'x')": "Inserting into a view is not allowed",
     "CREATE OR REPLACE VIEW d1.orders AS SELECT 1 AS id": "cannot be replaced or overwritten",

@@ -147,7 +147,8 @@ def _values_by_file(snapshot: TableSnapshot, part: DataPart, keys: FileKeys) -> 
         }
         if not values or len(values) < len(partitions):
             continue  # a file without a record of the value
-        text = value_by_key(values, types[column_id], key=f"t.{_FILE}")
+        # Inside brackets, Spark 3.5 takes `t.x` for a field of a selected column `t`.
+        text = value_by_key(values, types[column_id], key=_FILE)
         if text is not None:
             by_column[column_id] = text
     return by_column
