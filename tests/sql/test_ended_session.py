@@ -64,13 +64,15 @@ def test_a_commit_of_many_bytes_after_which_the_server_ends_the_session_has_an_u
 
 @contextmanager
 def standby_away(administrator: psycopg.Connection) -> Iterator[None]:
-    """In the block, commits wait for a synchronous standby."""
+    """In the block, commits wait for a synchronous standby, and the server hides warnings."""
     try:
+        administrator.execute("ALTER SYSTEM SET client_min_messages = 'error'")
         administrator.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
         administrator.execute("SELECT pg_reload_conf()")
         yield
     finally:
         administrator.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        administrator.execute("ALTER SYSTEM RESET client_min_messages")
         administrator.execute("SELECT pg_reload_conf()")
 
 

@@ -90,6 +90,7 @@ _SETTINGS = (
     f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', false),"
     " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
     " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),"
+    " set_config('client_min_messages', 'warning', false),"  # see `Connection.warnings`
     f" set_config('tcp_user_timeout', '{GONE_MS}', false)"
     + "".join(
         f", set_config('tcp_keepalives_{name}', '{value}', false)" for name, value in _ALIVE.items()
