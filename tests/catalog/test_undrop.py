@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strandline import work
@@ -28,7 +30,7 @@ from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import BIGINT
 from tests.catalog.scenario import create_table, create_view, table_of
-from tests.catalog.taking_back import run, undrop, visible
+from tests.catalog.taking_back import run, undo, undrop, visible
 from tests.catalog.test_undo import prepared
 
 
@@ -150,6 +152,19 @@ def test_a_restored_schema_has_no_default_privileges_of_a_role_that_was_dropped_
     assert table.name == "t"
     defaults = [stored.value for stored in after.contents.objects("default_privilege")]
     assert [default.grantee for default in defaults] == [carl and carl.id]
+
+
+def test_the_refusal_to_restore_a_default_privilege_of_a_dropped_role_shows_no_key(
+    manager: CatalogManager,
+) -> None:
+    grant = AlterDefaultPrivileges(
+        kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="bob"
+    )
+    run(manager, CreateRole(name="bob"), grant)
+    version = run(manager, replace(grant, revoke=True))
+    run(manager, DropRole(name="bob"))
+    with pytest.raises(ObjectNotFound, match="role bob, which a default privilege belongs to, was"):
+        undo(manager, version)
 
 
 def test_undrop_accepts_the_old_and_the_new_name_of_a_renamed_schema(

@@ -316,9 +316,11 @@ class Undo:
                 if (change.kind, change.key) == (kind, key) and change.new is None:
                     dropped_name = named_then(catalog, value_of(kind, change.old), self.later)
                     when = _listed(planning, [update], Target(kind, key))
+                    of = kind_of(value)  # the name of a kind that is `called` otherwise is a key
+                    part = f"{of.spoken} {value.name}" if of.called is None else f"a {of.spoken}"
                     return ObjectNotFound(
-                        f"{dropped_name}, which {kind_of(value).spoken} {value.name} belongs to, "
-                        f"was dropped in {when}; undo that drop first"
+                        f"{dropped_name}, which {part} belongs to, was dropped in {when}; undo that"
+                        " drop first"
                     )
         return ObjectNotFound(
             f"{spoken(kind)} {object_id}, which {described(catalog, value)} belongs to, no longer "
