@@ -25,6 +25,7 @@ from strandline.errors import (
     TransactionFinished,
     Unavailable,
     UnknownOutcome,
+    UnsupportedOperation,
     WriteConflict,
 )
 from strandline.metastore.interface import ResolvedTable
@@ -187,6 +188,17 @@ def test_a_process_that_was_forked_in_a_block_does_not_end_its_transaction(
             sys.exit()
     assert keep_alive.statistics().watched == 1
     assert session.abort(transaction.txn_id).state is TransactionState.ABORTED
+
+
+def test_a_process_that_was_forked_during_a_stage_is_refused_and_does_not_wait_for_its_end(
+    session: Watched, table_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with transaction_scope(session) as transaction, monkeypatch.context() as of_child:
+        of_child.setattr("os.getpid", lambda: -1)
+        of_child.setattr(transaction, "_staging", "a lock of a thread that does not run")
+        for call in (lambda: transaction.stage(table_id, add=[data("a")]), transaction.commit):
+            with pytest.raises(UnsupportedOperation, match="before this process was forked"):
+                call()
 
 
 def test_a_read_only_block_has_a_read_only_transaction(session: Watched) -> None:

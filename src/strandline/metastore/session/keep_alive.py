@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from strandline.condition import Condition
@@ -214,6 +214,7 @@ class OpenTransaction:
         self.commit_is_unknown = False
         self.stage_is_unknown = False
         self._staging = threading.RLock()
+        self._process = os.getpid()
 
     @property
     def txn_id(self) -> int:
@@ -241,7 +242,7 @@ class OpenTransaction:
 
         If one of these calls fails after the first, the transaction can only be aborted.
         """
-        with self._staging:
+        with self._turn():
             self.check()
             write_id = 0
             for number, part in enumerate(staged_parts(add, remove=remove, touch=touch)):
@@ -256,7 +257,7 @@ class OpenTransaction:
 
     def commit(self) -> Transaction:
         """See `Session.commit`. After it, the end of the block does nothing."""
-        with self._staging:
+        with self._turn():
             self.check()
             try:
                 self.transaction = self._session.commit(self.txn_id)
@@ -274,6 +275,10 @@ class OpenTransaction:
                 f"transaction {self.txn_id} can only be aborted: it is unknown whether one of its "
                 "statements was carried out; begin another transaction and repeat all statements"
             )
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """For a stage or the commit. A fork, which the session refuses, waits for no thread."""
+        return nullcontext() if _must_leave(self._process) else self._staging
 
     def abort(self) -> Transaction:
         """See `Session.abort`. After it, the end of the block does nothing."""
