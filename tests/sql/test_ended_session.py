@@ -127,3 +127,19 @@ def test_a_commit_whose_wait_for_a_standby_is_cancelled_has_an_unknown_outcome()
             administrator.execute(cancel)
         with pytest.raises(UnknownOutcome, match="canceling wait for synchronous replication"):
             writing.result()
+
+
+def test_reads_after_a_commit_of_unknown_outcome_leave_a_writer_its_connections() -> None:
+    """A write may read on a second connection, and the reads wait for its commit."""
+    latest_end = time.monotonic() + 10
+    with (
+        closing(open_url(postgresql.running().new_schema())) as database,
+        ThreadPoolExecutor(20) as threads,  # more than the pool has connections
+    ):
+        database._open_outcomes += 1
+        with database.write():
+            reads = [threads.submit(database.rows, TIME) for _ in range(20)]
+            while database.statistics().waiting < len(reads):
+                assert time.monotonic() < latest_end
+            assert database.rows(TIME) == [(0,)]
+        assert [read.result() for read in reads] == [[(0,)]] * len(reads)

@@ -535,22 +535,28 @@ class PostgresDatabase(Database):
     def _settle(self) -> None:
         """Wait for the end of every write of this object whose outcome is unknown.
 
-        Raises `Unavailable` if those that happened may be missing on a synchronous standby.
+        Readers queue with the writers of the process. On connections of their own, they would take
+        those that the writer which they wait for may need. Raises `Unavailable` if writes that
+        happened may be missing on a synchronous standby.
         """
         opened = self._open_outcomes
         if self._settled_outcomes >= opened or self._process_lock.held_by_this_thread():
             return
         began = time.monotonic()
-        locked = self._locked(began, began + self._patience, synced=True)
-        try:
-            with _returned(locked) as connection:
-                self._commit(connection, notifies=False, is_provisional=True)
-        except UnknownOutcome as error:
-            raise Unavailable(
-                f"{self.name} cannot be read now: it has not confirmed an earlier commit"
-                f" ({error.reason}); nothing was changed, try again"
-            ) from error
-        self._note_settled(opened)
+        end = self._end(began, None)
+        turn = self._turn(began, end)
+        with self._in_use("reads", turn), turn:
+            if self._settled_outcomes >= opened:
+                return  # by a thread that was first
+            try:
+                with _returned(self._locked(began, end, synced=True)) as connection:
+                    self._commit(connection, notifies=False, is_provisional=True)
+            except UnknownOutcome as error:
+                raise Unavailable(
+                    f"{self.name} cannot be read now: it has not confirmed an earlier commit"
+                    f" ({error.reason}); nothing was changed, try again"
+                ) from error
+            self._note_settled(opened)
 
     def _note_settled(self, opened: int) -> None:
         with self._state:
