@@ -20,9 +20,10 @@ from strandline.catalog.commands import (
     ViewDefinition,
     column_definition,
 )
+from strandline.metastore.hive import storage_descriptors
 from strandline.model.descriptors import StorageFormat
 from strandline.model.privileges import ObjectKind
-from strandline.model.type_parser import parse_type
+from strandline.model.type_parser import parse_hive_type, parse_type
 from strandline.model.types import BIGINT, STRING, TIMESTAMP_NTZ
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
@@ -196,6 +197,18 @@ def test_columns_that_hive_spells_completely_need_no_schema_of_spark(
     )
     hive.node.session(user="ann").execute(CreateTable(schema="d1", definition=definition))
     assert not any("schema" in name for name in stub.get_table("d1", "t").parameters)
+
+
+def test_a_type_is_kept_in_memory_only_if_it_is_short() -> None:
+    """Its text may have millions of characters."""
+    caches = storage_descriptors._short_says_all, storage_descriptors._short_is_plain
+    for count, more in ((1_000, 0), (1, 1)):
+        text = f"struct<{','.join(f'kept_{number}:int' for number in range(count))}>"
+        misses = [cache.cache_info().misses for cache in caches]
+        data_type = parse_hive_type(text)
+        assert storage_descriptors.says_all_of(text, data_type)
+        assert storage_descriptors.is_spelled_completely(data_type)
+        assert [cache.cache_info().misses for cache in caches] == [n + more for n in misses]
 
 
 @pytest.mark.parametrize(

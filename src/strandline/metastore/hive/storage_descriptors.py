@@ -134,12 +134,15 @@ def _means(declared: str, data_type: DataType) -> bool:
         return False
 
 
-@lru_cache(maxsize=1024)
 def says_all_of(text: str, data_type: DataType) -> bool:
     """Whether Hive's name ``text`` describes exactly this type, apart from ids in it.
 
     Parsing a text is expensive, and the columns of a catalog have few types.
     """
+    return (_short_says_all if len(text) <= _SHORT_TEXT else _says_all)(text, data_type)
+
+
+def _says_all(text: str, data_type: DataType) -> bool:
     try:
         parsed = parse_hive_type(text)
     except InvalidType:
@@ -149,21 +152,27 @@ def says_all_of(text: str, data_type: DataType) -> bool:
 
 def is_spelled_completely(data_type: DataType) -> bool:
     """Whether `hive_string` has a name for the type that describes it exactly."""
-    if depth_of(data_type):
-        return _says_all_inside(data_type)
-    return hive_string(data_type) is not None
+    text = hive_string(data_type)
+    if text is None or not depth_of(data_type):
+        return text is not None
+    return (_short_is_plain if len(text) <= _SHORT_TEXT else _is_plain_inside)(data_type)
 
 
-@lru_cache(maxsize=1024)
-def _says_all_inside(data_type: DataType) -> bool:
+def _is_plain_inside(data_type: DataType) -> bool:
     inside = (field for part in walk(data_type) for field in fields_of(part))
-    return hive_string(data_type) is not None and all(
+    return all(
         field.name == field.name.lower()
         and field.nullable
         and field.comment is None
         and not field.metadata
         for field in inside
     )
+
+
+_SHORT_TEXT = 1_000
+"""Characters of the types whose results are cached: a text may have millions."""
+_short_says_all = lru_cache(maxsize=1024)(_says_all)
+_short_is_plain = lru_cache(maxsize=1024)(_is_plain_inside)
 
 
 def spelled_type(data_type: DataType) -> str | None:
