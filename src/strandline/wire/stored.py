@@ -137,7 +137,8 @@ class Stored(Generic[T]):
                 try:
                     value = decode(self.data, self._class)
                 except (CorruptData, IncompatibleFormat) as error:
-                    what = f"the {self._class.__name__} {self.name!r} with id {self.id}"
+                    what = f"the {self._class.__name__} {self.name!r}"
+                    what += f" with id {self.id}" if self.id else ""
                     raise type(error)(f"{what}: {error.message}") from error
                 RECENT.add(self.data, value)
             self._value = value
