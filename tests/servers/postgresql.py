@@ -31,7 +31,7 @@ import psycopg
 
 from strandline.node.store_database import PARTS
 from strandline.sql import open_database
-from strandline.sql.schema_versions import CLOCK, SCHEMA
+from strandline.sql.schema_versions import CLOCK, LOOKS_ROW, SCHEMA, WRITES_ROW
 from tests.servers.loopback import ReservedPort
 
 USER = "strandline"
@@ -134,7 +134,8 @@ class PostgresServer:
         # TRUNCATE makes new files for tables and indexes, and takes sixty times as long.
         emptied = "".join(f'DELETE FROM "{name}";' for name in sorted(known - {SCHEMA.name}))
         connection.execute(
-            f"{emptied} INSERT INTO {CLOCK.name} (id, time) VALUES (1, 0);"
+            f"{emptied} INSERT INTO {CLOCK.name} (id, time)"
+            f" VALUES ({WRITES_ROW}, 0), ({LOOKS_ROW}, 0);"
             " SELECT setval(c.oid, s.seqstart, false)"
             " FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid".encode()
         )

@@ -190,7 +190,7 @@ def readers_do_not_know_what_is_cleaned(patch: pytest.MonkeyPatch) -> Iterator[N
 @contextmanager
 def files_of_open_transactions_are_leftovers(patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.setattr(cleaning, "_OPEN", "SELECT txn_id FROM txn WHERE txn_id < 0")
-    patch.setattr(removed_rows, "_NAMED_FOR_GOOD", f"{removed_rows._NAMED} AND stored.row_id < 0")
+    patch.setattr(removed_rows, "_NAMED_FOR_GOOD", f"{removed_rows._NAMES} AND stored.row_id < 0")
     yield
 
 
