@@ -6,8 +6,8 @@ outage must not occupy all threads of a node. So all calls wait until the same m
 after the beginning, and calls that come later fail at once.
 
 A server that has never answered is not waited for: its address may be wrong. A call with a deadline
-waits until then at most, also for an answer. A thread that tries again itself does not wait
-for the end of an outage, and says meanwhile that it cannot go on.
+waits until then at most, also for an answer. A thread that tries again itself does not wait for the
+end of an outage, and says meanwhile that it cannot go on.
 """
 
 from __future__ import annotations

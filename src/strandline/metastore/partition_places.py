@@ -69,15 +69,16 @@ class PartitionPlaces:
             return False
         return True
 
-    def restored(self, row: Row) -> PartitionRow:
-        """The partition with its place relative to the folder of a managed table that contains it.
+    def stored_location(self, location: str) -> str:
+        """The location of a partition as a row stores it: relative to the folder it moves with."""
+        if self._table.kind is TableKind.EXTERNAL:
+            return location
+        return relative_location(self._location, location)
 
-        It follows that folder then. The place was stored in full while the table was external.
-        """
+    def restored(self, row: Row) -> PartitionRow:
+        """The partition of a row that was dropped, perhaps while the table was external."""
         partition = row.as_(PartitionRow)
-        if self._table.kind is not TableKind.MANAGED:
-            return partition
-        return replace(partition, location=relative_location(self._location, partition.location))
+        return replace(partition, location=self.stored_location(partition.location))
 
     def was_moved(self, row: Row, location: str) -> bool:
         """Whether a client has moved the partition's folder to another spelling of its name.

@@ -11,6 +11,8 @@ These rules hold in every dialect:
 * A write that returned is on disk. The exceptions are unsynced writes, for data that matters only
   while the machine of the database runs, and provisional writes, which nothing that outlives a
   crash of that machine relies on.
+* What only the holder of the store may change is written in a `Database.guarded_write`, which
+  compares the fence first.
 * A write that raised has not happened, unless the error is `UnknownOutcome`. Then the next read of
   the same object settles it, because that read starts after the write has ended, either way.
 * A *mark* is a number that moves with each commit of any process. A read that begins after a mark

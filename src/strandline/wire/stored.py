@@ -27,9 +27,8 @@ import threading
 from typing import Any, Generic, TypeVar
 
 from strandline.clock import Timestamp
-from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.wire.codecs import TEXT, uint_bytes
-from strandline.wire.registry import decode, encode, is_newest, open_record
+from strandline.wire.registry import decode, encode, is_newest, naming, open_record
 
 NEVER_UPDATED = Timestamp(0)
 MAX_GENERATION_BYTES = 1 << 20
@@ -134,12 +133,9 @@ class Stored(Generic[T]):
         if value is None:
             value = RECENT.get(self.data)
             if value is None:
-                try:
+                with_id = f" with id {self.id}" if self.id else ""
+                with naming(f"the {self._class.__name__} {self.name!r}{with_id}"):
                     value = decode(self.data, self._class)
-                except (CorruptData, IncompatibleFormat) as error:
-                    what = f"the {self._class.__name__} {self.name!r}"
-                    what += f" with id {self.id}" if self.id else ""
-                    raise type(error)(f"{what}: {error.message}") from error
                 RECENT.add(self.data, value)
             self._value = value
         return value

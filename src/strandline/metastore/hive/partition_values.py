@@ -49,9 +49,9 @@ from strandline.metastore.hive.table_structs import partition_columns_of
 from strandline.metastore.partition_places import PartitionPlaces
 from strandline.metastore.store.rows import PartitionRow
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.warehouse import relative_location, resolve_location
+from strandline.metastore.store.warehouse import resolve_location
 from strandline.metastore.table_parameters import LAST_DDL_TIME
-from strandline.model.descriptors import StorageFormat, TableDescriptor, TableKind, properties
+from strandline.model.descriptors import StorageFormat, TableDescriptor, properties
 from strandline.model.types import (
     BIGINT,
     BOOLEAN,
@@ -303,7 +303,7 @@ class Partitioned:
         parameters = {LAST_DDL_TIME: str(now)} | dict(partition.get("parameters") or {})
         row = PartitionRow(
             values=tuple(partition["values"]),
-            location=self._stored(
+            location=self.places.stored_location(
                 hadoop_location(location) if location else f"{self.location}/{name}"
             ),
             parameters=properties(parameters),
@@ -322,12 +322,6 @@ class Partitioned:
             storage=None if storage == self._storage else storage,
             columns=None if columns == self._columns else columns,
         )
-
-    def _stored(self, location: str) -> str:
-        """Return the location as a row stores it: relative to the folder that it moves with."""
-        if self.table.kind is TableKind.EXTERNAL:
-            return location
-        return relative_location(self.location, location)
 
     def place(self, row: PartitionRow) -> str:
         place = resolve_location(self.location, row.location)

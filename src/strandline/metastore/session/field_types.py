@@ -12,8 +12,8 @@ at most 64 bits, and a text has only whole characters.
 
 Rejected: checks in the constructors, because the values that a node reads from its log need none.
 
-The arguments of a session are looked at only after a call has failed with an error of Python
-(`session_calls`).
+The arguments of a session are looked at only after a call has failed with an error of Python, or
+if one of them is True or False, with which a number would not fail (`session_calls`).
 """
 
 from __future__ import annotations
