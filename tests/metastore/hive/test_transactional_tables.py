@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import Database, FieldSchema, Partition
+from hive_metastore.ttypes import Database, FieldSchema, Order, Partition
 
 from strandline.catalog import Applied, Catalog, Command, Relation
 from strandline.catalog.commands import AddColumns, ColumnDefinition, DropTable, SetTableProperties
@@ -81,6 +81,13 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "path": lambda c: altered(
         c, lambda t: setattr(t.sd.serdeInfo, "parameters", {"path": "file:/elsewhere"})
     ),
+    "format": lambda c: altered(c, lambda t: setattr(t.sd, "inputFormat", "in")),
+    "serde": lambda c: altered(c, lambda t: setattr(t.sd.serdeInfo, "serializationLib", "serde")),
+    "parameter of the serde": lambda c: altered(
+        c, lambda t: t.sd.serdeInfo.parameters.update({"field.delim": ","})
+    ),
+    "buckets": lambda c: altered(c, lambda t: setattr(t.sd, "numBuckets", 4)),
+    "order": lambda c: altered(c, lambda t: setattr(t.sd, "sortCols", [Order("id", 1)])),
     "provider": lambda c: with_parameter(c, "spark.sql.sources.provider", "parquet"),
     "statistics of Spark": lambda c: with_parameter(c, "spark.sql.statistics.numRows", "5"),
     "number of rows": lambda c: with_parameter(c, "numRows", "5"),

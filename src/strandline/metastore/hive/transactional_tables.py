@@ -24,7 +24,12 @@ from strandline.metastore.hive.parameters import HIVE_PROVIDER, PATH, schema_par
 from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE
 from strandline.metastore.hive.session_tables import TEXT_SERDE
 from strandline.metastore.hive.snapshot_views import MARK, shown_as_view
-from strandline.metastore.hive.storage_descriptors import PLACEHOLDER_COLUMNS, Struct, read_fields
+from strandline.metastore.hive.storage_descriptors import (
+    PLACEHOLDER_COLUMNS,
+    Struct,
+    read_fields,
+    read_storage,
+)
 from strandline.metastore.hive.table_structs import ClientTable, as_defined, table_struct
 from strandline.metastore.table_parameters import (
     EXTERNAL,
@@ -142,6 +147,8 @@ def redefined(
     if sent != PLACEHOLDER_COLUMNS and sent[: len(columns)] != columns:
         raise refuse_content_change(name, "present columns")
     fixed = _changed_fact(request, shown=shown["parameters"])
+    if fixed is None and _changes_format(view.storage, read_storage(shown["sd"], locations=())):
+        fixed = "format"
     if fixed is not None:
         raise UnsupportedOperation(
             f"{name} is a transactional table and its {fixed} cannot be changed; a Hive client can "
@@ -182,6 +189,21 @@ def _changed_fact(request: Mapping[str, Any], *, shown: Mapping[str, str]) -> st
         if is_counted(name) and name != LAST_DDL_TIME:
             return f"statistics ({name})"
     return None
+
+
+def _changes_format(sent: StorageFormat, shown: StorageFormat) -> bool:
+    """Whether a client changed the format or the buckets that it was shown; it may leave them out.
+
+    Hive's client writes 0 or -1 for no buckets.
+    """
+    return bool(
+        {sent.input_format, sent.output_format, sent.serde}
+        - {None, shown.input_format, shown.output_format, shown.serde}
+        or set(sent.serde_properties) - set(shown.serde_properties)
+        or sent.buckets > 0
+        or sent.bucket_columns
+        or sent.sort_columns
+    )
 
 
 def _kept_properties(old: TableDescriptor, sent: Properties) -> Properties:
