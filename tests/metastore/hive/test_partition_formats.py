@@ -137,7 +137,7 @@ def test_many_partitions_of_several_formats_and_columns_are_shown_as_each_alone(
     assert columns == [2, 1, 1, 2, 2]
 
 
-def test_partitions_of_a_table_without_a_format_of_its_own_follow_it(
+def test_partitions_of_a_table_without_a_format_of_its_own_keep_that_of_its_provider(
     hive: HiveNode, stub: Any
 ) -> None:
     definition = TableDefinition(
@@ -148,15 +148,17 @@ def test_partitions_of_a_table_without_a_format_of_its_own_follow_it(
     )
     hive.node.session(user="ann").execute(CreateTable(schema="d1", definition=definition))
     stub.append_partition("d1", "t", ["first"])
-    derived = stub.get_table("d1", "t").sd.serdeInfo
-    alter(stub, ";")
-    assert delimiters(stub) == {"first": ";"}
-    assert stub.get_partition("d1", "t", ["first"]).sd.serdeInfo.serializationLib == (
-        derived.serializationLib
-    )
+    shown = stub.get_partition("d1", "t", ["first"])
+    altered = stub.get_table("d1", "t")
+    assert shown.sd.serdeInfo == altered.sd.serdeInfo
+    altered.sd.inputFormat, altered.sd.serdeInfo.serializationLib = "in", "serde"
+    stub.alter_table("d1", "t", altered)
+    stub.append_partition("d1", "t", ["second"])
+    assert stub.get_partition("d1", "t", ["first"]) == shown
+    assert stub.get_partition("d1", "t", ["second"]).sd.serdeInfo.serializationLib == "serde"
 
 
-def test_partitions_of_such_a_table_follow_it_also_when_an_alter_is_undone(
+def test_partitions_of_such_a_table_follow_its_provider_again_when_an_alter_is_undone(
     hive: HiveNode, stub: Any
 ) -> None:
     session = hive.node.session(user="ann")

@@ -42,6 +42,7 @@ from strandline.model.descriptors import (
     IndexStatus,
     Properties,
     SchemaDescriptor,
+    StorageFormat,
     TableDescriptor,
     TableKind,
     ZoneDescriptor,
@@ -299,11 +300,15 @@ class AlterTable:
     cannot become transactional. A transactional table keeps its kind and its location, because its
     rows are in files there. If the definition leaves out the owner, key, colocation, zone or
     profile, the table keeps it.
+
+    ``shown_storage`` is the format in which the client was shown a table that names none: that of
+    its provider. Its partitions keep this when the table gets another.
     """
 
     schema: str
     table: str
     definition: TableDefinition
+    shown_storage: StorageFormat | None = None
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`."""
@@ -347,9 +352,11 @@ class AlterTable:
 
     def _rest(self, planning: Planning) -> None:
         old = planning.table(self.schema, self.table)
-        definition = self.definition
+        definition, written = self.definition, old
+        if self.shown_storage is not None and definition.storage != old.storage:
+            written = replace(old, storage=self.shown_storage)
         new = replace(
-            old.with_storage(definition.storage),
+            written.with_storage(definition.storage),
             owner=definition.owner or old.owner,
             kind=definition.kind,
             provider=definition.provider,

@@ -242,8 +242,13 @@ class AlterRelation:
         else:
             columns = _with_defaults(old, definition.columns)
             definition = replace(definition, columns=columns)
-        definition = without_completion(definition, old=old, shown=completed(old))
-        AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
+        shown = completed(old)
+        AlterTable(
+            schema=self.schema,
+            table=old.name,
+            definition=without_completion(definition, old=old, shown=shown),
+            shown_storage=shown.storage,
+        ).plan(planning)
 
     def _placed(
         self,
