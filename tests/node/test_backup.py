@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import stat
@@ -13,6 +15,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection, select
 
+from strandline import files
 from strandline.catalog.commands import CreateTable, DropTable, TableDefinition
 from strandline.config import Settings
 from strandline.metastorage import sql_tables
@@ -78,7 +81,7 @@ def test_a_backup_and_a_restored_database_get_their_names_when_they_are_on_disk(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, Path | None]] = []
-    fsync, sync, rename = os.fsync, os.sync, os.rename
+    fsync, rename = os.fsync, os.rename
 
     sizes: dict[Path, int] = {}
 
@@ -88,16 +91,16 @@ def test_a_backup_and_a_restored_database_get_their_names_when_they_are_on_disk(
         sizes[path] = os.fstat(descriptor).st_size
         fsync(descriptor)
 
-    def syncing_all() -> None:
-        calls.append(("sync", None))
-        sync()
+    def syncing_all(descriptor: int) -> int:
+        calls.append(("syncfs", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        return 0
 
     def renaming(source: Path, target: Path, **options: Any) -> None:
         calls.append(("rename", Path(target)))
         rename(source, target, **options)
 
     monkeypatch.setattr(os, "fsync", syncing)
-    monkeypatch.setattr(os, "sync", syncing_all)
+    monkeypatch.setattr(files, "_SYNC_FILE_SYSTEM", syncing_all)
     monkeypatch.setattr(os, "rename", renaming)
     backup, database = tmp_path / "b", tmp_path / "new" / "strandline.db"
     with Node.open(store) as node:
@@ -111,8 +114,24 @@ def test_a_backup_and_a_restored_database_get_their_names_when_they_are_on_disk(
     assert sizes[unfinished] == backup.stat().st_size
     restore(backup, StoreAddress(tmp_path / "new"), copy=True)
     named = calls.index(("rename", database))
-    assert calls[named - 1] == ("sync", None)
+    assert calls[named - 1] == ("syncfs", database.parent)
     assert calls[named + 1] == ("fsync", database.parent)
+
+
+def test_a_restore_whose_files_the_disk_refuses_later_fails_and_leaves_nothing(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+
+    def failing(_: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(files, "_SYNC_FILE_SYSTEM", failing)
+    refused = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert refused.exit_code == os.EX_IOERR
+    assert "Input/output error" in refused.output
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_a_backup_folder_of_release_0_2_1_is_restored(store: Path, tmp_path: Path) -> None:

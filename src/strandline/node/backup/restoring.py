@@ -31,7 +31,7 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from strandline.files import give_folder_to_owner, give_to_owner, sync_folder
+from strandline.files import give_folder_to_owner, give_to_owner, sync_folder, synced_file_system
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress
@@ -109,15 +109,15 @@ def _copy_files(backup: Backup, folder: Path, *, warehouse: Path | None = None) 
         return warehouse / PurePosixPath(name).relative_to(WAREHOUSE_FOLDER)
 
     manifest = backup.manifest
-    for name in manifest.folders:
-        _make_folder(path(name), mode=0o700)
-        path(name).chmod(backup.folder_mode(name))
-    for name in manifest.files:
-        if name != DATABASE_FILE:
-            backup.copy_file(name, path(name))
     unfinished = folder / f"{DATABASE_FILE}{UNFINISHED}"
-    backup.copy_file(DATABASE_FILE, unfinished)
-    os.sync()
+    with synced_file_system(warehouse or folder):
+        for name in manifest.folders:
+            _make_folder(path(name), mode=0o700)
+            path(name).chmod(backup.folder_mode(name))
+        for name in manifest.files:
+            if name != DATABASE_FILE:
+                backup.copy_file(name, path(name))
+        backup.copy_file(DATABASE_FILE, unfinished)
     os.rename(unfinished, folder / DATABASE_FILE)
     sync_folder(folder)  # SQLite does so too, but ignores an error
 
@@ -165,12 +165,12 @@ def _load(
         present = RecordedPlace(real, 0, names)
         environment = take_place(place, present, old=backup.manifest.warehouse, copy=copy)
         if (staging / CATALOG_FOLDER).is_dir():
-            _copy_blobs(staging / CATALOG_FOLDER, warehouse / BLOBS_FOLDER)
+            with synced_file_system(warehouse):
+                _copy_blobs(staging / CATALOG_FOLDER, warehouse / BLOBS_FOLDER)
         keep_blobs_at(place, str(warehouse / BLOBS_FOLDER))
         with closing(open_database(address.objects)) as database:
             mode = backup.manifest.mode & 0o666
             WarehousePlace(warehouse, database).mark(environment, mode=mode)
-            os.sync()
             try:
                 copy_rows(restored, database)
                 written = LogPlace(database, address, clock)
