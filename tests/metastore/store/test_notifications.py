@@ -17,13 +17,22 @@ from strandline.metastore.store.notifications import (
     NewEvent,
     NotificationLog,
 )
-from strandline.sql import open_database
+from strandline.sql import change, open_database
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, stage
 
 
 def test_a_new_log_is_empty(dml: Dml) -> None:
     assert dml.log.head() == 0
     assert dml.log.read(0, limit=10) == []
+
+
+def test_a_log_that_lost_its_position_is_damaged(dml: Dml) -> None:
+    """Else the next event would get the number of the first one."""
+    dml.append("a")
+    with dml.database.write() as connection:
+        change(connection, "DELETE FROM notification_sequence")
+    with pytest.raises(CorruptData, match="notification_sequence"):
+        NotificationLog(dml.database, dml.clock)
 
 
 def test_events_are_numbered_from_one_and_read_in_order(dml: Dml) -> None:

@@ -56,6 +56,9 @@ _NEXT = (
     " FROM notification_log WHERE event_id >= ? ORDER BY event_id LIMIT ?) AS event ON 1 = 1"
     " ORDER BY event.event_id"
 )
+_LACKS_POSITION = (
+    "SELECT 1 FROM notification_log WHERE NOT EXISTS (SELECT 1 FROM notification_sequence) LIMIT 1"
+)
 NUMBERS = Counter(
     "notification_sequence", "event_id", zeros=("projected_version", "projected_entries")
 )
@@ -178,10 +181,18 @@ class LogPosition:
 
 
 class NotificationLog:
-    """The log of one store. Safe for threads, and for several processes on one store."""
+    """The log of one store. Safe for threads, and for several processes on one store.
+
+    Raises `CorruptData` if the row of its position is missing, but not its events.
+    """
 
     def __init__(self, database: Database, clock: HybridClock) -> None:
         database.ensure_schema(upgrades.PART)
+        if database.rows(_LACKS_POSITION):
+            raise CorruptData(
+                "the notification log has events, but the row of notification_sequence that numbers"
+                " them is missing, as after a partial restore; restore the store from a backup"
+            )
         self._database = database
         self._clock = clock
 
