@@ -7,6 +7,7 @@ command applies that.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from strandline.catalog.commands import AlterColumn, AlterTable, ColumnDefinition, TableDefinition
 from strandline.errors import (
@@ -32,6 +33,7 @@ from tests.catalog.scenario import (
 
 CSV_SERDE = "org.apache.hadoop.hive.serde2.OpenCSVSerde"
 TEXT_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+TEXT: dict[str, Any] = {"provider": "hive", "storage": StorageFormat(serde=TEXT_SERDE)}
 KEYED = create_table("s.t", "id varchar(5) not null", "v int", primary_key=("id",))
 
 WITH_EXPRESSION = AlterTable(
@@ -457,9 +459,16 @@ SCENARIOS = [
         )
         for before, after, what, of_table, is_readable in (
             ("bigint", "int", "iceberg", {"provider": "ICEBERG"}, True),
-            ("int", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, True),
-            ("binary", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, False),
-            ("array<int>", "string", "text", {"storage": StorageFormat(serde=TEXT_SERDE)}, False),
+            ("int", "string", "text", TEXT, True),
+            ("binary", "string", "text", TEXT, False),
+            ("array<int>", "string", "text", TEXT, False),
+            (
+                "int",
+                "string",
+                "Parquet that Hive cannot read",
+                {**TEXT, "provider": "parquet"},
+                False,
+            ),
             ("array<int>", "string", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, True),
             ("bigint", "int", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, False),
         )

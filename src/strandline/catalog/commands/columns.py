@@ -79,6 +79,9 @@ def check_redefinition(
 
 _READ_BY_THEIR_FORMAT = frozenset({"delta", "hudi", "iceberg"})
 """Providers whose files are read with the types in their own metadata."""
+_WITH_TYPES = frozenset({"avro", "orc", "parquet"})
+"""Providers whose files have types. Spark may record `_TEXT_SERDE` for them, if Hive cannot read
+them; it does not use it."""
 _TEXT_SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 _STRINGS_SERDE = "org.apache.hadoop.hive.serde2.OpenCSVSerde"
 """It reads every column as a string. Spark shows such columns, and sends them in each alter."""
@@ -91,9 +94,11 @@ def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None
     """
     is_plain_scalar = isinstance(old, AtomicType | DecimalType) and old != BINARY
     if not table.transactional:
-        if table.provider.lower() in _READ_BY_THEIR_FORMAT:
+        provider = table.provider.lower()
+        if provider in _READ_BY_THEIR_FORMAT:
             return
-        if table.storage.serde == _TEXT_SERDE and is_plain_scalar and new == STRING:
+        is_text = table.storage.serde == _TEXT_SERDE and provider not in _WITH_TYPES
+        if is_text and is_plain_scalar and new == STRING:
             return  # as it is written in the file
         if table.storage.serde == _STRINGS_SERDE and new == STRING:
             return
