@@ -34,17 +34,17 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
 
 
 def pauses(server: Outage, *, end: float = math.inf) -> bool:
-    return server.pause("refused", patience=30.0, end=end)
+    return server.pause("refused", timeout=30.0, end=end)
 
 
 def test_a_server_that_has_never_answered_is_not_waited_for(times: Times) -> None:
     server = Outage("db")
     assert not pauses(server)
-    assert server.pause("no leader", patience=30.0, end=math.inf, has_answered=True)
+    assert server.pause("no leader", timeout=30.0, end=math.inf, has_answered=True)
     assert pauses(server)
 
 
-def test_calls_wait_until_the_patience_has_passed_since_the_beginning(times: Times) -> None:
+def test_calls_wait_until_the_timeout_has_passed_since_the_beginning(times: Times) -> None:
     server = Outage("db")
     server.end()
     while pauses(server):

@@ -38,12 +38,10 @@ class Outage:
         self._has_answered = False
         self._since: float | None = None
 
-    def pause(
-        self, reason: str, *, patience: float, end: float, has_answered: bool = False
-    ) -> bool:
+    def pause(self, reason: str, *, timeout: float, end: float, has_answered: bool = False) -> bool:
         """Wait before the next attempt to reach the server, which failed for ``reason``.
 
-        Returns False at once if there is to be none: ``patience`` seconds, or `LONGEST_WAIT`, after
+        Returns False at once if there is to be none: ``timeout`` seconds, or `LONGEST_WAIT`, after
         the beginning of the outage, or at ``end``, an instant of `time.monotonic`. ``has_answered``
         says that the server answered, if only that it is not ready.
         """
@@ -54,14 +52,14 @@ class Outage:
                 return False
             begins = self._since is None
             since = self._since = now if self._since is None else self._since
-        patience = min(patience, LONGEST_WAIT)
+        timeout = min(timeout, LONGEST_WAIT)
         if begins:
             logger.warning(
                 "%s cannot be reached (%s); calls wait for it for up to %g s",
-                *(self._name, reason, patience),
+                *(self._name, reason, timeout),
             )
         seconds = min(max((now - since) * _SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        if now + seconds > min(since + patience, end):
+        if now + seconds > min(since + timeout, end):
             return False
         time.sleep(seconds)
         return True

@@ -135,7 +135,7 @@ class Service:
     def wait_for_answers(self, patience: float) -> None:
         """From now on, wait so long for an answer of a database; etcd gets `OPENING_PATIENCE`."""
         if isinstance(self._store, SqlMetastorage):
-            self._store._database._patience = patience
+            self._store._database._timeout = patience
 
     def read(self, name: str) -> bool:
         """Whether the present has the table."""
@@ -192,7 +192,7 @@ def serve(say: Callable[[object], None], hear: Callable[[], Any], options: dict[
     folder, number = options["folder"], options["number"]
     clock = HybridClock(lambda: system_wall_clock() - options["behind_ms"])
     patience: float = options["patience"]
-    store = open_metastorage(options["address"], clock, patience=max(patience, OPENING_PATIENCE))
+    store = open_metastorage(options["address"], clock, timeout=max(patience, OPENING_PATIENCE))
     state = open_state(
         store, f"node-{number}", delay_ms=options["delay_ms"], skew_ms=options["skew_ms"]
     )

@@ -29,7 +29,7 @@ from tests.interrupts import LackOfMemory
 def test_waiting_callers_get_stopping_and_their_commands_are_not_executed(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", callers.PATIENCE)
+    monkeypatch.setattr("strandline.catalog.group_commit._STOP_TIMEOUT", callers.PATIENCE)
     manager, other = new_manager(), new_manager()
     gate = Gate(manager)
     first = Call(manager, create("first"))
@@ -55,7 +55,7 @@ def test_waiting_callers_get_stopping_and_their_commands_are_not_executed(
 def test_a_caller_whose_append_lost_while_its_node_stops_is_told_that_it_stops(
     new_manager: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", callers.PATIENCE)
+    monkeypatch.setattr("strandline.catalog.group_commit._STOP_TIMEOUT", callers.PATIENCE)
     manager, other = new_manager(), new_manager()
     gate = Gate(manager)
     call = Call(manager, create("a"))
@@ -74,7 +74,7 @@ def test_a_caller_whose_append_lost_while_its_node_stops_is_told_that_it_stops(
 def test_an_append_that_never_returns_does_not_block_a_stop_forever(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", 0.05)
+    monkeypatch.setattr("strandline.catalog.group_commit._STOP_TIMEOUT", 0.05)
     gate = Gate(manager)
     call = Call(manager, create("a"))
     assert gate.reached.acquire(timeout=callers.PATIENCE)

@@ -143,5 +143,5 @@ def test_the_tests_find_each_planted_fault(
         with pytest.raises((AssertionError, StrandlineError, pytest.fail.Exception)):
             check(subject, **others)
         if takes_one:
-            patch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", 0.1)
+            patch.setattr("strandline.catalog.group_commit._STOP_TIMEOUT", 0.1)
             subject.stop()

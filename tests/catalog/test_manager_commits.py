@@ -361,7 +361,7 @@ def test_the_committing_thread_does_not_wait_for_a_server_because_it_tries_again
 
     class Reading:
         def plan(self, planning: Planning) -> None:
-            waits.append(server.pause("refused", patience=30.0, end=math.inf))
+            waits.append(server.pause("refused", timeout=30.0, end=math.inf))
 
     manager.execute(Reading(), author="ann")
     assert waits

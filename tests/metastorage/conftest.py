@@ -98,7 +98,7 @@ def impatient(store: Metastorage, seconds: float) -> Iterator[None]:
         if isinstance(store, EtcdMetastorage):
             patch.setattr(store._gateway, "timeout", seconds)
         if isinstance(store, SqlMetastorage):
-            patch.setattr(store._database, "_patience", seconds)
+            patch.setattr(store._database, "_timeout", seconds)
         yield
 
 

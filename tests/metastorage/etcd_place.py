@@ -31,13 +31,11 @@ class EtcdPlace:
         wall: ManualWall | None = None,
         *,
         url: str | None = None,
-        patience: float = 30.0,
+        timeout: float = 30.0,
         changes_kept: int = 100,
     ) -> EtcdMetastorage:
         clock = HybridClock() if wall is None else HybridClock(wall)
-        store = EtcdMetastorage(
-            url or self.url, clock, patience=patience, changes_kept=changes_kept
-        )
+        store = EtcdMetastorage(url or self.url, clock, timeout=timeout, changes_kept=changes_kept)
         self._stack.callback(store.close)
         return store
 

@@ -102,7 +102,7 @@ def test_a_stopped_server_is_unavailable_until_it_is_started_again(
     assert [key for key in keys(store) if key != "b"] == ["a", "c"]
 
 
-def test_calls_to_a_server_that_does_not_answer_end_after_the_patience(
+def test_calls_to_a_server_that_does_not_answer_end_after_the_timeout(
     place: Place, server: Server
 ) -> None:
     store = place.node()

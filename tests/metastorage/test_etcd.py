@@ -577,7 +577,7 @@ def test_a_store_that_gives_up_ends_calls_that_the_server_does_not_answer(
     place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway, "GIVE_UP_SECONDS", 0.1)
-    store = place.node(patience=3600)
+    store = place.node(timeout=3600)
     put(store, "a")
     place.server.pause()
     with ThreadPoolExecutor(1) as threads:
@@ -617,7 +617,7 @@ def test_another_endpoint_is_used_if_one_is_unreachable(place: EtcdPlace) -> Non
 
 def test_a_server_that_is_not_etcd_is_unavailable(place: EtcdPlace) -> None:
     with pytest.raises(Unavailable):
-        place.node(url=f"etcd://127.0.0.1:{place.server.peers_port}/p", patience=5)
+        place.node(url=f"etcd://127.0.0.1:{place.server.peers_port}/p", timeout=5)
 
 
 @pytest.mark.parametrize("key", ["time", "head", "data", "chunk", "lease"])

@@ -26,7 +26,7 @@ from tests.servers.secured_etcd import OPTIONS, PASSWORD, Files, SecuredEtcd
 
 
 def opened(cluster: SecuredEtcd, **access: str | None) -> Metastorage:
-    return open_metastorage(cluster.url(**access), HybridClock(), patience=60)  # type: ignore[arg-type]  # the parameters of url
+    return open_metastorage(cluster.url(**access), HybridClock(), timeout=60)  # type: ignore[arg-type]  # the parameters of url
 
 
 @pytest.fixture(scope="module")

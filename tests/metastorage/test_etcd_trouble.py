@@ -358,7 +358,7 @@ def test_a_member_that_hangs_delays_a_write_for_seconds_if_there_are_others(
     with socket.create_server(("127.0.0.1", 0)) as hung:
         hung_member = f"127.0.0.1:{hung.getsockname()[1]}"
         own = f"127.0.0.1:{place.server.port}"
-        store = place.node(url=place.url.replace(own, f"{own},{hung_member}"), patience=3600)
+        store = place.node(url=place.url.replace(own, f"{own},{hung_member}"), timeout=3600)
         put(store, "a", b"1")  # the next write needs no read, which would find the other member
         store._gateway._preferred = 1
         monkeypatch.setattr(gateway, "WRITE_SECONDS", 0.1)
@@ -397,7 +397,7 @@ def test_an_etcd_that_took_the_address_of_the_stores_etcd_answers_no_call(place:
             url = place.url.replace(str(place.server.port), str(proxy.port))
             there = place.node(url=url.replace(str(proxy.port), str(other.port)))
             there.invoke([], [Put("a", b"theirs")])
-            store = place.node(url=url, patience=5)
+            store = place.node(url=url, timeout=5)
             store.invoke([], [Put("a", b"ours")])
             proxy.lead_to(other.port)
             for call in (

@@ -84,7 +84,7 @@ def test_a_database_that_gives_up_ends_calls_that_the_server_does_not_answer(
 ) -> None:
     monkeypatch.setattr(postgres_database, "GIVE_UP_SECONDS", 0.1)
     server = postgresql.running()
-    with closing(open_url(url, patience=3600)) as database, ThreadPoolExecutor(1) as threads:
+    with closing(open_url(url, timeout=3600)) as database, ThreadPoolExecutor(1) as threads:
         reads = database.statistics().reads
         server.pause()
         try:
@@ -96,7 +96,7 @@ def test_a_database_that_gives_up_ends_calls_that_the_server_does_not_answer(
         finally:
             server.resume()
         assert isinstance(error, DeadlineExceeded)
-        database._patience = 60.0  # a busy server may need longer than before it gave up
+        database._timeout = 60.0  # a busy server may need longer than before it gave up
         assert database.rows("SELECT 2") == [(2,)]
 
 
@@ -104,7 +104,7 @@ def test_a_database_that_gives_up_ends_calls_that_are_about_to_be_sent(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_database, "GIVE_UP_SECONDS", 0.1)
-    with closing(open_url(url, patience=3600)) as database:
+    with closing(open_url(url, timeout=3600)) as database:
         raw_connection = database._engine.raw_connection
 
         def given_up() -> PoolProxiedConnection:
@@ -118,7 +118,7 @@ def test_a_database_that_gives_up_ends_calls_that_are_about_to_be_sent(
 
 
 def test_a_call_waits_for_the_server_no_longer_than_its_thread_may(url: str) -> None:
-    with closing(open_url(url, patience=3600)) as database:
+    with closing(open_url(url, timeout=3600)) as database:
         with waiting_until(time.monotonic() + 0.1):
             with pytest.raises(DeadlineExceeded):
                 database.rows("SELECT pg_sleep(5)")
@@ -134,14 +134,14 @@ def test_a_call_waits_for_a_connection_no_longer_than_its_thread_may(
 ) -> None:
     connect, waits = driver.connect, list[float]()
 
-    def noted(address: str, *, patience: float) -> driver.Connection:
-        waits.append(patience)
-        return connect(address, patience=60.0)
+    def noted(address: str, *, timeout: float) -> driver.Connection:
+        waits.append(timeout)
+        return connect(address, timeout=60.0)
 
     monkeypatch.setattr(driver, "connect", noted)
     with (
         waiting_until(time.monotonic() + 60.0),
-        closing(open_url(url, patience=3600)) as database,
+        closing(open_url(url, timeout=3600)) as database,
     ):
         assert database.rows("SELECT 2") == [(2,)]
     assert max(waits) <= 60.0
@@ -232,7 +232,7 @@ def test_a_commit_that_is_not_answered_before_its_deadline_has_an_unknown_outcom
     ):
         proxy.take_no_answers()  # after the one that the proxy waits for
         run(connection, "UPDATE strandline_clock SET time = 7 WHERE id = 1 RETURNING id")
-        unanswered._patience = 0.1
+        unanswered._timeout = 0.1
     with database.write() as connection:  # after that commit
         assert run(connection, TIME) == [(7,)]
 

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(path: Path) -> Iterator[SqliteDatabase]:
-    opened = open_sqlite(path, patience=0.05)
+    opened = open_sqlite(path, timeout=0.05)
     yield opened
     opened.close()
 

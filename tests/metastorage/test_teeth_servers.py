@@ -99,7 +99,7 @@ def dead_connections_are_used(patch: pytest.MonkeyPatch) -> None:
     def first(self: PostgresDatabase, begin: Any, **_: Any) -> Any:
         pooled = self._engine.raw_connection()
         raw = postgres_database._raw(pooled)
-        postgres_database._allow(raw, self._patience)
+        postgres_database._allow(raw, self._timeout)
         try:
             return pooled, begin(raw)
         except BaseException:
@@ -131,12 +131,12 @@ def given_up_for_good(patch: pytest.MonkeyPatch) -> None:
 
 
 @TEETH.found_by(
-    servers.test_calls_to_a_server_that_does_not_answer_end_after_the_patience,
+    servers.test_calls_to_a_server_that_does_not_answer_end_after_the_timeout,
     "etcd",
     complaint="assert SHORT <= ",
 )
-def little_patience(patch: pytest.MonkeyPatch) -> None:
-    """A call ends long before a short patience is over, also on a busy machine."""
+def short_timeout(patch: pytest.MonkeyPatch) -> None:
+    """A call ends long before a short timeout is over, also on a busy machine."""
     short = LONG / 2
     patch.setattr(servers, "SHORT", short)
 

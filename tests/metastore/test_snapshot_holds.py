@@ -60,7 +60,7 @@ def test_a_snapshot_below_the_watermark_is_held_at_its_last_time_or_refused(dml:
 def test_without_a_hold_a_client_is_told_that_the_store_is_busy(
     dml: Dml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_holds, "PATIENCE", 0.01)
+    monkeypatch.setattr(snapshot_holds, "TIMEOUT", 0.01)
     dml.append("a")
     at = dml.transactions.latest_time()
     kept = SnapshotHolds(dml.transactions.holds, HOUR_MS)

@@ -503,7 +503,7 @@ def read_parameters(node: Node, table_id: int) -> tuple[int, int, int]:
 def test_a_node_that_keeps_its_cache_starts_with_it(
     tmp_path: Path, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_applier, "SHORTEST_PATIENCE", 60.0)  # else a slow look is a miss
+    monkeypatch.setattr(log_applier, "SHORTEST_TIMEOUT", 60.0)  # else a slow look is a miss
     store = tmp_path / "store"
     settings = Settings(cache_folder=str(tmp_path) if elsewhere else "")
     with Node.open(store, settings=settings, keeps_cache=True) as node:

@@ -60,7 +60,7 @@ def test_ddl_waits_for_the_server_no_longer_than_its_time_out(
     server.end()
 
     def away(_: CatalogManager) -> Catalog:
-        waits.append(server.pause("refused", patience=30.0, end=math.inf))
+        waits.append(server.pause("refused", timeout=30.0, end=math.inf))
         raise Unavailable("refused")
 
     with Node.open(tmp_path) as node:

@@ -23,7 +23,7 @@ MODE = 0o700
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_url(f"sqlite:///{tmp_path}/server.db", patience=10)
+    database = open_url(f"sqlite:///{tmp_path}/server.db", timeout=10)
     yield database
     database.close()
 

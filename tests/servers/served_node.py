@@ -250,7 +250,7 @@ def forks_no_children(patch: pytest.MonkeyPatch) -> None:
 
 def stops_patiently(patch: pytest.MonkeyPatch) -> None:
     """A plant: a commit that is in progress at the stop of the node is awaited for long."""
-    patch.setattr(group_commit, "_STOP_PATIENCE", 2 * LONG)
+    patch.setattr(group_commit, "_STOP_TIMEOUT", 2 * LONG)
 
 
 GRANTS: list[UpdatePriority] = []

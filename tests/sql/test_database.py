@@ -304,7 +304,7 @@ def test_a_write_that_an_interrupt_lost_undoes_nothing_of_a_later_write(
 def test_close_waits_for_running_calls_and_refuses_new_ones(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.sql.database._CLOSE_PATIENCE", 60.0)
+    monkeypatch.setattr("strandline.sql.database._CLOSE_TIMEOUT", 60.0)
     database = open_database(url)
     database.ensure_schema(Part("counter", 1, METADATA))
     inside, leave = threading.Event(), threading.Event()
@@ -481,7 +481,7 @@ def test_a_write_that_is_no_news_stores_the_time_and_does_not_change_the_mark_of
 
 def test_a_read_without_a_free_connection_is_refused_in_time(url: str) -> None:
     with (
-        closing(open_database(url, patience=0.5)) as database,
+        closing(open_database(url, timeout=0.5)) as database,
         ExitStack() as reads,
         pytest.raises(DeadlineExceeded, match="no free connection to"),
     ):

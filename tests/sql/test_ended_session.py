@@ -83,7 +83,7 @@ def test_a_commit_that_a_standby_has_not_confirmed_is_not_read_until_it_has() ->
     )
     latest_end = time.monotonic() + 10
     with (
-        closing(open_url(postgresql.running().new_schema(), patience=0.5)) as database,
+        closing(open_url(postgresql.running().new_schema(), timeout=0.5)) as database,
         psycopg.connect(postgresql.running().url(), autocommit=True) as administrator,
     ):
         with standby_away(administrator):

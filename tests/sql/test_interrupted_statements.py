@@ -46,7 +46,7 @@ def test_a_read_waits_for_the_end_of_a_commit_that_a_signal_handler_ended(
 ) -> None:
     """The server may still be committing, so the read first takes the write lock."""
     address = postgresql.running().new_schema()
-    with closing(open_url(address, patience=0.5)) as database:
+    with closing(open_url(address, timeout=0.5)) as database:
         with monkeypatch.context() as patch, pytest.raises(error), database.write() as connection:
             run(connection, "SELECT 1")
             patch.setattr(Connection, "_until_deadline", sending_and_raising(error))

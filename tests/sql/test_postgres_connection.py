@@ -21,7 +21,7 @@ def test_an_attempt_to_connect_that_times_out_keeps_no_socket_open() -> None:
         gc.disable()  # a node's collections do not find what an earlier one has seen
         try:
             with pytest.raises(postgres_connection.NotConnected, match="timeout") as refused:
-                postgres_connection.connect(address, patience=2)
+                postgres_connection.connect(address, timeout=2)
             assert len(os.listdir("/proc/self/fd")) == opened_before, refused
         finally:
             gc.enable()

@@ -60,7 +60,7 @@ def test_a_read_that_began_on_a_former_primary_fails_once_its_successor_is_reach
 
 
 def test_a_rollback_on_a_connection_to_a_former_primary_closes_it_without_an_error() -> None:
-    connection = driver.connect(postgresql.running().url(), patience=5)
+    connection = driver.connect(postgresql.running().url(), timeout=5)
     connection.execute("BEGIN")
     connection.is_left_behind = lambda: True
     connection.rollback()

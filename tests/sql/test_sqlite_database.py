@@ -19,7 +19,7 @@ from sqlalchemy import Connection, event
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable
 from strandline.sql import SqliteDatabase, StoreFull, open_sqlite, sqlite_file, take_time
-from strandline.sql.database import _CLOSE_PATIENCE
+from strandline.sql.database import _CLOSE_TIMEOUT
 from strandline.sql.schema_versions import Part
 from strandline.work import TooLong
 from tests.interrupts import is_interrupted
@@ -143,7 +143,7 @@ def test_an_interrupted_commit_or_rollback_leaves_no_transaction_open(
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    with closing(open_sqlite(path)) as sqlite, closing(open_sqlite(path, patience=0.0)) as other:
+    with closing(open_sqlite(path)) as sqlite, closing(open_sqlite(path, timeout=0.0)) as other:
         sqlite.ensure_schema(Part("counter", 1, COUNTER.metadata))
         event.listen(sqlite._writer_engine, call, interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -163,7 +163,7 @@ def test_a_write_waits_for_no_connection_that_an_interrupt_lost(
         lost.append(connection)
         raise KeyboardInterrupt
 
-    with closing(open_sqlite(path, patience=1.0)) as sqlite:
+    with closing(open_sqlite(path, timeout=1.0)) as sqlite:
         sqlite.ensure_schema(Part("counter", 1, COUNTER.metadata))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Connection, "invalidate", interrupt)
@@ -336,5 +336,5 @@ def test_close_does_not_wait_for_calls_that_were_interrupted_at_any_step(
     assert step
     began = time.monotonic()
     sqlite.close()
-    assert time.monotonic() - began < _CLOSE_PATIENCE
+    assert time.monotonic() - began < _CLOSE_TIMEOUT
     gc.collect()  # connections that an interrupt has lost

@@ -69,7 +69,7 @@ def test_concurrent_openers_of_an_older_database_upgrade_it_once(url: str) -> No
     first.close()
 
 
-def lose_patience(database: Database) -> None:
+def lose_time(database: Database) -> None:
     """Bring the time at which each call must have its answer forward to the present."""
     assert isinstance(database, PostgresDatabase)
     for connection in list(database._connections):
@@ -83,7 +83,7 @@ def test_an_upgrade_may_take_longer_than_a_call(servers_url: str) -> None:
     database.ensure_schema(Part("counter", 1, work.METADATA))
 
     def step(connection: Connection) -> None:
-        lose_patience(database)
+        lose_time(database)
         connection.execute(text("SELECT pg_sleep(0.2)"))
 
     database.ensure_schema(Part("counter", 2, work.METADATA, {2: step}))
@@ -114,7 +114,7 @@ def test_a_process_that_waits_for_the_upgrade_of_another_says_so(servers_url: st
         waiting = threads.submit(database.ensure_schema, Part("counter", 1, work.METADATA))
         while not connection.exec_driver_sql(waiting_sessions).all():
             time.sleep(0.001)  # only the server knows when it waits
-        lose_patience(database)
+        lose_time(database)
         with pytest.raises(DeadlineExceeded, match="another process creates or upgrades"):
             waiting.result()
     database.ensure_schema(Part("counter", 1, work.METADATA))

@@ -193,7 +193,7 @@ async def abandon_while_opening(pool: ChildPool, children: Children) -> None:
 
 
 async def test_a_child_that_is_abandoned_while_it_opens_the_store_is_given_the_next_task() -> None:
-    """Else callers with little patience would never get an answer."""
+    """Else callers with a short time limit would never get an answer."""
     async with running_pool(max_children=1) as (pool, children):
         await abandon_while_opening(pool, children)
         equal = [asyncio.create_task(ask(pool, "echo", b"x", only_reads=True)) for _ in range(2)]

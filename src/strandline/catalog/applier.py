@@ -81,7 +81,7 @@ JoinAnew = Callable[[DurableCatalogState], DurableCatalogState]
 """Returns a state of the newer epoch in place of a fenced one; see `joined_anew`."""
 
 
-def patience(timeout: float) -> float:
+def lock_timeout(timeout: float) -> float:
     """``timeout`` limited to what locks accept: not too large, nor negative (which is for ever)."""
     return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
@@ -483,7 +483,7 @@ class CatalogApplier:
         """
         future = self.ready(version)
         try:
-            return future.result(timeout=patience(timeout))
+            return future.result(timeout=lock_timeout(timeout))
         except FutureTimeout:
             self._awaited.forget(future)
             raise DeadlineExceeded(

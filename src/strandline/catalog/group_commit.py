@@ -87,7 +87,7 @@ VALIDATION_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 0.02
 """The longest time that a round waits for the callers of the last round."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
-_STOP_PATIENCE = 5.0
+_STOP_TIMEOUT = 5.0
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ class GroupCommit:
                     self._finish(request, Stopping.of_node())
             self._waiting.clear()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(_STOP_PATIENCE)
+            thread.join(_STOP_TIMEOUT)
         with self._lock:
             for request in self._working:
                 if request.stage is Stage.SENT:

@@ -7,7 +7,7 @@ these need no hold. Files of a snapshot of the past may have been removed long a
 takes a hold for the client. A hold also keeps all later times, so a node needs few of them.
 
 What must stay true: a snapshot of the past is answered with a hold, or not at all. The hold is a
-write, so it waits for other writers, but not longer than `PATIENCE`: then the client gets
+write, so it waits for other writers, but not longer than `TIMEOUT`: then the client gets
 `DeadlineExceeded` and can ask again. Rejected: to answer without a hold after a wait. The other
 writer may be the one that raises the low watermark, and cleaning may follow at once.
 """
@@ -24,7 +24,7 @@ from strandline.transactions.holds import Holds
 KIND = "snapshot"
 """The kind of these holds."""
 OWNER = "strandline"
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds that a client waits for the database to grant a hold."""
 
 
@@ -74,7 +74,7 @@ class SnapshotHolds:
     def _take(self, at: Timestamp) -> None:
         try:
             # Twice as long, so that it serves other clients too.
-            self._holds.acquire(KIND, OWNER, at=at, ttl_ms=2 * self.ttl_ms, timeout=PATIENCE)
+            self._holds.acquire(KIND, OWNER, at=at, ttl_ms=2 * self.ttl_ms, timeout=TIMEOUT)
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
                 f"the snapshot as of {format_timestamp(at)} cannot be kept for its reader now,"

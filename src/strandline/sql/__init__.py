@@ -13,9 +13,9 @@ from strandline.sql.clock_row import (
     take_time_query,
 )
 from strandline.sql.database import (
+    DEFAULT_TIMEOUT,
     DIALECTS,
     GIVE_UP_SECONDS,
-    PATIENCE,
     Database,
     StoreFull,
     open_database,
@@ -51,10 +51,10 @@ from strandline.sql.statements import (
 
 __all__ = [
     "CHUNK",
+    "DEFAULT_TIMEOUT",
     "DIALECTS",
     "FENCE_ROW",
     "GIVE_UP_SECONDS",
-    "PATIENCE",
     "STORED_TIME_QUERY",
     "Counter",
     "Database",

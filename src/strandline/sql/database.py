@@ -58,10 +58,10 @@ from strandline.sql.fair_lock import Claim, FairLock
 from strandline.sql.schema_versions import BASE, Part
 from strandline.sql.statements import Parameter, Query, Row, change, run
 
-PATIENCE = 30.0
+DEFAULT_TIMEOUT = 30.0
 """Seconds that a write waits for its turn if the caller gives no deadline."""
 GIVE_UP_SECONDS = 2.0
-_CLOSE_PATIENCE = 10.0
+_CLOSE_TIMEOUT = 10.0
 
 
 class StoreFull(Unavailable):
@@ -120,10 +120,10 @@ class Database(ABC):
     after_fork: ClassVar[str] = "open it again in this process"
     """What to do in a forked process, as a part of a message."""
 
-    def __init__(self, name: str, *, patience: float, read_only: bool = False) -> None:
+    def __init__(self, name: str, *, timeout: float, read_only: bool = False) -> None:
         self.read_only = read_only
         self.name = name
-        self._patience = patience
+        self._timeout = timeout
         self._process_lock = FairLock()
         self._nobody_waits = False
         self._undos: list[Callable[[], object]] = []  # of the write that is open
@@ -148,7 +148,7 @@ class Database(ABC):
 
     @abstractmethod
     def allow_more_time(self, connection: Connection) -> None:
-        """Restart the patience of a transaction of many statements.
+        """Restart the time limit of a transaction of many statements.
 
         Call it before each statement.
         """
@@ -175,7 +175,7 @@ class Database(ABC):
     ) -> AbstractContextManager[Connection]:
         """A write transaction: committed and on disk when the block ends, rolled back if it raises.
 
-        ``deadline`` is an instant of `time.monotonic`, by default the database's patience from now.
+        ``deadline`` is an instant of `time.monotonic`, by default the database's timeout from now.
         A deadline that has passed still allows one attempt. Not reentrant within a thread.
 
         ``first`` are the statements that the block begins with, after it reads the fence, in their
@@ -384,7 +384,7 @@ class Database(ABC):
                 return
         try:
             with self._state:
-                self._state.wait_for(lambda: self._active == 0, timeout=_CLOSE_PATIENCE)
+                self._state.wait_for(lambda: self._active == 0, timeout=_CLOSE_TIMEOUT)
         finally:  # also after Ctrl-C
             self._close_connections()
 
@@ -595,14 +595,16 @@ DIALECTS = {
 
 
 class _Dialect(Protocol):
-    def open_url(self, url: str, *, patience: float, read_only: bool) -> Database: ...
+    def open_url(self, url: str, *, timeout: float, read_only: bool) -> Database: ...
 
 
-def open_database(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> Database:
+def open_database(
+    url: str, *, timeout: float = DEFAULT_TIMEOUT, read_only: bool = False
+) -> Database:
     """Open the database at ``url`` and create the tables that every database of the store has.
 
     ``url`` is ``sqlite:////folder/file`` (the file is created if it is missing) or
-    ``postgresql://user@host/database``. ``patience`` is how many seconds a write without a deadline
+    ``postgresql://user@host/database``. ``timeout`` is how many seconds a write without a deadline
     waits at most, and how long a call waits for a server's answer. With ``read_only`` no table is
     created or upgraded, and writes are refused. Raises `InvalidInput`, `UnsupportedOperation`,
     `CorruptData`, `IncompatibleFormat` or `Unavailable`; then nothing has changed.
@@ -618,4 +620,4 @@ def open_database(url: str, *, patience: float = PATIENCE, read_only: bool = Fal
             f"databases of the kind {scheme!r} are not supported; use one of {', '.join(DIALECTS)}"
         )
     dialect = cast(_Dialect, import_module(DIALECTS[scheme]))
-    return dialect.open_url(url, patience=patience, read_only=read_only)
+    return dialect.open_url(url, timeout=timeout, read_only=read_only)

@@ -62,7 +62,7 @@ _NUMBERS = count()
 IDLE_MS = 10_000
 """The server rolls back a transaction whose client sends nothing for this time."""
 GONE_MS = 20_000
-"""A connection ends if the other side accepts no data for this time. Shorter than `PATIENCE`."""
+"""A connection ends if the other side accepts no data so long. Less than `DEFAULT_TIMEOUT`."""
 _ALIVE = {"idle": 10, "interval": 5, "count": 2}
 """TCP keepalive: seconds before the first probe, between probes, and their number."""
 _ENDLESS = ("statement_timeout", "lock_timeout", "idle_session_timeout", "transaction_timeout")
@@ -397,7 +397,7 @@ def _parts(address: str, *, refused: str) -> dict[str, str]:
     return {name: str(parts.get(name) or "") for name in ("host", "port", "dbname")}
 
 
-def connect(address: str, *, patience: float) -> Connection:
+def connect(address: str, *, timeout: float) -> Connection:
     """A connection with the settings of this module."""
     try:
         connection = Connection.connect(
@@ -406,7 +406,7 @@ def connect(address: str, *, patience: float) -> Connection:
             cursor_factory=Cursor,
             application_name="strandline",
             client_encoding="utf-8",
-            connect_timeout=round(max(2, min(10, patience))),
+            connect_timeout=round(max(2, min(10, timeout))),
             target_session_attrs="read-write",
             tcp_user_timeout=GONE_MS,
             keepalives_idle=_ALIVE["idle"],
@@ -419,7 +419,7 @@ def connect(address: str, *, patience: float) -> Connection:
         forget_frames(error)  # of an attempt that timed out, they keep the socket open
         raise NotConnected(str(error)) from error
     try:
-        connection.deadline = time.monotonic() + patience
+        connection.deadline = time.monotonic() + timeout
         connection.execute(_SETTINGS)
         connection.kept_cursor, connection.texts = connection.cursor(), Texts(connection)
         connection.prepared, connection.warnings = {}, []

@@ -62,7 +62,7 @@ from strandline.errors import (
 from strandline.outage import Outage, answer_deadline
 from strandline.sql import postgres_connection as driver
 from strandline.sql import schema_versions
-from strandline.sql.database import GIVE_UP_SECONDS, PATIENCE, Database
+from strandline.sql.database import DEFAULT_TIMEOUT, GIVE_UP_SECONDS, Database
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.pool import ConnectionPool
 from strandline.sql.postgres_listener import PostgresListener
@@ -117,8 +117,10 @@ T = TypeVar("T")
 _NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", "COMMIT"
 
 
-def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
-    database = PostgresDatabase(url, patience=patience, read_only=read_only)
+def open_url(
+    url: str, *, timeout: float = DEFAULT_TIMEOUT, read_only: bool = False
+) -> PostgresDatabase:
+    database = PostgresDatabase(url, timeout=timeout, read_only=read_only)
     try:
         database.refuse_shared_sessions()
         database.refuse_changed_collation()
@@ -130,7 +132,7 @@ def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -
 
 
 class PostgresDatabase(Database):
-    """See `Database`. ``patience`` also limits how long any call waits for the server's answer.
+    """See `Database`. ``timeout`` also limits how long any call waits for the server's answer.
 
     A call that needs a new connection waits at least two seconds, the shortest time-out of libpq.
     """
@@ -148,9 +150,9 @@ class PostgresDatabase(Database):
     reads_ahead = True
     append_lock = ((_LOOK_LOCK, ()),)
 
-    def __init__(self, url: str, *, patience: float, read_only: bool = False) -> None:
+    def __init__(self, url: str, *, timeout: float, read_only: bool = False) -> None:
         self._address, name = driver.address_of(url)
-        super().__init__(name, patience=patience, read_only=read_only)
+        super().__init__(name, timeout=timeout, read_only=read_only)
         self._writing: Connection | None = None  # that of the thread whose turn it is
         self._awaits_lock = False  # that thread waits for another process
         self._heard = 0.0  # it held the lock at this instant or later
@@ -170,7 +172,7 @@ class PostgresDatabase(Database):
             poolclass=ConnectionPool,
             pool_size=_POOL,
             max_overflow=_OVERFLOW,
-            pool_timeout=patience,
+            pool_timeout=timeout,
         )
         event.listen(self._engine, "checkin", self._close_if_left_over)
         sender = secrets.token_hex(8)
@@ -192,7 +194,7 @@ class PostgresDatabase(Database):
                         raw.commit()
 
     def allow_more_time(self, connection: Connection) -> None:
-        _allow(_raw(connection.connection), self._patience)
+        _allow(_raw(connection.connection), self._timeout)
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """See `Database.rows`. Takes one round trip."""
@@ -293,7 +295,7 @@ class PostgresDatabase(Database):
 
     def _connect(self) -> driver.Connection:
         limit = max(answer_deadline() - time.monotonic(), _CONNECT_SECONDS)
-        connection = driver.connect(self._address, patience=min(self._patience, limit))
+        connection = driver.connect(self._address, timeout=min(self._timeout, limit))
         try:
             self._server.accept(connection, at_takeover=self._at_takeover)
         except BaseException:
@@ -305,8 +307,8 @@ class PostgresDatabase(Database):
 
     def give_up(self) -> None:
         with self._state:
-            self._patience = min(self._patience, GIVE_UP_SECONDS)
-            end = time.monotonic() + self._patience
+            self._timeout = min(self._timeout, GIVE_UP_SECONDS)
+            end = time.monotonic() + self._timeout
             for connection in self._connections:
                 if connection.deadline is not None:
                     connection.deadline = min(connection.deadline, end)
@@ -326,7 +328,7 @@ class PostgresDatabase(Database):
         first: Sequence[Query] = (),
     ) -> Iterator[Connection]:
         began = time.monotonic()
-        deadline = began + self._patience if deadline is None else deadline
+        deadline = began + self._timeout if deadline is None else deadline
         count = "writes" if synced else "unsynced_writes"
         turn = self._turn(began, deadline)
         with self._in_use(count, turn), turn:
@@ -436,7 +438,7 @@ class PostgresDatabase(Database):
                 if self._closed or (is_given_up and is_given_up()) or not driver.is_away(error):
                     raise
                 reason, end = driver.reason_of(error), self._end(began, seconds)
-                if not self._outage.pause(reason, patience=self._patience, end=end):
+                if not self._outage.pause(reason, timeout=self._timeout, end=end):
                     raise
                 continue
             raw = _raw(pooled)
@@ -449,7 +451,7 @@ class PostgresDatabase(Database):
                 raw.prepared = prepared.copy()
                 result = begin(raw)
                 now = time.monotonic()
-                _allow(raw, self._end(now, None if seconds is None else self._patience) - now)
+                _allow(raw, self._end(now, None if seconds is None else self._timeout) - now)
                 self._outage.end()
                 return pooled, result
             except BaseException as error:
@@ -475,11 +477,11 @@ class PostgresDatabase(Database):
     def _end(self, began: float, seconds: float | None) -> float:
         """When a call that has ``began`` ends, if it may wait for ``seconds``.
 
-        If they are None, it reads: it may wait for the patience, or as long as its thread may. A
+        If they are None, it reads: it may wait for the timeout, or as long as its thread may. A
         write has a deadline of its own, since it may project what others have changed.
         """
         if seconds is None:
-            return min(began + self._patience, answer_deadline())
+            return min(began + self._timeout, answer_deadline())
         return began + seconds
 
     def _discard_pool_of(self, connection: driver.Connection) -> None:
@@ -573,7 +575,7 @@ class PostgresDatabase(Database):
             raise Unavailable(
                 f"{self.name} rolled this write back after an error; nothing was written"
             )
-        raw.deadline = time.monotonic() + self._patience
+        raw.deadline = time.monotonic() + self._timeout
         try:
             run_with_waiting(raw, (), behind=(self._news, _COMMIT) if notifies else (_COMMIT,))
             driver.refuse_unconfirmed(raw)

@@ -66,7 +66,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.sql import schema_versions, sqlite_file
-from strandline.sql.database import PATIENCE, Database
+from strandline.sql.database import DEFAULT_TIMEOUT, Database
 from strandline.sql.head_file import HeadFile
 from strandline.sql.pool import ConnectionPool
 from strandline.sql.sqlite_file import describe_holder
@@ -91,14 +91,14 @@ Unlike a `WeakSet`, its references can be listed while another thread opens a da
 def open_sqlite(
     path: Path | str,
     *,
-    patience: float = PATIENCE,
+    timeout: float = DEFAULT_TIMEOUT,
     check_bytes: int = CHECK_BYTES,
     before_creation: Callable[[], None] | None = None,
     read_only: bool = False,
 ) -> SqliteDatabase:
     """Open the database file ``path``. It is created if it is missing; its folder must exist.
 
-    ``patience`` is how many seconds a write without a deadline waits at most. A file of up to
+    ``timeout`` is how many seconds a write without a deadline waits at most. A file of up to
     ``check_bytes`` is checked first. ``before_creation`` is called if there is no database yet, or
     an empty one; it may refuse by raising. Raises `InvalidInput`, `UnsupportedOperation`,
     `CorruptData`, `IncompatibleFormat` or `Unavailable`; then nothing has changed.
@@ -121,7 +121,7 @@ def open_sqlite(
             path.touch(0o644)
     if 0 < size <= check_bytes and (damage := sqlite_file.find_damage(path)):
         raise sqlite_file.damaged(path, damage)
-    database = SqliteDatabase(path, patience=patience, read_only=read_only)
+    database = SqliteDatabase(path, timeout=timeout, read_only=read_only)
     try:
         if before_creation is not None and size:
             with database.read() as connection:
@@ -137,9 +137,11 @@ def open_sqlite(
     return database
 
 
-def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> SqliteDatabase:
+def open_url(
+    url: str, *, timeout: float = DEFAULT_TIMEOUT, read_only: bool = False
+) -> SqliteDatabase:
     """`open_sqlite` for a URL (``sqlite:////folder/file``)."""
-    return open_sqlite(sqlite_file.file_of(url), patience=patience, read_only=read_only)
+    return open_sqlite(sqlite_file.file_of(url), timeout=timeout, read_only=read_only)
 
 
 class SqliteDatabase(Database):
@@ -158,8 +160,8 @@ class SqliteDatabase(Database):
     may_lose_provisional = True
     reads_ahead = False
 
-    def __init__(self, path: Path, *, patience: float, read_only: bool = False) -> None:
-        super().__init__(str(path), patience=patience, read_only=read_only)
+    def __init__(self, path: Path, *, timeout: float, read_only: bool = False) -> None:
+        super().__init__(str(path), timeout=timeout, read_only=read_only)
         self.path = path
         _opened[self] = None
         self._log_path = sqlite_file.write_ahead_log(path)
@@ -173,7 +175,7 @@ class SqliteDatabase(Database):
             poolclass=ConnectionPool,
             pool_size=_POOL,
             max_overflow=_POOL,
-            pool_timeout=patience,
+            pool_timeout=timeout,
         )
         self._writer: Connection | None = None  # used by the one thread whose turn it is
         self._writer_syncs = True
@@ -360,7 +362,7 @@ class SqliteDatabase(Database):
         notifies: bool = True,
     ) -> Iterator[Connection]:
         began = time.monotonic()
-        deadline = began + self._patience if deadline is None else deadline
+        deadline = began + self._timeout if deadline is None else deadline
         count = "writes" if synced else "unsynced_writes"
         turn = self._turn(began, deadline)
         with self._in_use(count, turn), turn:

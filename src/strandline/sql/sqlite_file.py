@@ -58,7 +58,7 @@ READER_BUSY_MS = 5_000
 WRITER_BUSY_MS = 3
 """SQLite sleeps 1 ms, then 2 ms, and returns to our own loop, which has a deadline."""
 _JOURNAL_LIMIT = 64 << 20
-_FIRST_OPEN_PATIENCE = 10.0
+_FIRST_OPEN_TIMEOUT = 10.0
 _MAX_FAULTS = 5
 
 
@@ -192,7 +192,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
 
     Two processes that create the file at once may conflict here, where SQLite does not wait.
     """
-    end = time.monotonic() + _FIRST_OPEN_PATIENCE
+    end = time.monotonic() + _FIRST_OPEN_TIMEOUT
     while True:
         try:
             (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()

@@ -41,7 +41,7 @@ from sqlalchemy import Connection
 from strandline.condition import Condition
 from strandline.errors import StrandlineError
 from strandline.sql import Database, change_each
-from strandline.sql.database import PATIENCE
+from strandline.sql.database import DEFAULT_TIMEOUT
 from strandline.transactions.tables import is_id
 from strandline.transactions.transaction import TransactionState
 from strandline.work.following import FollowingThread
@@ -135,7 +135,7 @@ class Heartbeats:
                 self._leap, self._leap_end = self._leap + leap, now
             return now - self._leap
 
-    def store(self, *, timeout: float = PATIENCE) -> None:
+    def store(self, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Store all notes made before. If it raises the database's error, unstored notes are kept.
 
         It waits for the write lock until ``timeout`` seconds from now. Notes made meanwhile stay in

@@ -52,7 +52,7 @@ from strandline.condition import TimedLock
 from strandline.errors import Conflict, DeadlineExceeded, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.sql import (
-    PATIENCE,
+    DEFAULT_TIMEOUT,
     Database,
     change,
     expiry_time,
@@ -134,7 +134,7 @@ class Holds:
         at: Timestamp | None,
         ttl_ms: int,
         user: str | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> Hold:
         """Hold history from ``at`` on for ``ttl_ms`` milliseconds, taken by ``user`` for ``owner``.
 

@@ -33,7 +33,7 @@ from sqlalchemy import Connection
 from strandline.sql import Database, Query, change, change_each, value
 from strandline.transactions.catalog_view import GuardedWrites
 from strandline.transactions.transaction import TransactionState
-from strandline.transactions.transaction_reads import PATIENCE
+from strandline.transactions.transaction_reads import DEFAULT_TIMEOUT
 
 RESERVED_IDS = 256
 """How many transactions begin without waiting for the disk until one waits."""
@@ -93,12 +93,12 @@ class ReservedIds:
     def skip_lost(self) -> None:
         """Skip all ids that a crash may have lost. For a node that has not begun a transaction."""
         if self._database.rows(_RESERVED):
-            self._writes.run(_skip, timeout=PATIENCE)
+            self._writes.run(_skip, timeout=DEFAULT_TIMEOUT)
 
     def release(self) -> None:
         """Make all begins durable, so that the next node continues after the last id."""
         if self._database.rows(_RESERVED):
-            self._writes.run(_release, timeout=PATIENCE, notifies=False)
+            self._writes.run(_release, timeout=DEFAULT_TIMEOUT, notifies=False)
 
 
 def _release(connection: Connection) -> None:

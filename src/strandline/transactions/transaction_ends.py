@@ -41,7 +41,7 @@ from strandline.transactions.transaction import (
     TransactionState,
     require_owner,
 )
-from strandline.transactions.transaction_reads import PATIENCE, TransactionReads
+from strandline.transactions.transaction_reads import DEFAULT_TIMEOUT, TransactionReads
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class TransactionEnds(TransactionReads):
         self._counting = threading.Lock()
 
     def commit(
-        self, txn_id: int, *, owner: str | None = None, timeout: float = PATIENCE
+        self, txn_id: int, *, owner: str | None = None, timeout: float = DEFAULT_TIMEOUT
     ) -> Transaction:
         """Commit a transaction. Repeated on a committed one, it gives the same answer.
 
@@ -151,7 +151,7 @@ class TransactionEnds(TransactionReads):
         *,
         owner: str | None = None,
         under: int | None = None,
-        timeout: float = PATIENCE,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> SharedCall[Transaction | None]:
         """The call that does what `commit` does, for a transaction without write ids.
 
@@ -227,7 +227,7 @@ class TransactionEnds(TransactionReads):
             aborted = self._abort_on(connection, [txn_id])
             return End(aborted[0] if aborted else present, changed=bool(aborted))
 
-        ended = self._writes.run(end, timeout=PATIENCE)
+        ended = self._writes.run(end, timeout=DEFAULT_TIMEOUT)
         transaction = ended.transaction
         if transaction.state is TransactionState.COMMITTED:
             raise TransactionFinished(
@@ -252,7 +252,7 @@ class TransactionEnds(TransactionReads):
             def end(connection: Connection, chunk: Sequence[int] = chunk) -> list[int]:
                 return [ended.txn_id for ended in self._abort_on(connection, chunk)]
 
-            ended = self._writes.run(end, timeout=PATIENCE)
+            ended = self._writes.run(end, timeout=DEFAULT_TIMEOUT)
             self._count(*["aborted"] * len(ended))
             self._note_written(*ended)
             aborted += ended
@@ -277,7 +277,7 @@ class TransactionEnds(TransactionReads):
         with self._database.read() as connection:
             stale = records.has_stale_footprint(connection)
         while stale:
-            stale = self._writes.run(records.forget_footprints, timeout=PATIENCE)
+            stale = self._writes.run(records.forget_footprints, timeout=DEFAULT_TIMEOUT)
         return expired
 
     @property
@@ -359,7 +359,7 @@ class TransactionEnds(TransactionReads):
             return [transaction.txn_id for transaction in aborted]
 
         try:
-            expired = self._writes.run(end, timeout=PATIENCE)
+            expired = self._writes.run(end, timeout=DEFAULT_TIMEOUT)
         except (Fenced, Stopping, Unavailable):
             raise  # the other transactions would fail as well
         except Exception:

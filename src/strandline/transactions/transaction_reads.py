@@ -29,7 +29,7 @@ from strandline.transactions.tables import is_id
 from strandline.transactions.transaction import Transaction
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
-PATIENCE = 30.0
+DEFAULT_TIMEOUT = 30.0
 """Seconds that a call waits for the database and the catalog unless it names another time-out."""
 SETTLED_MS = 1_000
 """The maximum age of a time that counts as the present, in a store that keeps no history."""

@@ -64,7 +64,7 @@ from strandline.transactions.transaction import (
     require_owner,
 )
 from strandline.transactions.transaction_ends import TransactionEnds
-from strandline.transactions.transaction_reads import PATIENCE
+from strandline.transactions.transaction_reads import DEFAULT_TIMEOUT
 
 MAX_BATCH = 1_000
 """The maximum number of transactions that one call begins, or allocates write ids for."""
@@ -89,7 +89,7 @@ class Transactions(TransactionEnds):
         host: str = "",
         agent: str = "",
         read_only: bool = False,
-        timeout: float = PATIENCE,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> Transaction:
         """Begin a transaction.
 
@@ -110,7 +110,7 @@ class Transactions(TransactionEnds):
         host: str = "",
         agent: str = "",
         read_only: bool = False,
-        timeout: float = PATIENCE,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> SharedCall[list[Transaction]]:
         """The call that begins ``count`` transactions at one time, all or none, by ascending ids.
 
@@ -188,7 +188,7 @@ class Transactions(TransactionEnds):
         """
         return self._writes.opened(
             lambda connection: self._write_on(connection, txn_id, table_id, owner),
-            timeout=PATIENCE,
+            timeout=DEFAULT_TIMEOUT,
             first=lambda: self._step_queries(txn_id, table_id, first()),
             notifies=False,
         )
@@ -211,7 +211,7 @@ class Transactions(TransactionEnds):
             return self.allocating(requested_ids[0], table_id, owner=owner).run() or {}
         write_ids = self._writes.run(
             lambda connection: self._allocate_on(connection, requested_ids, table_id, owner),
-            timeout=PATIENCE,
+            timeout=DEFAULT_TIMEOUT,
             notifies=False,
         )
         self._note_written(*requested_ids)
@@ -252,7 +252,7 @@ class Transactions(TransactionEnds):
             shared=self._shared,
             first_queries=records.find_for_table_queries(txn_id, table_id),
             txn_id=txn_id,
-            timeout=PATIENCE,
+            timeout=DEFAULT_TIMEOUT,
             under_catalog=under is not None,
         )
 
@@ -289,7 +289,7 @@ class Transactions(TransactionEnds):
             (begun,) = records.added(run(connection, *begin_query))
             return self._step(connection, begun, table_id, None, now=begun.begin_time)
 
-        with self._writes.opened(start, timeout=PATIENCE) as step:
+        with self._writes.opened(start, timeout=DEFAULT_TIMEOUT) as step:
             yield step
             ended = self._commit_open_on(
                 step.connection,

@@ -622,7 +622,7 @@ def test_names_and_filters_of_many_partitions_are_answered_from_memory(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They run in a thread of a serving node, which may not read so many rows from the database."""
-    monkeypatch.setattr(log_applier, "SHORTEST_PATIENCE", 60.0)  # else a slow look is a miss
+    monkeypatch.setattr(log_applier, "SHORTEST_TIMEOUT", 60.0)  # else a slow look is a miss
     table = call.node.session(user="ann").table("default.few").descriptor
     with call.node.store.change(table.id, author="ann") as change:
         change.stage(

@@ -602,7 +602,7 @@ def test_a_snapshot_that_cannot_be_held_is_not_answered(
     session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
     dml.append(session, "d1.orders", {"id": 2, "what": "y"})
     monkeypatch.setattr(hive.node.metastore.snapshot_holds, "_kept_until", {})
-    monkeypatch.setattr(snapshot_holds, "PATIENCE", 0.01)
+    monkeypatch.setattr(snapshot_holds, "TIMEOUT", 0.01)
     with hive.node.database.write():
         kind, said = refusal(lambda: stub.get_table(past, "orders"))
     assert kind == "MetaException"

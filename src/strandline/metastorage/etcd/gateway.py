@@ -374,7 +374,7 @@ class EtcdGateway:
             troubles = {trouble for _, trouble in failures.values()}
             if _Trouble.OTHER in troubles or not self._outage.pause(
                 _reasons(failures),
-                patience=self.timeout,
+                timeout=self.timeout,
                 end=self._end(began),
                 has_answered=_Trouble.ELECTING in troubles,
             ):

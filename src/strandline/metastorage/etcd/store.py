@@ -97,14 +97,14 @@ from strandline.outage import failing_at_once
 from strandline.sql import StoreFull
 
 CHANGES_KEPT = 4096
-PATIENCE = 30.0
+DEFAULT_TIMEOUT = 30.0
 _AWAY_PAUSE_SECONDS = 0.1
 
 
 class EtcdMetastorage(Metastorage):
     """See `Metastorage`. ``url`` has the form that `parse_etcd_url` reads.
 
-    A call that gets no answer for ``patience`` seconds ends with `DeadlineExceeded`, or with
+    A call that gets no answer for ``timeout`` seconds ends with `DeadlineExceeded`, or with
     `UnknownOutcome` if it may have changed something. Opening a store that does not exist creates
     an empty one. With ``read_only`` nothing is created, and calls that would write raise
     `UnsupportedOperation`, also `check`, which writes the time, and `lease` of an expired lease.
@@ -117,7 +117,7 @@ class EtcdMetastorage(Metastorage):
         url: str,
         clock: HybridClock,
         *,
-        patience: float = PATIENCE,
+        timeout: float = DEFAULT_TIMEOUT,
         changes_kept: int = CHANGES_KEPT,
         read_only: bool = False,
     ) -> None:
@@ -128,7 +128,7 @@ class EtcdMetastorage(Metastorage):
         self._clock = clock
         self._changes_kept = changes_kept
         self._keys = EtcdKeys(address.prefix)
-        self._gateway = EtcdGateway(address, timeout=patience)
+        self._gateway = EtcdGateway(address, timeout=timeout)
         self._chunks = ChunkedValues(self._gateway, self._keys)
         self._leases = EtcdLeases(
             self._gateway, self._keys, clock, before_write=self._refuse_if_read_only

@@ -56,7 +56,7 @@ INTERVAL_SECONDS = 0.05
 """The shortest time between a look at the log and the next one of the following thread."""
 ROUND_SECONDS = 0.25
 _OF_ROWS = frozenset((*STAGED, COMMIT, ABORT))
-SHORTEST_PATIENCE, LONGEST_PATIENCE = 0.05, 30.0
+SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 0.05, 30.0
 """How long in seconds a reader waits for another reader's look at the head: the staleness, within
 these limits."""
 
@@ -334,9 +334,9 @@ class LogApplier:
         if self._far_behind:
             return False
         looks = self._looks
-        patience = min(max(self._staleness(), SHORTEST_PATIENCE), LONGEST_PATIENCE)
+        timeout = min(max(self._staleness(), SHORTEST_TIMEOUT), LONGEST_TIMEOUT)
         try:
-            with TimedLock(self._checking, timeout=patience):
+            with TimedLock(self._checking, timeout=timeout):
                 # The look that this reader waited for may have found memory far behind.
                 if self._far_behind:
                     return False

@@ -268,7 +268,7 @@ class HttpSession(Session):
         executed: Executed = self._send_once(
             call,
             {**arguments, "timeout": timeout},
-            patience=timeout + _ANSWER_MARGIN,
+            answer_timeout=timeout + _ANSWER_MARGIN,
             look="look at `history()`: it lists the newest versions, with their authors",
         )
         return executed
@@ -279,13 +279,13 @@ class HttpSession(Session):
         arguments: Mapping[str, Any],
         *,
         look: str,
-        patience: float | None = None,
+        answer_timeout: float | None = None,
     ) -> T:
-        """Send a call that must not reach the node twice; ``patience`` is for its answer."""
-        attempts = self._attempts(call.__name__, look=look, longest=patience)
+        """Send a call that must not reach the node twice; ``answer_timeout`` is for its answer."""
+        attempts = self._attempts(call.__name__, look=look, longest=answer_timeout)
         while True:
             try:
-                seconds = attempts.left() if patience is None else patience
+                seconds = attempts.left() if answer_timeout is None else answer_timeout
                 answer: T = self._transport.send(call.__name__, arguments, seconds)
                 return answer
             except Lost as loss:

@@ -83,9 +83,9 @@ from strandline.work.following import FollowingThread
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 30.0
+DEFAULT_TIMEOUT = 30.0
 """Seconds that `Projector.project_up_to` waits by default."""
-LONGEST_PATIENCE = 365 * 86_400.0
+LONGEST_TIMEOUT = 365 * 86_400.0
 """Longer timeouts, such as `math.inf`, are cut to this: locks have a limit."""
 GRACE_SECONDS = 1.0
 """How long the background thread leaves a version to its caller."""
@@ -171,14 +171,14 @@ class Projector:
         known = self._known
         self.note_projected(known, self.projected_version())
 
-    def project_up_to(self, version: int, *, timeout: float = PATIENCE) -> None:
+    def project_up_to(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Return when ``version`` and all versions before it are projected.
 
         Raises `Unavailable` if a folder of a version cannot be changed for a shortage; the message
         names the version, and the next call tries it again. Raises `VersionNotFound` if a version
         is no longer in the log, and `DeadlineExceeded` after ``timeout`` seconds.
         """
-        deadline = time.monotonic() + min(timeout, LONGEST_PATIENCE)
+        deadline = time.monotonic() + min(timeout, LONGEST_TIMEOUT)
         repeats_left, call = 1, object()
         while version > self._known.projected:
             last = max(version, self._applied)
