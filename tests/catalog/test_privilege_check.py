@@ -18,6 +18,7 @@ from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
     AddColumns,
     AddConstraints,
+    AlterCluster,
     AlterColumn,
     AlterDefaultPrivileges,
     AlterFunction,
@@ -27,6 +28,7 @@ from strandline.catalog.commands import (
     ColumnDefinition,
     CommentOn,
     ConstraintDefinition,
+    CreateCluster,
     CreateDatabase,
     CreateFunction,
     CreateIndex,
@@ -675,6 +677,30 @@ def test_a_role_created_with_the_name_of_a_user_does_not_own_what_others_bring_b
     restored = enforced.latest_catalog().table("s", "d")
     assert restored is not None
     assert restored.owner == owner
+
+
+def test_the_owner_of_a_managed_cluster_alters_replicas_that_an_undo_left_to_another(
+    enforced: CatalogManager,
+) -> None:
+    def run(command: Command, user: str = "root") -> int:
+        return enforced.execute(command, author=user, identity=user).version
+
+    run(CreateCluster(name="c", owner="ann", size="small", replication_factor=3))
+    fewer = run(AlterCluster(name="c", replication_factor=2), "ann")
+    run(SetOwner(kind=ObjectKind.CLUSTER, name="c", owner="bob"))
+    run(read_undo(enforced, fewer), "bob")
+    run(AlterCluster(name="c", size="large"), "bob")
+    given = run(SetOwner(kind=ObjectKind.CLUSTER, name="c", owner="ann"))
+    run(AlterCluster(name="c", replication_factor=4), "ann")
+    run(read_undo(enforced, given))
+    run(AlterCluster(name="c", size="small"), "bob")
+    catalog = enforced.latest_catalog()
+    cluster = catalog.cluster("c")
+    assert cluster is not None
+    replicas = catalog.replicas(cluster.id)
+    assert [(replica.owner, replica.size) for replica in replicas] == [("bob", "small")] * 4
+    with pytest.raises(PermissionDenied, match="ann does not own cluster c"):
+        run(AlterCluster(name="c", address="local[1]"), "ann")
 
 
 # -- the checks themselves are tested --------------------------------------------------------------

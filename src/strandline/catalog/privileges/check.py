@@ -21,7 +21,8 @@ dropped                      ownership of it, or of the schema (the cluster) tha
 moved                        ownership, and CREATE and USAGE on the target schema
 index                        as for its table
 database, zone, cluster      CREATE_DATABASE, CREATE_ZONE, CREATE_CLUSTER; then ownership
-schema, cluster replica      CREATE on the database, on the cluster; then ownership
+schema, cluster replica      CREATE on the database, on the cluster; then ownership. For a replica
+                             of a managed cluster, ownership of the cluster is enough
 role                         CREATE_ROLE; then ownership. A membership: ownership of the role that
                              is joined. Only a superuser may create or change a superuser, or
                              decide who joins its role; may use a name that already owns objects;
