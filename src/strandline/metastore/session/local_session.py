@@ -287,7 +287,7 @@ class LocalSession(Session):
         table_id: int,
         write_ids: ValidWriteIdList,
         *,
-        bounds: Sequence[ColumnBounds],
+        bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
         """Like `files`, for a caller that serializes them: decodes only files that it must compare.
 
