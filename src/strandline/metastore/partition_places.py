@@ -75,11 +75,6 @@ class PartitionPlaces:
             return location
         return relative_location(self._location, location)
 
-    def restored(self, row: Row) -> PartitionRow:
-        """The partition of a row that was dropped, perhaps while the table was external."""
-        partition = row.as_(PartitionRow)
-        return replace(partition, location=self.stored_location(partition.location))
-
     def was_moved(self, row: Row, location: str) -> bool:
         """Whether a client has moved the partition's folder to another spelling of its name.
 
@@ -331,7 +326,12 @@ class PastPlaces(PartitionPlaces):
 
     def was_renamed(self, row: Row) -> bool:
         """Whether the folder of the partition went to another one, by a rename."""
-        return self._follow(row)[0] != self._at(row.as_(PartitionRow).location)
+        return self._follow(row)[0] != self._at(self._location_of(row))
+
+    def restored(self, row: Row) -> PartitionRow:
+        """The partition of a row that was dropped, perhaps while the table was external."""
+        location = self.stored_location(self._location_of(row))
+        return replace(row.as_(PartitionRow), location=location)
 
     def moves_aside(self, rows: Iterable[Row]) -> list[PartitionMove]:
         """The moves aside of those of these dropped partitions whose files are kept."""
@@ -391,5 +391,12 @@ class PastPlaces(PartitionPlaces):
 
     def _follow(self, row: Row) -> tuple[str, PartitionMove | None]:
         """The last place of this row's folder below the table, and its move aside, if any."""
-        location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
+        location, move = self._moves.follow(self._location_of(row), row.row_id)
         return self._at(location), move
+
+    def _location_of(self, row: Row) -> str:
+        """The location in the row, relative if the folder was that of the managed table then."""
+        location = row.as_(PartitionRow).location
+        if self._table.kind is TableKind.EXTERNAL:
+            return location
+        return self._moves.kept_place(location, row.row_id)

@@ -387,6 +387,29 @@ def test_a_partition_that_is_undropped_in_a_table_that_is_managed_again_follows_
     assert Path(f"{place}/p=1".removeprefix("file:")).is_dir()
 
 
+def test_a_partition_that_kept_its_place_follows_its_table_in_the_past_and_when_it_is_undropped(
+    call: Caller, tmp_path: Path
+) -> None:
+    """The new table of the former name has the folder in which the partition was then."""
+    table = _partitioned(call)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    session, version = call.node.session(user="ann"), call.node.catalogs.present().version
+    moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
+    call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+    call("drop_partition", db_name="default", tbl_name="t", part_vals=["1"], deleteData=True)
+    session.undo(call.node.catalogs.present().version)
+    call("alter_table", dbname="default", tbl_name="t", new_tbl={**table, "tableName": "u"})
+    assert _partitioned(call)["sd"]["location"] == table["sd"]["location"]
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+    place = f"{call('get_table', dbname='default', tbl_name='u')['sd']['location']}/p=1"
+    names = {"db_name": f"default@{version}", "tbl_name": "t"}
+    assert call("get_partition", **names, part_vals=["1"])["sd"]["location"] == place
+    session.undrop_partitions("default.u")
+    assert shown(call, "u")["1"]["sd"]["location"] == place
+    assert Path(place.removeprefix("file:")).is_dir()
+    assert session.verify().summary.errors == 0
+
+
 def test_partitions_follow_a_renamed_table_after_another_location_was_refused(
     call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

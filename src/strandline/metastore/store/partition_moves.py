@@ -22,6 +22,9 @@ they mark the opposite move as unfinished (`begin`), and their commit removes th
 process dies in between, a node moves the folder back soon, or before a change of the partition.
 
 A table that gets another location (`relocation`) has a mark of its own among the unfinished moves.
+The folders of its partitions stay, and rows with whole places replace those with relative ones.
+Among the moves, a `kept_place` leads back from each such row: read as of a version at which the
+table was managed, or brought back when it is managed again, the partition follows its folder.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from strandline.metastore.store.warehouse import is_whole
 from strandline.model.places import DROPPED
 from strandline.sql import change, change_each, in_lists, run
 
@@ -82,6 +86,11 @@ class PartitionMove(NamedTuple):
         return self.up_to_row == _NO_ROW
 
 
+def kept_place(whole: str, row_id: int, relative: str) -> PartitionMove:
+    """The record that the row, with its whole place, is about the folder at ``relative``."""
+    return PartitionMove(whole, row_id, relative, row_id)
+
+
 def relocation(location: str) -> PartitionMove:
     """The mark of a table while it gets another location than ``location``; no folder moves.
 
@@ -95,8 +104,16 @@ class PartitionMoves:
 
     def __init__(self, moves: Iterable[PartitionMove]) -> None:
         self._moves: dict[str, list[PartitionMove]] = {}
+        self._kept_places: dict[tuple[str, int], str] = {}
         for move in sorted(moves, key=lambda move: move.up_to_row):
-            self._moves.setdefault(move.location, []).append(move)
+            if is_whole(move.location):
+                self._kept_places[move.location, move.up_to_row] = move.target
+            else:
+                self._moves.setdefault(move.location, []).append(move)
+
+    def kept_place(self, location: str, row_id: int) -> str:
+        """The location in a row, relative if a `kept_place` says that. For a managed table."""
+        return self._kept_places.get((location, row_id), location)
 
     def follow(self, location: str, row_id: int) -> tuple[str, PartitionMove | None]:
         """The last location of this row's folder below the table, and its move aside, if any."""
@@ -185,7 +202,10 @@ def of_table(connection: Connection, table_id: int) -> PartitionMoves:
 
 
 def of_all_tables(connection: Connection) -> dict[int, set[PartitionMove]]:
+    """The moves of folders, without `kept_place`, by table."""
     moves: dict[int, set[PartitionMove]] = {}
-    for table_id, *move in run(connection, f"SELECT table_id, {_MOVE} FROM partition_move"):
-        moves.setdefault(table_id, set()).add(PartitionMove(*move))
+    for table_id, *columns in run(connection, f"SELECT table_id, {_MOVE} FROM partition_move"):
+        move = PartitionMove(*columns)
+        if not is_whole(move.location):
+            moves.setdefault(table_id, set()).add(move)
     return moves
