@@ -375,8 +375,8 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
         if all(os.access(file, os.R_OK | os.W_OK) for file in files if os.path.lexists(file)):
             return Unavailable(
                 f"{path} cannot be opened ({reason}): this process has as many open files as it may"
-                " (see `ulimit -n`), or the disk has no space or inodes for a new file (see `df -i`"
-                "); raise the limit or free space, and try again"
+                " (see `ulimit -n`), the disk has no space or inodes for a new file (see `df -i`), "
+                "or the disk fails; raise the limit, free space or check the disk, and try again"
             )
         return Unavailable(_unwritable(path))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL):
