@@ -304,10 +304,10 @@ def test_an_answer_to_a_change_of_partitions_shows_a_table_only_to_those_who_may
     assert [[column.name for column in each.sd.cols] for each in seeing] == [["a", "b"]] * 6
 
 
-def statistics(part: str | None = None) -> ColumnStatistics:
+def statistics(part: str | None = None, *, column: str = "a") -> ColumnStatistics:
     described = ColumnStatisticsDesc(part is None, "sales", "orders", partName=part)
     values = ColumnStatisticsData(longStats=LongColumnStatsData(1, 9, 1, 3))
-    return ColumnStatistics(described, [ColumnStatisticsObj("a", "int", values)])
+    return ColumnStatistics(described, [ColumnStatisticsObj(column, "int", values)])
 
 
 @pytest.mark.parametrize(
@@ -361,6 +361,25 @@ def test_a_schema_is_dropped_with_its_tables_only_by_its_owner(guarded: HiveNode
         for delete_data in (False, True):
             refused = refusal(lambda data=delete_data: bob.drop_database("sales", data, True))
             assert "user bob does not own schema sales" in refused[1]
+
+
+def test_refused_statistics_tell_nothing_of_columns_to_a_writer_who_may_not_read_them(
+    guarded: HiveNode,
+) -> None:
+    asks: list[Callable[[Any], Any]] = [
+        lambda c: c.update_table_column_statistics(statistics(column="b")),
+        lambda c: c.update_table_column_statistics(statistics(column="missing")),
+    ]
+    with as_user(guarded, "bob") as bob:
+        with granted(guarded, USAGE, on_table(Privilege.INSERT)):
+            blind = {refusal(lambda ask=ask: ask(bob))[1] for ask in asks}
+        with granted(guarded, USAGE, on_table(Privilege.INSERT | Privilege.SELECT)):
+            seeing = [refusal(lambda ask=ask: ask(bob))[1] for ask in asks]
+    assert blind == {
+        "user bob lacks SELECT on table sales.orders; alice or a superuser can grant it"
+    }
+    assert "send stringStats for a column of its type" in seeing[0]
+    assert "Column missing doesn't exist" in seeing[1]
 
 
 def test_changing_counted_parameters_needs_a_privilege_to_write(guarded: HiveNode) -> None:

@@ -41,7 +41,9 @@ from strandline.metastore.store.rows import (
     new_statistics,
 )
 from strandline.metastore.store.staging import Staging
+from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.descriptors import Properties
+from strandline.model.privileges import Privilege
 from strandline.model.type_text import simple_string
 
 MAX_ROW_BYTES = 16 << 20
@@ -252,7 +254,12 @@ async def _set(
                 f"{partitioned.schema}.{partitioned.table.name}; send those of one table"
             )
         name = TABLE_STATISTICS if of_table else _part_name(partitioned, described.get("partName"))
-        update.add(name, statistics)
+        try:
+            update.add(name, statistics)
+        except (InvalidInput, ThriftException):
+            # What is wrong with them tells columns and types, and a writer may not read them.
+            call.reader.access.require(Privilege.SELECT, partitioned.table)
+            raise
     update.store(call)
 
 
