@@ -9,6 +9,7 @@ import pytest
 from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline.catalog.commands import CreateRole, SetConfiguration
+from strandline.metastore.store.store_folders import StoreFolders
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 
 
@@ -42,6 +43,19 @@ def test_a_table_is_placed_only_in_the_folders_of_schemas_where_its_user_may_cre
         moved = bob.get_table("own", "t")
         moved.sd.location = place
         assert SAYS in refusal(lambda: bob.alter_table("own", "t", moved))[1]
+
+
+def test_no_folder_is_made_at_a_place_where_the_user_may_not_create_tables(
+    hive: HiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(StoreFolders, "make", lambda folders, location: made.append(location))
+    place = f"{hive.warehouse}/sales.db/orders"
+    with hive.stub() as bob:
+        bob.set_ugi("bob", [])
+        taken = table("taken", schema="own", sd=storage(location=place))
+        assert SAYS in refusal(lambda: bob.create_table(taken))[1]
+    assert made == []
 
 
 @pytest.mark.parametrize("way", ["/proc/self/root", "a link to the warehouse", "a link to a table"])

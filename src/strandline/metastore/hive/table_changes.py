@@ -142,6 +142,7 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
         return CreateTable(schema=schema, definition=definition, instead_of=replaced)
     if definition.kind is TableKind.MANAGED:
         definition = replace(definition, location=location)
+    require_places(call.reader.access, call.folders, [definition.location or ""])
     _make_folder(call, definition.location)
     return CreateTable(schema=schema, definition=definition)
 
