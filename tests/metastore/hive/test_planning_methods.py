@@ -66,6 +66,7 @@ def test_requests_of_hive_4_for_columns_and_catalogs_are_answered(flights: Any) 
     )
 
 
+OLD = "hive_filter_field_last_access__ = 0"
 NAMED = {"dbName": "d1", "tblName": "flights"}
 OTHER = {"catName": "iceberg"}
 OTHER_TABLE = {"tableName": "new", "dbName": "d1", **OTHER}
@@ -183,6 +184,8 @@ def test_only_tables_with_the_parameters_of_a_filter_are_rendered(
     text = 'hive_filter_field_params__kind = "x" and hive_filter_field_params__comment != "y"'
     assert stub.get_table_names_by_filter("d1", text, -1) == []  # it has no comment
     assert rendered == ["b"]
+    assert stub.get_table_names_by_filter("d1", 'hive_filter_field_owner__ = ""', 2) == ["a", "b"]
+    assert rendered == ["b"]  # the owner of a table is known without its parameters
 
 
 def test_a_table_stores_each_parameter_that_answers_do_not_derive(hive: HiveNode) -> None:
@@ -311,7 +314,7 @@ def test_a_request_for_many_tables_exceeds_the_budget_of_a_thread(
     )
     monkeypatch.delattr(HiveReader, "struct")
     for call in (
-        hive.call("get_table_names_by_filter", dbname="d1", filter="", max_tables=1),
+        hive.call("get_table_names_by_filter", dbname="d1", filter=OLD),
         hive.call("get_table_objects_by_name", dbname="d1", tbl_names=names),
         hive.call("get_table_objects_by_name_req", req={"dbName": "d1"}),
     ):

@@ -103,13 +103,19 @@ async def get_table_names_by_filter(call: Call) -> list[str]:
     if scope is None:
         return []
     await off_loop()
-    chooses, parameters = table_chooser(text)
+    chooses, keys = table_chooser(text)
     names = await _names(call, scope, None)
+    parameters = {key.removeprefix(_PARAMETER) for key in keys if key.startswith(_PARAMETER)}
     stored = {parameter for parameter in parameters if not is_derived(parameter)}
     if stored:  # few tables have them, and only these are rendered
         relations = _relations(scope, names)
         names = [each.name for each in relations if stored <= dict(each.properties).keys()]
-    tables = await _structs(call, scope, names)
+    tables: Iterable[Struct]
+    if keys <= {_OWNER}:  # which needs no rendering
+        readable = (each for each in _relations(scope, names) if call.reader.may_read(scope, each))
+        tables = ({"tableName": each.name.lower(), "owner": each.owner} for each in readable)
+    else:
+        tables = await _structs(call, scope, names)
     chosen = [table["tableName"] for table in tables if chooses(table)]
     limit = call.args.get("max_tables", -1)
     return chosen if limit < 0 else chosen[:limit]
@@ -224,10 +230,11 @@ _LAST_ACCESS = "hive_filter_field_last_access__"
 _PARAMETER = "hive_filter_field_params__"
 
 
-def table_chooser(text: str) -> tuple[Callable[[Mapping[str, Any]], bool], list[str]]:
+def table_chooser(text: str) -> tuple[Callable[[Mapping[str, Any]], bool], set[str]]:
     """Return a function that tells whether ``text`` chooses a ``Table``. Raises `InvalidInput`.
 
-    Also returns the parameters that a table must have to be chosen.
+    Also returns the keys of its conditions. A table is chosen only if it has all the parameters
+    that are among them.
     """
     expression = parse_filter(text)
     keys = list(dict.fromkeys(_keys(expression)))
@@ -239,7 +246,7 @@ def table_chooser(text: str) -> tuple[Callable[[Mapping[str, Any]], bool], list[
         has_all = all(name in (table.get("parameters") or {}) for name in required)
         return has_all and chooses([_value(table, key) for key in keys])
 
-    return chosen, required
+    return chosen, set(keys)
 
 
 def _keys(expression: Expression) -> Iterator[str]:
