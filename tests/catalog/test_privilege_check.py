@@ -604,6 +604,29 @@ def test_access_to_a_dropped_object_costs_the_versions_since_its_drop(
         reads_within(1)
 
 
+def test_each_version_is_looked_up_once_for_all_dropped_objects_of_a_request(
+    enforced: CatalogManager,
+) -> None:
+    def root(command: Command) -> None:
+        enforced.execute(command, author="root", identity="root")
+
+    for name in ("u", "w"):
+        root(create_table(f"s.{name}"))
+    past = enforced.latest_catalog()
+    for name in ("t", "u", "w"):
+        root(DropTable(schema="s", table=name))
+    looked_up: list[int] = []
+
+    def history(version: int) -> Catalog:
+        looked_up.append(version)
+        return enforced.catalog(version)
+
+    access = Access(enforced.latest_catalog(), "bob", history=history)
+    for name in ("w", "u", "t", "w"):
+        access.at(past).allows(Privilege.SELECT, past.table("s", name))
+    assert looked_up == sorted(set(looked_up), reverse=True)
+
+
 def test_a_former_owner_of_a_dropped_schema_cannot_read_its_past(enforced: CatalogManager) -> None:
     past = enforced.latest_catalog()
     old = past.table("s", "t")

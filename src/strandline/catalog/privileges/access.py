@@ -33,14 +33,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.kinds import Kind, all_kinds, kind_of
-from strandline.durable.collections import Collection
-from strandline.durable.contents import Contents
+from strandline.durable.collections import Collection, id_key
+from strandline.durable.contents import Contents, Objects
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import PermissionDenied
 from strandline.model.descriptors import SchemaDescriptor
@@ -74,8 +74,9 @@ _STANDING = {
 """The privileges of every user on the objects of these owners."""
 
 
-_VERSIONS_PER_UNIT = 5
-"""The versions that are searched for a dropped object for one unit of `strandline.work`."""
+_VERSIONS_PER_UNIT, _STEPS_PER_UNIT = 5, 50
+"""The versions that are searched for a dropped object for one unit of `strandline.work`: for the
+first object of a request, and for the others."""
 _DECIDE_ROLES = ("role", "system_configuration")
 
 
@@ -111,6 +112,13 @@ def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
     return frozenset(role_ids)
 
 
+class _Walk(NamedTuple):
+    """The versions in which a request has searched for dropped objects of a kind, and the rest."""
+
+    steps: list[tuple[Catalog, Objects]]
+    versions: Iterator[int]
+
+
 class Access:
     """The privileges of ``user`` in ``catalog``. Each question costs a few lookups.
 
@@ -133,12 +141,18 @@ class Access:
         self._older = older
         self._history = history
         self._dropped: dict[tuple[str, int], Any] = {}  # Any: a descriptor, as it was last
+        self._walks: dict[str, _Walk] = {}
+        self._in_the_past: Access | None = None
 
     def at(self, older: Catalog) -> Access:
         """The same access, for objects of the older catalog ``older``."""
         if older is self.catalog:
             return self
-        return Access(self.catalog, self.user, older=older, history=self._history)
+        past = self._in_the_past
+        if past is None or past._older is not older:
+            past = Access(self.catalog, self.user, older=older, history=self._history)
+            self._in_the_past = past
+        return past
 
     def by(self, newer: Catalog) -> Access:
         """The same user in a newer catalog. Reuses what roles alone decide if these are equal."""
@@ -274,16 +288,33 @@ class Access:
             return subject
         key = kind, subject.id
         if key not in self._dropped:
-            last = self._older
-            for version in range(self.catalog.version - 1, self._older.version, -1):
-                if not version % _VERSIONS_PER_UNIT:
-                    work.spend(1)
-                catalog = self._history(version)
-                if catalog.get(kind, subject.id) is not None:
+            record_key, last = id_key(subject.id), self._older
+            for catalog, objects in self._walk(kind):
+                if record_key in objects:
                     last = catalog
                     break
             self._dropped[key] = self._owned_now(last, last.get(kind, subject.id) or subject)
         return self._dropped[key]
+
+    def _walk(self, kind: str) -> Iterator[tuple[Catalog, Objects]]:
+        """The catalogs between, newest first, each with its objects of ``kind``.
+
+        The objects of a request are searched one by one: each version is looked up once for all.
+        """
+        assert self._older is not None  # the caller has checked both
+        assert self._history is not None
+        versions = range(self.catalog.version - 1, self._older.version, -1)
+        walk = self._walks.setdefault(kind, _Walk([], iter(versions)))
+        for number, step in enumerate(walk.steps):
+            if not number % _STEPS_PER_UNIT:
+                work.spend(1)
+            yield step
+        for version in walk.versions:
+            if not version % _VERSIONS_PER_UNIT:
+                work.spend(1)
+            catalog = self._history(version)
+            walk.steps.append((catalog, catalog.contents.all_of(kind)))
+            yield walk.steps[-1]
 
     def _owned_now(self, last: Catalog, dropped: Any) -> Any:  # Any: a descriptor
         """The dropped object with the present name of the role or user that owned it in ``last``.
