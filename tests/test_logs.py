@@ -9,12 +9,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from strandline import logs
 from strandline.logs import BURST, CLIENT, WINDOW_SECONDS, Flood, configure, fields, kept
 from tests.log_lines import logging_restored
+from tests.schedules import Race, explore
 
 LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) +[\w.]+: ")
 logger = logging.getLogger("strandline.somewhere")
@@ -139,6 +141,21 @@ def test_a_flood_of_equal_lines_is_cut_and_counted_except_marked_lines() -> None
     later = record(1, fields={"user": "ann"})
     assert flood.filter(later)
     assert later.__dict__["fields"] == {"user": "ann", "lines_like_this_left_out": 7}
+
+
+def test_lines_that_were_left_out_are_reported_once_in_any_order_of_threads() -> None:
+    def scenario(race: Race) -> None:
+        now = [0.0]
+        flood = Flood(elapsed=lambda: now[0])
+        records = [logging.LogRecord("x", logging.INFO, "x.py", 1, "m", (), None) for _ in range(2)]
+        for _ in range(BURST + 7):
+            flood.filter(records[0])
+        now[0] = WINDOW_SECONDS
+        assert race(*(partial(flood.filter, record) for record in records)) == [True, True]
+        reports = [vars(record).get("fields") for record in records]
+        assert sorted(reports, key=str) == [None, {"lines_like_this_left_out": 7}]
+
+    assert explore(scenario, steps_in=[Flood]) > 10
 
 
 @pytest.mark.usefixtures("restored")

@@ -23,6 +23,7 @@ import codecs
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -133,16 +134,21 @@ FORMATS: Mapping[str, Callable[[], logging.Formatter]] = {
 
 
 class Flood(logging.Filter):
-    """Drops records that come too often; see the module. Called under the lock of its handler."""
+    """Drops records that come too often; see the module. Safe for threads."""
 
     def __init__(self, *, elapsed: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._elapsed = elapsed
+        self._lock = threading.RLock()  # a handler filters before it takes its own
         self._counts: dict[tuple[str, int], list[float]] = {}  # [window's end, written, left out]
 
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, "kept", False):
             return True
+        with self._lock:
+            return self._may_write(record)
+
+    def _may_write(self, record: logging.LogRecord) -> bool:
         now = self._elapsed()
         if len(self._counts) > _STATEMENTS:
             self._counts.clear()
