@@ -185,6 +185,18 @@ def test_a_past_view_of_another_schema_resolves_names_in_the_present(
     assert shown.viewOriginalText == text
 
 
+@pytest.mark.parametrize("mode", ["EVOLUTION", "TYPE EVOLUTION"])
+def test_a_past_view_that_follows_its_tables_keeps_its_columns(
+    hive: HiveNode, stub: Any, mode: str
+) -> None:
+    parameters = {"view.schemaMode": mode}
+    view = table("v1", tableType="VIRTUAL_VIEW", viewOriginalText="select 1", parameters=parameters)
+    stub.create_table(view)
+    past = stub.get_table(f"d1@{version(hive)}", "v1")
+    assert past.parameters["view.schemaMode"] == "COMPENSATION"
+    assert stub.get_table("d1", "v1").parameters["view.schemaMode"] == mode
+
+
 def test_the_error_for_a_missing_version_names_it(hive: HiveNode, stub: Any) -> None:
     kind, text = refusal(lambda: stub.get_table("d1@999", "t1"))
     assert kind == "NoSuchObjectException"

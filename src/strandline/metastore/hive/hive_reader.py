@@ -25,7 +25,7 @@ from strandline.metastore.hive.past_tables import (
     past_view_struct,
 )
 from strandline.metastore.hive.patterns import NamePattern
-from strandline.metastore.hive.session_tables import VIEW_SCHEMA
+from strandline.metastore.hive.session_tables import COMPENSATION, VIEW_SCHEMA, VIEW_SCHEMA_MODE
 from strandline.metastore.hive.snapshot_parts import (
     NO_COMMIT,
     HiddenName,
@@ -279,12 +279,16 @@ def _note_absent(point: Point, what: str) -> None:
 
 
 def _as_of(scope: Scope, view: ViewDescriptor) -> ViewDescriptor:
-    """Return the view so that names without a schema in its text are read as of the scope too."""
-    view_properties = dict(view.properties)
-    if (
-        not scope.is_past
-        or view_properties.get(VIEW_SCHEMA, "").lower() != scope.schema.name.lower()
-    ):
+    """Return the view so that names without a schema in its text are read as of the scope too.
+
+    In the past it keeps its columns, whatever its text selects from the present tables: Spark would
+    alter a view that follows them (``WITH SCHEMA EVOLUTION``), which is refused, in each query.
+    """
+    if not scope.is_past:
         return view
-    view_properties[VIEW_SCHEMA] = scope.name
+    view_properties = dict(view.properties)
+    if view_properties.get(VIEW_SCHEMA, "").lower() == scope.schema.name.lower():
+        view_properties[VIEW_SCHEMA] = scope.name
+    if view_properties.get(VIEW_SCHEMA_MODE, "").endswith("EVOLUTION"):
+        view_properties[VIEW_SCHEMA_MODE] = COMPENSATION
     return replace(view, properties=properties(view_properties))

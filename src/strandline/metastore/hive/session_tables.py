@@ -73,6 +73,8 @@ VIEW_NAMESPACE = {
 }
 VIEW_SCHEMA = "view.catalogAndNamespace.part.1"
 """The schema in which Spark looks up the tables that a view's text names without a schema."""
+VIEW_SCHEMA_MODE, COMPENSATION = "view.schemaMode", "COMPENSATION"
+"""What Spark does if the query of a view has other columns; then it casts to those of the view."""
 _SERDE_PROPERTIES = {PATH: DERIVED, "serialization.format": "1"}
 _PARTITION_PROVIDER = ("spark.sql.partitionProvider", "catalog")
 

@@ -31,6 +31,7 @@ from dataclasses import replace
 
 from strandline.metastore.hive.file_keys import FileKeys, file_keys, value_by_key
 from strandline.metastore.hive.past_tables import view_over
+from strandline.metastore.hive.session_tables import COMPENSATION, VIEW_SCHEMA_MODE
 from strandline.metastore.hive.snapshot_parts import DELETE_COLUMNS, DataPart, TableSnapshot
 from strandline.metastore.hive.storage_descriptors import Struct, columns_for_spark
 from strandline.metastore.store.rows import DeleteForm
@@ -79,7 +80,7 @@ def shown_as_view(table: TableDescriptor, *, schema: str, selects: str = "") -> 
     struct = view_over(_without_char(table), schema=schema, text=text, has_spark_schema=True)
     # Spark casts to the types of the view. It refuses to turn strings, as in the files, into
     # varchar, if its configuration keeps that type in plans.
-    struct["parameters"]["view.schemaMode"] = "COMPENSATION"
+    struct["parameters"][VIEW_SCHEMA_MODE] = COMPENSATION
     return struct
 
 
