@@ -38,6 +38,7 @@ _fork_server.set_forkserver_preload(
         "tests.durable.racing",
         "tests.metastorage.work",
         "tests.servers.served_node",
+        "tests.sql.frozen",  # last: it freezes what the others have imported
     ]
 )
 
