@@ -132,8 +132,11 @@ def _end_relocation(
 ) -> None:
     """Store the places of partitions as the present table needs them, and remove the mark.
 
-    They follow the folder of a managed table, and stay where they are if it is external by now.
+    They follow the folder of a managed table, and stay where they are if it is external by now. The
+    mark of a table that was dropped stays until that is restored.
     """
+    if metastore.catalogs.latest_catalog().table_by_id(table_id) is None:
+        return
     _store_places(metastore, table_id, mark, author=author)
     metastore.store.sql_store.finish_moves(table_id, {mark}, lambda marks, *_: marks)
 

@@ -425,6 +425,29 @@ def test_partitions_follow_a_renamed_table_after_another_location_was_refused(
     assert Path(f"{place}/p=1".removeprefix("file:")).is_dir()
 
 
+def test_partitions_follow_a_table_that_was_dropped_while_it_got_another_location(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _partitioned(call)
+    call("append_partition", db_name="default", tbl_name="t", part_vals=["1"])
+
+    def drop_first(metastore: Metastore, *arguments: Any, **options: Any) -> Applied:
+        monkeypatch.undo()
+        call("drop_table", dbname="default", name="t", deleteData=True)
+        return execute(metastore, *arguments, **options)
+
+    execute = Metastore.execute
+    monkeypatch.setattr(Metastore, "execute", drop_first)
+    moved = {**table, "sd": {**table["sd"], "location": f"file:{tmp_path}/second"}}
+    with pytest.raises(ThriftException, match="table not found"):
+        call("alter_table", dbname="default", tbl_name="t", new_tbl=moved)
+    call.node.session(user="ann").undrop("default.t")
+    finish_partition_moves(call.node.metastore)  # as a node does that starts, or runs for a while
+    call("alter_table", dbname="default", tbl_name="t", new_tbl={**table, "tableName": "u"})
+    place = call("get_table", dbname="default", tbl_name="u")["sd"]["location"]
+    assert shown(call, "u")["1"]["sd"]["location"] == f"{place}/p=1"
+
+
 @pytest.mark.parametrize(("committed", "starting"), [(False, True), (True, False)])
 def test_a_node_settles_the_places_of_partitions_whose_process_died_as_it_relocated_their_table(
     call: Caller,
