@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from strandline.catalog import Catalog, Command
+from strandline.catalog import Command
 from strandline.catalog.commands import (
     AlterTable,
     AlterView,
@@ -19,8 +19,10 @@ from strandline.catalog.commands import (
     CreateView,
     SetTableProperties,
 )
+from strandline.catalog.privileges.access import Access
 from strandline.errors import InvalidInput
 from strandline.model.descriptors import Properties
+from strandline.model.privileges import Privilege
 
 PROVIDER = "spark.sql.sources.provider"
 SCHEMA = "spark.sql.sources.schema"
@@ -93,14 +95,15 @@ def is_derived(name: str) -> bool:
     return is_counted(name) or name in (EXTERNAL, COMMENT) or name.startswith(_DERIVED_PREFIXES)
 
 
-def refuse_reserved(commands: Iterable[Command], catalog: Catalog) -> None:
+def refuse_reserved(commands: Iterable[Command], access: Access) -> None:
     """Raise `InvalidInput` if one of a session's commands sets a parameter that is not the user's.
 
-    A parameter that an altered table or view has in ``catalog`` may be sent back. So may an empty
-    schema: it says that each answer to a Hive client derives Spark's schema from the columns.
+    A parameter that an altered table or view has may be sent back by a user who may read it. So may
+    an empty schema: it says that each answer to a Hive client derives Spark's schema from the
+    columns.
     """
     for command in commands:
-        for name, value in _set_by(command, catalog):
+        for name, value in _set_by(command, access):
             source = _source_of(name)
             if source is not None and (name, value) != (SCHEMA, ""):
                 raise InvalidInput(
@@ -129,19 +132,21 @@ def _source_of(name: str) -> str | None:
     return "the columns" if name.startswith(_PARTS_OF_SCHEMA) else _FIELDS.get(_spelled(name))
 
 
-def _set_by(command: Command, catalog: Catalog) -> Iterable[tuple[str, str]]:
+def _set_by(command: Command, access: Access) -> Iterable[tuple[str, str]]:
     """The parameters that the command sets and that its table or view does not have yet."""
     match command:
         case CreateTable() | CreateView():
             return dict(command.definition.properties).items()
         case SetTableProperties(schema=schema, table=name, set=sent):
-            return _new(sent, catalog, schema, name)
+            return _new(sent, access, schema, name)
         case AlterTable(schema=schema, table=name) | AlterView(schema=schema, view=name):
-            return _new(command.definition.properties, catalog, schema, name)
+            return _new(command.definition.properties, access, schema, name)
     return ()
 
 
-def _new(sent: Properties, catalog: Catalog, schema: str, name: str) -> Iterable[tuple[str, str]]:
-    relation = catalog.relation(schema, name) if sent else None
-    present = dict(() if relation is None else relation.properties)
+def _new(sent: Properties, access: Access, schema: str, name: str) -> Iterable[tuple[str, str]]:
+    relation = access.catalog.relation(schema, name) if sent else None
+    if relation is None or not access.allows(Privilege.SELECT, relation):
+        return sent
+    present = dict(relation.properties)
     return dict(sent).items() - present.items()

@@ -31,6 +31,7 @@ from strandline.catalog.commands import (
     RevokePrivileges,
     SetConfiguration,
     SetOwner,
+    SetTableProperties,
     TableDefinition,
 )
 from strandline.errors import (
@@ -357,6 +358,22 @@ def test_a_user_sees_only_its_own_commits_however_its_name_is_written(
             assert [commit.txn_id for commit in reader.data_history(since=since)] == seen
             of_table = reader.data_history(since=since, table="s.t")
             assert [commit.txn_id for commit in of_table] == seen
+
+
+def test_a_parameter_that_no_session_may_set_does_not_tell_whether_a_table_has_it(
+    guarded: Guarded, bob: Session
+) -> None:
+    stored = ("EXTERNAL", "FALSE")  # as Hive clients store it
+    definition = replace(table("from_hive").definition, properties=(stored,))
+    guarded.node.catalogs.execute(CreateTable(schema="s", definition=definition), author="alice")
+    for name in ("from_hive", "missing"):
+        guess = SetTableProperties(schema="s", table=name, set=(stored,))
+        with pytest.raises(InvalidInput, match="'EXTERNAL' cannot be set"):
+            bob.execute(guess)
+    alice = guarded.node.session(user="alice")
+    sent_back = SetTableProperties(schema="s", table="from_hive", set=(stored,))
+    assert alice.execute(sent_back).applied == (False,)
+    alice.execute(DropTable(schema="s", table="from_hive"))
 
 
 def test_what_is_wrong_with_a_place_is_told_only_to_a_user_who_may_make_the_change(

@@ -117,7 +117,7 @@ class LocalSession(Session):
         batch = commands if isinstance(commands, Sequence) else [commands]
         if not self._has_typed_commands:
             batch = checked_batch(batch)
-        refuse_reserved(batch, self._metastore.catalogs.latest_catalog())
+        refuse_reserved(batch, Access(self._metastore.catalogs.latest_catalog(), self._user))
         return _executed(self._metastore.execute(batch, user=self._user, timeout=seconds))
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
