@@ -17,7 +17,12 @@ from strandline.clock import (
 )
 from strandline.errors import InvalidInput, Unavailable, UnknownOutcome, VersionNotFound
 from strandline.sql import take_time
-from strandline.transactions import Transaction, TransactionState, ValidWriteIdList
+from strandline.transactions import (
+    ForeignTransaction,
+    Transaction,
+    TransactionState,
+    ValidWriteIdList,
+)
 from strandline.transactions.transaction_reads import SETTLED_MS
 from tests.sql.statements import recorded
 from tests.transactions.stores import FLIGHTS, START_MS, Store
@@ -69,6 +74,20 @@ def test_a_time_before_the_first_commit_shows_nothing(store: Store) -> None:
     long_ago = add_milliseconds(timestamp(START_MS), -86_400_000)
     assert store.transactions.write_ids(FLIGHTS, at=long_ago) == ValidWriteIdList(hwm=0)
     assert store.transactions.write_ids(12345) == ValidWriteIdList(hwm=0)
+
+
+def test_a_list_is_read_by_a_user_if_it_sees_no_uncommitted_write_of_others(store: Store) -> None:
+    transactions = store.transactions
+    transactions.commit(store.begin(writing=[FLIGHTS]))
+    owner = transactions.get(store.begin(writing=[FLIGHTS])).user
+    committed, all_writes = ValidWriteIdList(hwm=1), ValidWriteIdList(hwm=2)
+    assert transactions.own_or_committed(FLIGHTS, committed, owner="other") == committed
+    beyond = ValidWriteIdList(hwm=9)
+    assert transactions.own_or_committed(FLIGHTS, beyond, owner=owner.upper()) == all_writes
+    for write_ids in (all_writes, beyond):
+        with pytest.raises(ForeignTransaction):
+            transactions.own_or_committed(FLIGHTS, write_ids, owner="other")
+    assert transactions.own_or_committed(12345, beyond, owner="other") == ValidWriteIdList(hwm=0)
 
 
 def test_a_list_older_than_every_write_of_a_table_shows_none_of_them(store: Store) -> None:

@@ -26,7 +26,7 @@ from strandline.transactions.list_records import (
     write_ids_query,
 )
 from strandline.transactions.tables import is_id
-from strandline.transactions.transaction import Transaction
+from strandline.transactions.transaction import Transaction, require_owner
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
 DEFAULT_TIMEOUT = 30.0
@@ -34,6 +34,11 @@ DEFAULT_TIMEOUT = 30.0
 SETTLED_MS = 1_000
 """The maximum age of a time that counts as the present, in a store that keeps no history."""
 _NEXT_COMMIT = "SELECT min(commit_time) FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
+_NEXT_AND_USERS = (
+    "SELECT next, NULL, NULL FROM next_write_id WHERE table_id = ?"
+    ' UNION ALL SELECT own.write_id, own.txn_id, txn."user" FROM txn_write_id AS own'
+    " JOIN txn ON txn.txn_id = own.txn_id WHERE own.table_id = ? AND own.commit_time IS NULL"
+)
 _TXN_OF_WRITE = "SELECT txn_id FROM txn_write_id WHERE table_id = ? AND write_id = ?"
 
 
@@ -79,6 +84,23 @@ class TransactionReads:
             seen = write_ids_at(connection, table_id, at=reader.begin_time)
             own_write_id = records.own_write_id(connection, txn_id, table_id)
         return seen if own_write_id is None else seen.with_own_write(own_write_id)
+
+    def own_or_committed(
+        self, table_id: int, write_ids: ValidWriteIdList, *, owner: str
+    ) -> ValidWriteIdList:
+        """A list that a client sent, without ids that no transaction has yet.
+
+        Raises `ForeignTransaction` if it sees a write that is not committed, and not of ``owner``:
+        no list that was read does.
+        """
+        hidden = self._database.rows(_NEXT_AND_USERS, (table_id, table_id))
+        last_id = 0
+        for write_id, txn_id, user in hidden:
+            if txn_id is None:
+                last_id = write_id - 1
+            elif write_ids.valid(write_id):
+                require_owner(txn_id, user, owner=owner)
+        return write_ids.up_to(last_id)
 
     def write_ids_as_of(
         self, table_ids: Iterable[int], at: Timestamp

@@ -51,6 +51,7 @@ from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from strandline.node import Node
+from strandline.transactions import ValidWriteIdList
 from strandline.transactions.holds import BACKUP
 from tests.metastore.session.served import serving
 
@@ -272,6 +273,28 @@ def test_only_its_user_or_a_superuser_can_use_a_transaction(guarded: Guarded, bo
         assert "belongs to another user" in refused
     guarded.node.session(user="root").heartbeat(txn_id)
     alice.commit(txn_id)
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_a_list_of_write_ids_that_a_client_made_up_shows_no_write_of_another_user(
+    guarded: Guarded, bob: Session, is_aborted: bool
+) -> None:
+    alice, name = guarded.node.session(user="alice"), f"made_up_{is_aborted}"
+    alice.execute(table(name))
+    table_id, txn_id = alice.table(f"s.{name}").descriptor.id, alice.begin().txn_id
+    write_id = alice.stage(txn_id, table_id, add=[DATA])
+    beyond, made_up = ValidWriteIdList(hwm=write_id + 9), ValidWriteIdList(hwm=write_id)
+    own = alice.open([f"s.{name}"], txn_id=txn_id).write_ids_of(f"s.{name}")
+    assert len(alice.files(table_id, own).data_files) == 1
+    if is_aborted:
+        alice.abort(txn_id)
+    with guarded.granted(USAGE, (ObjectKind.TABLE, f"s.{name}", Privilege.SELECT)):
+        for write_ids in (made_up, beyond, own):
+            refused = refusal(lambda ids=write_ids: bob.files(table_id, ids))  # type: ignore[misc]  # bound
+            assert "belongs to another user" in refused
+        seen = bob.open([f"s.{name}"]).write_ids_of(f"s.{name}")
+        assert not bob.files(table_id, seen).data_files
+    alice.execute(DropTable(schema="s", table=name))
 
 
 def test_only_its_user_or_a_superuser_can_use_a_hold(guarded: Guarded, bob: Session) -> None:

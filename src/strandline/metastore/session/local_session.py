@@ -302,6 +302,9 @@ class LocalSession(Session):
             raise ObjectNotFound(
                 f"no table has, or had, the id {table_id}; look up the table by its name"
             )
+        if not reader.access.free:
+            transactions = self._metastore.transactions
+            write_ids = transactions.own_or_committed(table_id, write_ids, owner=self._user)
         ranges = {} if table is None else wanted_ranges(bounds, table)
         partitions = None if table is None else partition_filter(ranges, table)
         rows = store.data_files(table_id, write_ids=write_ids, partitions=partitions)
