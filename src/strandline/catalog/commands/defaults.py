@@ -106,7 +106,7 @@ def same_default(first: str | None, second: str | None) -> bool:
 def checked_default(
     default: str | None, data_type: DataType, *, column: str, nullable: bool, metadata: str = ""
 ) -> str | None:
-    """Return ``default`` in stored form: trimmed, with functions and NULL in one spelling.
+    """Return ``default`` in stored form: trimmed, with one spelling of functions and quotes.
 
     Raises `InvalidInput` if its value is not of ``data_type``, or is NULL for a NOT NULL column,
     and `UnsupportedOperation` if it is neither a literal nor a function of `FUNCTIONS`.
@@ -130,7 +130,7 @@ def checked_default(
         return f"{function}()"
     reads = _READERS.get(data_type) or _READERS_WITH_LENGTH.get(type(data_type))
     if reads is not None and reads(text, data_type):
-        return text
+        return _with_escaped_quotes(text)
     if _is_literal(text):
         raise _misfit(text, data_type, column)
     raise UnsupportedOperation(
@@ -179,6 +179,18 @@ def _text(text: str) -> str | None:
         return None
     quote, body = ("'", match[1]) if match[1] is not None else ('"', match[2])
     return re.sub(r"\\(.)", r"\1", body, flags=re.S).replace(quote * 2, quote)
+
+
+def _with_escaped_quotes(text: str) -> str:
+    """Return a text literal so that each release of Spark reads the same.
+
+    Spark 3 reads ``'it''s'`` as two literals side by side: ``its``.
+    """
+    if _QUOTED.fullmatch(text) is None:
+        return text
+    quote, body = text[0], text[1:-1]
+    parts = re.findall(rf"\\.|{quote}{quote}|.", body, flags=re.S)
+    return quote + "".join(f"\\{quote}" if part == quote * 2 else part for part in parts) + quote
 
 
 def _typed_text(text: str, *keywords: str) -> str | None:
