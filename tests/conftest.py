@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from inspect import iscoroutinefunction, signature
@@ -120,14 +120,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Report the set-up and the end of a test only if they did not pass, in the workers of xdist.
 
     A report costs half a millisecond of processor: it is sent to the process of the run, and read.
+    So do the messages that a test starts and that it has ended, which change nothing there.
     """
     if not hasattr(item.config, "workerinput"):
         return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in runtestprotocol(item, log=False, nextitem=nextitem):
         if report.when == "call" or not report.passed:
             item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
@@ -178,6 +177,17 @@ def _scope_of_file(file: str) -> str:
     return str(path.parent) if shares else file
 
 
+class _Collection(list[str]):
+    """The tests of a worker. Its `index` does not compare a test with all that are before it."""
+
+    def __init__(self, tests: Iterable[str]) -> None:
+        super().__init__(tests)
+        self._places = {test: place for place, test in enumerate(self)}
+
+    def index(self, test: str, *_: object) -> int:
+        return self._places[test]
+
+
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Runs the tests of a file in one process, and files that can share a Spark in one process too.
 
@@ -186,6 +196,11 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no 
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+    def add_node_collection(self, node: object, collection: list[str]) -> None:
+        super().add_node_collection(node, collection)
+        if node in self.registered_collections:  # it is the same as that of the others
+            self.registered_collections[node] = _Collection(collection)
 
     def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
         # It is called several times for each test: what has ended is not counted again and again.
