@@ -55,6 +55,7 @@ from strandline.node import Node, verification
 from strandline.node.verified_catalog import compare_history, known_tables
 from strandline.sql import change, open_sqlite
 from tests.node.conftest import before_the_next
+from tests.node.kept_store import KeptStore
 from tests.node.moved_catalogs import move
 from tests.strandline_command import strandline
 
@@ -107,9 +108,8 @@ def stage(session: Session, table_id: int, *rows: DataFile | DeleteFile) -> int:
     return begun
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    store = Store(tmp_path / "s")
+def make(folder: Path) -> None:
+    store = Store(folder)
     with Node.open(store.folder) as node:
         session = node.session(user="ann")
         session.execute(CreateSchema(name="shop"))
@@ -136,7 +136,16 @@ def store(tmp_path: Path) -> Store:
         with node.store.change(plain_id, author="ann") as change:
             change.verb = INSERT
             change.replace({row_id: NewRow.of(partition, name="k=1")})
-    return store
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptStore:
+    return KeptStore(tmp_path_factory.mktemp("verify"), make)
+
+
+@pytest.fixture
+def store(kept: KeptStore) -> Store:
+    return Store(kept.renewed())
 
 
 @pytest.fixture(autouse=True)
