@@ -16,6 +16,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefi
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node
 from tests.node.backups import small_store
+from tests.node.kept_store import KeptStore
 from tests.sql.processes import Process
 
 
@@ -104,7 +105,12 @@ def create_table(node: Node, name: str = "t") -> int:
     return session.table(f"default.`{name}`").descriptor.id
 
 
+@pytest.fixture(scope="module")
+def kept_store(tmp_path_factory: pytest.TempPathFactory) -> KeptStore:
+    return KeptStore(tmp_path_factory.mktemp("lake"), small_store)
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(kept_store: KeptStore) -> Path:
     """The `small_store` that tests back up."""
-    return small_store(tmp_path / "lake")
+    return kept_store.renewed()
