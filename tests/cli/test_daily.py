@@ -33,6 +33,7 @@ from strandline.model.types import INT
 from strandline.node import Node
 from strandline.sql.sqlite_database import SqliteDatabase
 from tests.metastore.snapshots import paths_of
+from tests.node.kept_store import KeptStore
 from tests.strandline_command import strandline
 from tests.times import exact
 
@@ -88,10 +89,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("daily") / "s")
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptStore:
+    return KeptStore(tmp_path_factory.mktemp("daily"), make)
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(kept: KeptStore) -> Path:
     """A store that a test changes."""
-    return make(tmp_path / "s")
+    return kept.renewed()
 
 
 def versions(*arguments: object) -> list[int]:

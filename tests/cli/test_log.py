@@ -33,14 +33,12 @@ from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.catalog.callers import Gate, create, together
+from tests.node.kept_store import KeptStore
 from tests.strandline_command import strandline
 from tests.times import exact_text
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store in which two users made three changes, trimmed below the second."""
-    folder = tmp_path / "s"
+def make(folder: Path) -> None:
     with Node.open(folder) as node:
         ann, bob = node.session(user="ann"), node.session(user="bob")
         ann.execute(CreateSchema(name="sales"))
@@ -49,7 +47,17 @@ def store(tmp_path: Path) -> Path:
         added = (ColumnDefinition("b", INT),)
         bob.execute(AddColumns(schema="sales", table="t", columns=added))
         assert ann.compact(version)
-    return folder
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptStore:
+    return KeptStore(tmp_path_factory.mktemp("log"), make)
+
+
+@pytest.fixture
+def store(kept: KeptStore) -> Path:
+    """A store in which two users made three changes, trimmed below the second."""
+    return kept.renewed()
 
 
 def test_each_version_is_shown_with_its_author_and_actions(store: Path) -> None:

@@ -30,16 +30,14 @@ from strandline.metastore.store.rows import NewRow, PartitionRow, RowKind
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.conftest import ManualWall
+from tests.node.kept_store import KeptStore
 from tests.strandline_command import strandline
 
 COLUMNS = (ColumnDefinition("k", INT),)
 INDEX = CreateIndex(schema="shop", index="i", table="orders", columns=("k",))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store: version 4 made ``shop.orders``, with a file in its folder; version 5 dropped it."""
-    folder = tmp_path / "s"
+def make(folder: Path) -> None:
     with Node.open(folder) as node:
         session = node.session(user="ann")
         session.execute(CreateSchema(name="shop"))
@@ -47,7 +45,17 @@ def store(tmp_path: Path) -> Path:
         session.execute(CreateTable(schema="shop", definition=definition))
         (files(node) / "f").write_text("rows")
         session.execute(DropTable(schema="shop", table="orders"))
-    return folder
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptStore:
+    return KeptStore(tmp_path_factory.mktemp("undo"), make)
+
+
+@pytest.fixture
+def store(kept: KeptStore) -> Path:
+    """A store: version 4 made ``shop.orders``, with a file in its folder; version 5 dropped it."""
+    return kept.renewed()
 
 
 def files(node: Node) -> Path:

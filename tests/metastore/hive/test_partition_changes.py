@@ -60,19 +60,20 @@ class Caller:
 def call(tmp_path: Path) -> Iterator[Caller]:
     with Node.open(tmp_path / "store") as node:
         caller = Caller(node)
-        for name, count in (("few", FEW), ("many", MANY)):
-            caller(
-                "create_table",
-                tbl={
-                    "tableName": name,
-                    "dbName": "default",
-                    "sd": SD,
-                    "partitionKeys": [{"name": "p", "type": "int"}],
-                    "tableType": "MANAGED_TABLE",
-                },
-            )
-            caller("add_partitions", new_parts=[partition(name, n) for n in range(count)])
+        create(caller, "few", partitions=FEW)
         yield caller
+
+
+def create(call: Caller, name: str, *, partitions: int) -> None:
+    table = {
+        "tableName": name,
+        "dbName": "default",
+        "sd": SD,
+        "partitionKeys": [{"name": "p", "type": "int"}],
+        "tableType": "MANAGED_TABLE",
+    }
+    call("create_table", tbl=table)
+    call("add_partitions", new_parts=[partition(name, n) for n in range(partitions)])
 
 
 def partition(table: str, number: int, *, location: str | None = None, **parameters: str) -> Any:
@@ -102,6 +103,7 @@ def about_rows(statements: list[tuple[str, Any]]) -> int:
 
 @pytest.mark.slow
 def test_the_statements_of_alter_partitions_do_not_grow_with_each_partition(call: Caller) -> None:
+    create(call, "many", partitions=MANY)
     counts = []
     for name, count in (("few", FEW), ("many", MANY)):
         with recorded() as statements:
@@ -125,6 +127,7 @@ def test_each_altered_partition_has_its_own_event(call: Caller) -> None:
 
 @pytest.mark.slow
 def test_the_statements_of_reading_events_do_not_grow_with_each_event(call: Caller) -> None:
+    create(call, "many", partitions=MANY)
     counts = []
     for name, count in (("few", FEW), ("many", MANY)):
         head = call("get_current_notificationEventId")["eventId"]
@@ -156,6 +159,7 @@ def test_one_missing_partition_leaves_all_partitions_unchanged(call: Caller) -> 
 
 
 def test_many_partitions_are_answered_each_with_its_own_columns(call: Caller) -> None:
+    create(call, "many", partitions=MANY)
     own = partition("many", 900)
     own["sd"]["cols"] = [{"name": "own", "type": "string"}]
     call("add_partitions", new_parts=[own])
