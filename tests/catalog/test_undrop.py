@@ -11,6 +11,7 @@ from strandline.catalog import CatalogManager, Command
 from strandline.catalog.commands import (
     AddColumns,
     AlterDefaultPrivileges,
+    AlterSchema,
     ColumnDefinition,
     CommentOn,
     CreateIndex,
@@ -231,7 +232,8 @@ def test_a_schema_is_restored_without_what_a_version_dropped_that_did_more(
         (AddColumns(schema="s", table="u", columns=(ColumnDefinition("z", BIGINT),)), ["t", "u"]),
         (RenameTable(schema="s", table="u", new_name="x"), ["x"]),
         (create_view("s.w"), ["u", "w"]),
-        (CommentOn(kind=ObjectKind.SCHEMA, name="s", text="c"), ["u"]),
+        (CommentOn(kind=ObjectKind.SCHEMA, name="s", text="c"), ["t", "u"]),
+        (AlterSchema(name="s", properties=(("k", "v"),)), ["t", "u"]),
         (DropRole(name="r"), ["u"]),
     ],
     ids=[
@@ -242,7 +244,8 @@ def test_a_schema_is_restored_without_what_a_version_dropped_that_did_more(
         "altered",
         "renamed",
         "this schema",
-        "schema itself",
+        "comment on the schema",
+        "schema altered",
         "dropped role",
     ],
 )
@@ -257,6 +260,10 @@ def test_a_schema_is_restored_past_what_others_did_elsewhere(
     run(manager, DropSchema(name="s", cascade=True))
     undrop(manager, "s", kind="schema")
     assert manager.present().relation_names("s") == restored
+    schema = manager.present().schema("s")
+    assert schema is not None
+    if isinstance(meanwhile, AlterSchema):
+        assert schema.properties == meanwhile.properties
     if isinstance(meanwhile, AddColumns):
         assert [column.name for column in table_of(manager.present(), "s.u").columns][-1] == "z"
 

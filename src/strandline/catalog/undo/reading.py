@@ -185,20 +185,22 @@ def _drops_before(older: Iterator[Update], update: Update, schema_id: int) -> li
 
 
 def _is_elsewhere(update: Update, schema_id: int) -> bool:
-    """Whether a version changed neither this schema nor the set of names in it.
+    """Whether a version changed neither the name of this schema nor the set of names in it.
 
     Nor may it have dropped what its objects may refer to, such as a role. An object that was only
     altered comes back as it was when it was dropped.
     """
     for change in work.spending(update.changes()):
         kind = kind_named(change.kind)
-        if kind.in_schema:
+        is_schema = (kind.name, change.key) == ("schema", id_key(schema_id))
+        if is_schema or kind.in_schema:
             stored_objects = map(kind.collection.stored, filter(None, (change.old, change.new)))
             names = [(stored.parent, stored.name) for stored in stored_objects]
             is_only_altered = len(names) == 2 and names[0] == names[1]
-            if not is_only_altered and any(parent == schema_id for parent, _ in names):
+            is_here = is_schema or any(parent == schema_id for parent, _ in names)
+            if is_here and not is_only_altered:
                 return False
-        elif change.new is None or (kind.name, change.key) == ("schema", id_key(schema_id)):
+        elif change.new is None:
             return False
     return True
 
