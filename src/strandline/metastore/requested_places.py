@@ -30,6 +30,7 @@ from strandline.catalog.commands import AlterTable, CreateSchema, CreateTable
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import Undo
+from strandline.catalog.undo.net import value_of
 from strandline.errors import (
     DeadlineExceeded,
     IllegalChange,
@@ -297,9 +298,10 @@ class RequestedPlaces:
         follows, or in full.
         """
         for target, net in undo.net.items():
-            if target.kind != "table" or net.old is None or net.new is None:
+            last_record = undo.last_records[target]
+            if target.kind != "table" or net.old in (None, last_record):
                 continue
-            back, now = net.old_value, net.new_value
+            back, now = net.old_value, value_of(target.kind, last_record)
             place = self._store.location(back.id)
             is_moved = (back.kind, back.location) != (now.kind, now.location)
             if not back.partition_columns or not is_moved or place is None:
@@ -309,10 +311,11 @@ class RequestedPlaces:
                 is_relative = resolve_location(place, location) != location
                 is_below = relative_location(place, location) != location
                 if is_below if back.kind is TableKind.MANAGED else is_relative:
+                    first = "undo only the drop, then " if net.new is None else ""
                     raise IllegalChange(
                         f"{undo.purpose} cannot be undone: partition {row.name} of {back.name}, now"
-                        f" in {resolve_location(place, location)}, would lose its files; name the"
-                        " old location with ALTER TABLE … SET LOCATION instead"
+                        f" in {resolve_location(place, location)}, would lose its files; {first}"
+                        "name the old location with ALTER TABLE … SET LOCATION instead"
                     )
 
     def _refuse_lost_files(self, undo: Undo) -> None:

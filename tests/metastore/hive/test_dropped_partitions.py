@@ -240,6 +240,21 @@ def test_a_partition_that_exists_again_and_was_renamed_is_not_restored(
     assert session.undrop_partitions("d1.t1") == ["p=z"]
 
 
+def test_a_dropped_table_is_not_managed_again_while_partitions_would_not_follow_its_folder(
+    hive: HiveNode, stub: Any, tmp_path: Path
+) -> None:
+    moved = stub.get_table("d1", "t1")
+    moved.sd.location = f"file:{tmp_path}/second"
+    stub.alter_table("d1", "t1", moved)
+    stub.drop_table("d1", "t1", True)
+    session = hive.node.session(user="ann")
+    dropped = session.status().version
+    with pytest.raises(IllegalChange, match=r"partition p=a of t1.*undo only the drop, then name"):
+        session.undo(dropped - 1, through=dropped)
+    session.undo(dropped)
+    assert texts(stub, "d1") == FIRST
+
+
 @pytest.mark.parametrize("external", [False, True])
 def test_a_partition_at_a_location_that_another_partition_has_is_not_restored(
     hive: HiveNode, stub: Any, tmp_path: Path, *, external: bool

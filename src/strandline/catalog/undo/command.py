@@ -199,6 +199,11 @@ class Undo:
         return {target_of(change): change for change in reversed(drops)}
 
     @cached_property
+    def last_records(self) -> dict[Target, bytes | None]:
+        """Each object as the update left it or, if it was dropped then, as it was just before."""
+        return {target_of(change): change.new or change.old for change in self.update.changes()}
+
+    @cached_property
     def exchanged(self) -> frozenset[Target]:
         """The objects that go back name by name (`strandline.catalog.undo.net.exchanged`)."""
         considered = {
