@@ -87,7 +87,7 @@ def test_every_holder_is_shown_with_its_owner_and_what_it_keeps_back(store: Stor
         f"waits for lock {granted.lock_id}",
         f"ends with transaction {reader.txn_id}",
     )
-    only_bob = present.of_owners("bob".__eq__)
+    only_bob = transactions.holders("bob".__eq__)
     assert (only_bob.transactions, only_bob.holds, only_bob.locks) == (1, 0, 0)
     assert only_bob.holders == (also_reading,)
 
@@ -133,3 +133,23 @@ def test_only_the_oldest_holders_are_listed_but_all_are_counted(
     assert [h.id for h in present.of_type(HolderType.TRANSACTION)] == [t.txn_id for t in begun[:3]]
     assert [h.owner for h in present.of_type(HolderType.HOLD)] == ["o3", "o2", "o1"]
     assert len(present.of_type(HolderType.LOCK)) == 3
+
+
+def test_the_holders_of_others_take_no_place_in_a_list_of_some_owners(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holders, "MAX_HOLDERS", 2)
+    transactions = store.transactions
+    for owner in ("ann", "ann", "Bob", "bob"):
+        transactions.begin(user=owner)
+        transactions.holds.acquire("r", owner, at=ago(0), ttl_ms=1_000)
+        transactions.locks.acquire([Component(LockMode.SHARED_READ, "s", owner)], owner=owner)
+    chosen = transactions.holders(lambda owner: owner.lower() == "bob")
+    assert (chosen.transactions, chosen.holds, chosen.locks) == (2, 2, 2)
+    assert [holder.owner for holder in chosen.holders] == ["Bob", "bob"] * 3
+    assert [h.keeps[0] for h in chosen.of_type(HolderType.LOCK)] == [
+        "SHARED_READ on s.Bob",
+        "SHARED_READ on s.bob",
+    ]
+    nobody = transactions.holders(lambda owner: False)
+    assert (nobody.transactions, nobody.holds, nobody.locks, nobody.holders) == (0, 0, 0, ())

@@ -7,19 +7,20 @@ It is read from the rows, so it is the same on every node, and for a store on wh
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, format_timestamp, timestamp
-from strandline.sql import expiry_time, run, value
+from strandline.sql import Query, expiry_time, run, run_in, value
 from strandline.transactions import records
 from strandline.transactions.holds import LIVE, Hold, live_holds, watermark_at
 from strandline.transactions.list_records import min_open_txn
 from strandline.transactions.locks import LockMode
+from strandline.transactions.records import Wanted
 from strandline.transactions.transaction import Transaction
 
 MAX_HOLDERS = 1_000
@@ -70,48 +71,57 @@ class Holders:
     locks: int
     holders: tuple[Holder, ...]
 
-    def of_owners(self, wanted: Callable[[str], bool]) -> Holders:
-        """The holders whose owner is ``wanted``, with counts as if there were no others."""
-        holders = tuple(holder for holder in self.holders if wanted(holder.owner))
-        counts = Counter(holder.type for holder in holders)
-        return replace(
-            self,
-            transactions=counts[HolderType.TRANSACTION],
-            holds=counts[HolderType.HOLD],
-            locks=counts[HolderType.LOCK],
-            holders=holders,
-        )
-
     def of_type(self, holder_type: HolderType) -> list[Holder]:
         """The holders of one type, oldest first."""
         return [holder for holder in self.holders if holder.type is holder_type]
 
 
 def read_holders(
-    connection: Connection, *, now: Timestamp, retention_ms: int, has_locks: bool = True
+    connection: Connection,
+    *,
+    now: Timestamp,
+    retention_ms: int,
+    has_locks: bool = True,
+    wanted: Wanted | None = None,
 ) -> Holders:
-    """The holders at ``now``. ``has_locks`` False says that the lock tables do not exist yet."""
+    """The holders at ``now``, or those of ``wanted`` owners as if there were no others.
+
+    ``has_locks`` False says that the lock tables do not exist yet.
+    """
     lowest = watermark_at(connection, now, retention_ms=retention_ms)
-    expired_by = expiry_time(connection, now)
+    users = records.open_users(connection, wanted)
+    live: Query = LIVE, (expiry_time(connection, now), lowest)
+    live = _with(live, records.among(connection, "owner", live, wanted))
+    requests: Query = _REQUESTS, ()
+    if has_locks:
+        requests = _with(requests, records.among(connection, "owner", requests, wanted))
     return Holders(
         low_watermark=lowest,
         min_open_txn=min_open_txn(connection),
-        transactions=records.open_count(connection),
-        holds=value(connection, f"SELECT count(*) {LIVE}", (expired_by, lowest)),
-        locks=value(connection, "SELECT count(*) FROM lock_request") if has_locks else 0,
+        transactions=records.open_count(connection, users=users),
+        holds=_count(connection, live),
+        locks=_count(connection, requests) if has_locks else 0,
         holders=(
-            *_transactions(connection),
-            *map(_of_hold, live_holds(connection, expired_by, lowest, limit=MAX_HOLDERS)),
-            *(_locks(connection) if has_locks else ()),
+            *_transactions(connection, users),
+            *map(_of_hold, live_holds(connection, live, limit=MAX_HOLDERS)),
+            *(_locks(connection, requests) if has_locks else ()),
         ),
     )
 
 
-def _transactions(connection: Connection) -> list[Holder]:
+def _with(rows: Query, condition: Query) -> Query:
+    return rows[0] + condition[0], (*rows[1], *condition[1])
+
+
+def _count(connection: Connection, rows: Query) -> int:
+    return int(value(connection, f"SELECT count(*) {rows[0]}", rows[1]))
+
+
+def _transactions(connection: Connection, users: Query) -> list[Holder]:
     writes: dict[int, int] = dict(run(connection, _WRITES))
     return [
         _of_transaction(transaction, writes.get(transaction.txn_id, 0))
-        for transaction in records.open_ones(connection, limit=MAX_HOLDERS)
+        for transaction in records.open_ones(connection, limit=MAX_HOLDERS, users=users)
     ]
 
 
@@ -150,25 +160,26 @@ def _of_hold(hold: Hold) -> Holder:
     )
 
 
-_REQUESTS = (
-    "SELECT lock_id, txn_id, owner, host, agent, last_heartbeat, timeout_ms, acquired_at,"
-    " blocked_by FROM lock_request ORDER BY lock_id LIMIT ?"
+_REQUESTS = "FROM lock_request WHERE 1 = 1"
+_REQUEST_COLUMNS = (
+    "lock_id, txn_id, owner, host, agent, last_heartbeat, timeout_ms, acquired_at, blocked_by"
 )
 _COMPONENTS = (
-    'SELECT lock_id, mode, "schema", "table", "partition" FROM lock_component'
-    " WHERE lock_id <= ? ORDER BY lock_id, number LIMIT ?"
+    'SELECT lock_id, number, mode, "schema", "table", "partition" FROM lock_component'
+    " WHERE lock_id IN"
 )
 _WAITING = (
     "SELECT blocked_by, count(*) FROM lock_request WHERE blocked_by IS NOT NULL GROUP BY blocked_by"
 )
 
 
-def _locks(connection: Connection) -> list[Holder]:
-    requests = run(connection, _REQUESTS, (MAX_HOLDERS,))
-    if not requests:
-        return []
+def _locks(connection: Connection, of_requests: Query) -> list[Holder]:
+    source, parameters = of_requests
+    oldest = f"SELECT {_REQUEST_COLUMNS} {source} ORDER BY lock_id LIMIT ?"
+    requests = run(connection, oldest, (*parameters, MAX_HOLDERS))
     objects: defaultdict[int, list[str]] = defaultdict(list)
-    for lock_id, mode, *names in run(connection, _COMPONENTS, (requests[-1][0], 10 * MAX_HOLDERS)):
+    components = run_in(connection, _COMPONENTS, [lock_id for lock_id, *_ in requests])
+    for lock_id, _, mode, *names in sorted(components, key=itemgetter(0, 1)):
         objects[lock_id].append(f"{LockMode(mode).name} on {'.'.join(filter(None, names))}")
     waiting: dict[int, int] = dict(run(connection, _WAITING))
     locks = []

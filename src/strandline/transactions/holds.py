@@ -54,6 +54,7 @@ from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.sql import (
     DEFAULT_TIMEOUT,
     Database,
+    Query,
     change,
     expiry_time,
     first_row,
@@ -196,7 +197,7 @@ class Holds:
         with self._database.read() as connection:
             lowest = _given_watermark(connection)
             expired_by = expiry_time(connection, present_time(connection, self._clock))
-            return tuple(live_holds(connection, expired_by, lowest, limit=LAST_ID))
+            return tuple(live_holds(connection, (LIVE, (expired_by, lowest)), limit=LAST_ID))
 
     def cleaning_limit(self, *, dry_run: bool = False) -> Timestamp | None:
         """The time of the oldest snapshot that may still be read, or None during a backup.
@@ -324,12 +325,11 @@ def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -
     return _lowest(connection, now, times, retention_ms, leaps=_stored_leaps(times))
 
 
-def live_holds(
-    connection: Connection, expired_by: Timestamp, lowest: Timestamp, *, limit: int
-) -> list[Hold]:
-    """The holds that have not expired, oldest time first, at most ``limit``."""
-    oldest = f"SELECT {_COLUMNS} {LIVE} ORDER BY time, hold_id LIMIT ?"
-    return [Hold(*row) for row in run(connection, oldest, (expired_by, lowest, limit))]
+def live_holds(connection: Connection, live: Query, *, limit: int) -> list[Hold]:
+    """The holds in ``live``, which is `LIVE` or a part of it, oldest first, at most ``limit``."""
+    source, parameters = live
+    oldest = f"SELECT {_COLUMNS} {source} ORDER BY time, hold_id LIMIT ?"
+    return [Hold(*row) for row in run(connection, oldest, (*parameters, limit))]
 
 
 def _lowest(

@@ -6,7 +6,7 @@ runs, and however often. The same SQL transaction changes what depends on it (wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -23,6 +23,11 @@ from strandline.transactions.transaction import (
     require_owner,
 )
 
+Wanted = Callable[[str], bool]
+"""Chooses users or owners by their names."""
+EVERY: Query = "", ()
+"""The condition that every row fulfils."""
+
 _OPEN, _COMMITTED, _ABORTED = (state.value for state in TransactionState)
 _COLUMNS = (
     "txn_id, state, begin_time, commit_time, catalog_version, last_heartbeat,"
@@ -31,7 +36,6 @@ _COLUMNS = (
 
 _ALL = f"SELECT {_COLUMNS} FROM txn"
 _FIND = f"{_ALL} WHERE txn_id = ?"
-_OPEN_ONES = f"{_ALL} WHERE state = {_OPEN} ORDER BY begin_time, txn_id LIMIT ?"
 _BEGIN = (
     "INSERT INTO txn (state, begin_time, catalog_version, last_heartbeat,"
     ' "user", host, agent, read_only, timeout_ms)'
@@ -126,9 +130,29 @@ def find_many_for_writing(connection: Connection, txn_ids: Iterable[int]) -> lis
     return [_writable(transactions[txn_id]) for txn_id in requested_ids]
 
 
-def open_ones(connection: Connection, *, limit: int) -> list[Transaction]:
-    """The open transactions, oldest first, at most ``limit``."""
-    return [_transaction(row) for row in run(connection, _OPEN_ONES, (limit,))]
+def open_ones(connection: Connection, *, limit: int, users: Query = EVERY) -> list[Transaction]:
+    """The open transactions, or those of `open_users`, oldest first, at most ``limit``."""
+    of_users, names = users
+    oldest = f"{_ALL} WHERE state = {_OPEN}{of_users} ORDER BY begin_time, txn_id LIMIT ?"
+    return [_transaction(row) for row in run(connection, oldest, (*names, limit))]
+
+
+def open_users(connection: Connection, wanted: Wanted | None) -> Query:
+    """The condition for the open transactions whose user is ``wanted``."""
+    return among(connection, '"user"', (f"FROM txn WHERE state = {_OPEN}", ()), wanted)
+
+
+def among(connection: Connection, column: str, rows: Query, wanted: Wanted | None) -> Query:
+    """The condition that a name in ``column`` is ``wanted``, to add to that of ``rows``.
+
+    Names are compared after normalization, which the database does not know.
+    """
+    if wanted is None:
+        return EVERY
+    source, parameters = rows
+    names = run(connection, f"SELECT DISTINCT {column} {source}", parameters)
+    chosen = tuple(name for (name,) in names if wanted(name))
+    return f" AND {column} IN ({', '.join('?' * len(chosen)) or 'NULL'})", chosen
 
 
 def with_writes(
@@ -348,10 +372,12 @@ def heartbeat(
     return Heartbeat(opened, aborted, committed, missing=txn_ids - states.keys())
 
 
-def open_count(connection: Connection, *, user: str | None = None) -> int:
-    """The number of open transactions, or of those of ``user``."""
-    of_user, users = ("", ()) if user is None else (' AND "user" = ?', (user,))
-    return int(value(connection, f"SELECT count(*) FROM txn WHERE state = {_OPEN}{of_user}", users))
+def open_count(connection: Connection, *, users: Query = EVERY) -> int:
+    """The number of open transactions, or of those of `open_users`."""
+    of_users, names = users
+    return int(
+        value(connection, f"SELECT count(*) FROM txn WHERE state = {_OPEN}{of_users}", names)
+    )
 
 
 def oldest_begin(connection: Connection) -> Timestamp | None:

@@ -25,6 +25,7 @@ from strandline.transactions.list_records import (
     write_ids_by,
     write_ids_query,
 )
+from strandline.transactions.records import Wanted
 from strandline.transactions.tables import is_id
 from strandline.transactions.transaction import Transaction, require_owner
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
@@ -231,16 +232,18 @@ class TransactionReads:
         with self._database.read() as connection:
             return records.find_many(connection, txn_ids)
 
-    def holders(self) -> Holders:
-        """The holders that keep history, write ids or locks from others."""
+    def holders(self, wanted: Wanted | None = None) -> Holders:
+        """The holders that keep history, write ids or locks from others; see `read_holders`."""
         with self._database.read() as connection:
             return read_holders(
                 connection,
                 now=present_time(connection, self._clock),
                 retention_ms=self._retention_ms(),
+                wanted=wanted,
             )
 
-    def open_transactions(self, *, limit: int) -> list[Transaction]:
-        """The open transactions, oldest first, at most ``limit``."""
+    def open_transactions(self, *, limit: int, wanted: Wanted | None = None) -> list[Transaction]:
+        """The open transactions, or those of ``wanted`` users, oldest first, at most ``limit``."""
         with self._database.read() as connection:
-            return records.open_ones(connection, limit=limit)
+            users = records.open_users(connection, wanted)
+            return records.open_ones(connection, limit=limit, users=users)

@@ -349,7 +349,7 @@ class Transactions(TransactionEnds):
         with self._database.read() as connection:
             open_count = records.open_count(connection)
             if open_count + count > share:
-                of_user = records.open_count(connection, user=user)
+                of_user = records.open_count(connection, users=(' AND "user" = ?', (user,)))
         is_crowding = of_user + count > share
         with self._counting:
             if is_crowding:

@@ -69,6 +69,7 @@ from strandline.catalog.commands import (
     SetConfiguration,
     TableDefinition,
 )
+from strandline.metastore.hive import transactions
 from strandline.metastore.metastore import Metastore
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
@@ -672,6 +673,19 @@ def test_another_users_transaction_cannot_be_ended_or_kept_alive_and_shows_only_
         assert [t.id for t in alice.get_open_txns_info().open_txns] == [first, second]
         assert bob.get_open_txns().open_txns == [first, second]
         alice.abort_txns(AbortTxnsRequest(txn_ids=[first, second]))
+
+
+def test_the_open_transactions_of_others_take_no_place_in_a_users_list(
+    guarded: HiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MAX_SHOWN", 1)
+    asked = OpenTxnRequest(num_txns=1, user="", hostname="h")
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        opened = [client.open_txns(asked).txn_ids for client in (alice, bob)]
+        infos = [client.get_open_txns_info().open_txns for client in (alice, bob)]
+        assert [[each.id for each in of_user] for of_user in infos] == opened
+        for client, txn_ids in zip((alice, bob), opened, strict=True):
+            client.abort_txns(AbortTxnsRequest(txn_ids=txn_ids))
 
 
 @pytest.mark.parametrize(

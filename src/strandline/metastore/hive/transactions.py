@@ -180,9 +180,11 @@ async def get_open_txns(call: Call) -> Struct:
 async def get_open_txns_info(call: Call) -> Struct:
     transactions = call.metastore.transactions
     unfinished = transactions.unfinished()
-    shown = {t.txn_id: t for t in transactions.open_transactions(limit=MAX_SHOWN)}
-    shown |= transactions.find_many(sorted(unfinished.aborted)[:MAX_SHOWN])
     free, own_name = call.reader.access.free, normalize(call.user)
+    wanted = None if free else lambda user: normalize(user) == own_name
+    open_ones = transactions.open_transactions(limit=MAX_SHOWN, wanted=wanted)
+    shown = {transaction.txn_id: transaction for transaction in open_ones}
+    shown |= transactions.find_many(sorted(unfinished.aborted)[:MAX_SHOWN])
     return {
         "txn_high_water_mark": unfinished.hwm,
         "open_txns": [

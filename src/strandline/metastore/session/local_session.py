@@ -348,12 +348,11 @@ class LocalSession(Session):
         holds.release(hold_id, may_touch=self._only_own_holds(hold_id))
 
     def holders(self) -> Holders:
-        holders = self._metastore.transactions.holders()
-        access = self._access()
+        transactions, access = self._metastore.transactions, self._access()
         if access.free:
-            return holders
+            return transactions.holders()
         own_names = {normalize(self._user), *access.names}
-        return holders.of_owners(lambda owner: normalize(owner) in own_names)
+        return transactions.holders(lambda owner: normalize(owner) in own_names)
 
     # -- transactions --------------------------------------------------------------------------
 
