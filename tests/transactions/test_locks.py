@@ -171,9 +171,34 @@ def test_a_queue_of_equal_requests_is_read_as_one_row(store: Store) -> None:
     assert last.blocked_by == first.lock_id
     with store.database.read() as connection:
         rows = lock_records.earlier_components(
-            connection, last.lock_id, schemas={"d"}, tables={"t"}, txn_id=None
+            connection,
+            last.lock_id,
+            schemas={"d"},
+            tables={"t"},
+            modes=[mode.value for mode in LockMode],
+            txn_id=None,
         )
     assert [row["lock_id"] for row in rows] == [first.lock_id]
+
+
+def test_a_request_reads_only_earlier_ones_of_modes_that_it_waits_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of readers of one partition each do not hold up the next one."""
+    read: list[int] = []
+    earlier_components = lock_records.earlier_components
+
+    def counted(*arguments: Any, **named: Any) -> Any:  # Any: as the real one
+        rows = earlier_components(*arguments, **named)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(lock_records, "earlier_components", counted)
+    ask(store, *(on(READ, f"d.t.p={number}") for number in range(5)))
+    ask(store, on(WRITE, "d.u.p=1"))
+    for component in (on(READ, "d.t"), on(WRITE, "d.t"), on(READ, "d.u"), on(WRITE, "d.u")):
+        ask(store, component)
+    assert read == [0, 0, 0, 0, 0, 1]
 
 
 def test_polling_a_lock_causes_no_synced_write(store: Store) -> None:

@@ -50,18 +50,19 @@ def earlier_components(
     *,
     schemas: Collection[str],
     tables: Collection[str | None],
+    modes: Collection[int],
     txn_id: int | None,
 ) -> list[RowMapping]:
     """The different components of earlier requests that may overlap one on these schemas, tables.
 
-    Each is returned once, with the first request that has it. Requests of ``txn_id`` are skipped.
-    None in ``tables`` means every table.
+    Only those with one of the ``modes``. Each is returned once, with the first request that has it.
+    Requests of ``txn_id`` are skipped. None in ``tables`` means every table.
     """
     parts = _COMPONENT.schema, _COMPONENT.table, _COMPONENT.partition, _COMPONENT.mode
     statement = (
         select(*parts, func.min(_COMPONENT.lock_id).label("lock_id"))
         .join(LOCK_REQUEST, _REQUEST.lock_id == _COMPONENT.lock_id)
-        .where(_COMPONENT.lock_id < lock_id)
+        .where(_COMPONENT.lock_id < lock_id, _COMPONENT.mode.in_(modes))
         .group_by(*parts)
     )
     if txn_id is not None:

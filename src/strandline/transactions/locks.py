@@ -419,6 +419,7 @@ def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
         request.lock_id,
         schemas={component.schema for component in components},
         tables={component.table for component in components},
+        modes={mode.value for component in components for mode in _WAITS_FOR[component.mode]},
         txn_id=request.txn_id,
     )
     first: dict[Component, int] = {_component(row): row["lock_id"] for row in rows}
