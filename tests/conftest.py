@@ -20,7 +20,8 @@ import uvloop
 from _pytest.runner import runtestprotocol
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from httpx._transports import default
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, core, settings
+from hypothesis.internal.reflection import function_digest
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
@@ -58,6 +59,18 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("repeatable")
+_digests: dict[object, bytes] = {}
+
+
+def _digest_of(test: Any) -> bytes:
+    """The seed of a test, which Hypothesis would compute from its source again at each run."""
+    key = test.__code__, getattr(test, "_hypothesis_internal_add_digest", None)
+    if key not in _digests:
+        _digests[key] = function_digest(test)
+    return _digests[key]
+
+
+vars(core)["function_digest"] = _digest_of
 
 for phase in ("connect", "read", "write", "pool"):  # of clients that set no timeout
     setattr(DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
