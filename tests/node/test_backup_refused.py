@@ -12,12 +12,13 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from strandline.catalog.commands import CreateSchema
 from strandline.cli.main import IO_ERROR
-from strandline.errors import InvalidInput
+from strandline.errors import CorruptData, InvalidInput
 from strandline.node import Node
 from strandline.node.backup import restoring
 from strandline.node.backup import taking as module
@@ -197,6 +198,25 @@ def test_a_full_disk_has_the_exit_status_of_a_failed_write(
     result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
     assert result.exit_code == IO_ERROR
     assert re.search(r"restoring to .*/new failed: .*No space left", result.stderr)
+
+
+def test_no_store_is_made_in_the_folder_of_a_restore_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that a service manager starts would serve an empty store there."""
+    with Node.open(tmp_path / "store") as node:
+        node.session(user="ann").execute(CreateSchema(name="s"))  # there are no files of tables
+    assert strandline("backup", tmp_path / "store", tmp_path / "b").exit_code == 0
+
+    def killed(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", killed)
+        patch.setattr(restoring, "_empty", lambda _: None)
+        assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code != 0
+    with pytest.raises(CorruptData, match=r"has .*strandline\.db\.unfinished, but no database"):
+        Node.open(tmp_path / "new")
 
 
 def fail_at(step: int, below: Path, patch: pytest.MonkeyPatch) -> None:

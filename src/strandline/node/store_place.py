@@ -52,6 +52,8 @@ from strandline.sql import Database, SqliteDatabase, change, first_row, schema_v
 from strandline.sql.schema_versions import Part, whole_row
 
 HEAD_FILE = "strandline.head"
+UNFINISHED_FILE = f"{DATABASE_FILE}.unfinished"
+"""The name of the database until a restore ends."""
 METADATA = MetaData()
 PART = Part("place", 1, METADATA)
 PLACE = Table(
@@ -112,7 +114,8 @@ def claim_place(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
 
 def refuse_lost_database(folder: Path) -> None:
     """Raise `CorruptData` if ``folder`` has other files of a store, so there was a database."""
-    remains = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
+    names = WAREHOUSE_FOLDER, HEAD_FILE, UNFINISHED_FILE
+    remains = [name for name in names if _has_content(folder / name)]
     if remains:
         raise CorruptData(
             f"{folder} has {' and '.join(remains)}, but no database: {DATABASE_FILE} is missing "

@@ -216,7 +216,8 @@ class Backup(ABC):
         with read:
             if member.size != size:  # checked first: the member may be as large as the disk
                 raise self._differs(name, member.size)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.parent.is_dir():
+                target.parent.mkdir(parents=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(target, flags, mode), "wb") as written:
                 give_to_owner(written.fileno(), of=target.parent)

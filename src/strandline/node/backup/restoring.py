@@ -1,9 +1,9 @@
 """Restoring a store from a backup, verified before the store becomes visible.
 
-While each file is copied, its size and SHA-256 are compared with the manifest. The database gets
-its name only when everything else is on disk. Then its catalog is opened. A killed restore leaves a
-folder without a store, or with a complete store that has not taken its new place yet. A node
-refuses both.
+While each file is copied, its size and SHA-256 are compared with the manifest. The database is the
+first, but gets its name only when everything else is on disk. Then its catalog is opened. A killed
+restore leaves a folder without a store, or with a complete store that has not taken its new place
+yet. A node refuses both.
 
 The database of a store on servers is restored in the same way, but in a temporary folder, where it
 takes its new place. Then the warehouse is marked with the environment id, and after that one
@@ -37,11 +37,11 @@ from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import DATABASE_FILE, StoreAddress
 from strandline.node.backup.archive import Backup, open_backup
 from strandline.node.backup.database_copy import clear, copy_rows, refuse_used
-from strandline.node.backup.manifest import UNFINISHED, Manifest, refuse_target
+from strandline.node.backup.manifest import Manifest, refuse_target
 from strandline.node.catalog_log import BLOBS_FOLDER, LogPlace, keep_blobs_at, reading_catalog_log
 from strandline.node.relocation import refuse_unmoved_folder, relocate, take_place
 from strandline.node.store_database import open_store_database
-from strandline.node.store_place import RecordedPlace, united
+from strandline.node.store_place import UNFINISHED_FILE, RecordedPlace, united
 from strandline.node.warehouse_place import WarehousePlace, marked_environment, refuse_nested
 from strandline.sql import open_database
 
@@ -98,7 +98,7 @@ def _restore_folder(backup: Backup, folder: Path, *, copy: bool) -> None:
 
 
 def _copy_files(backup: Backup, folder: Path, *, warehouse: Path | None = None) -> None:
-    """Copy the whole backup to ``folder``, the database last. It gets its name when all is on disk.
+    """Copy the whole backup to ``folder``. The database gets its name when all is on disk.
 
     The content of the warehouse goes to ``warehouse`` if that is given.
     """
@@ -109,15 +109,15 @@ def _copy_files(backup: Backup, folder: Path, *, warehouse: Path | None = None) 
         return warehouse / PurePosixPath(name).relative_to(WAREHOUSE_FOLDER)
 
     manifest = backup.manifest
-    unfinished = folder / f"{DATABASE_FILE}{UNFINISHED}"
+    unfinished = folder / UNFINISHED_FILE
     with synced_file_system(warehouse or folder):
+        backup.copy_file(DATABASE_FILE, unfinished)  # first: no node makes a store beside it
         for name in manifest.folders:
             _make_folder(path(name), mode=0o700)
             path(name).chmod(backup.folder_mode(name))
         for name in manifest.files:
             if name != DATABASE_FILE:
                 backup.copy_file(name, path(name))
-        backup.copy_file(DATABASE_FILE, unfinished)
     os.rename(unfinished, folder / DATABASE_FILE)
     sync_folder(folder)  # SQLite does so too, but ignores an error
 
