@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog.commands import CreateRole
 from strandline.cli.main import IO_ERROR
 from strandline.errors import CorruptData, InvalidInput
 from strandline.node import Node
@@ -205,7 +205,7 @@ def test_no_store_is_made_in_the_folder_of_a_restore_that_was_killed(
 ) -> None:
     """Else a node that a service manager starts would serve an empty store there."""
     with Node.open(tmp_path / "store") as node:
-        node.session(user="ann").execute(CreateSchema(name="s"))  # there are no files of tables
+        node.session(user="ann").execute(CreateRole(name="r"))  # there are no tables
     assert strandline("backup", tmp_path / "store", tmp_path / "b").exit_code == 0
 
     def killed(*_: object) -> NoReturn:
