@@ -149,6 +149,27 @@ def test_a_hidden_name_changes_with_the_version_and_with_the_location_of_the_fil
     assert len(names) == 4
 
 
+def test_clients_that_list_tables_with_their_types_list_those_of_the_past(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1", parameters={"comment": "then"}))
+    iceberg = {"table_type": "ICEBERG", "metadata_location": "file:/m.json"}
+    stub.create_table(table("ice", parameters=iceberg))
+    past = f"d1@{version(hive)}"
+    for name in ("t1", "ice"):
+        stub.drop_table("d1", name, True)
+
+    def listed(schema: str, names: str, types: list[str]) -> list[tuple[str | None, ...]]:
+        metas = stub.get_table_meta(schema, names, types)
+        return [(meta.dbName, meta.tableName, meta.tableType, meta.comments) for meta in metas]
+
+    ice, t1 = (past, "ice", "MANAGED_TABLE", None), (past, "t1", "VIRTUAL_VIEW", "then")
+    assert listed(past, "*", []) == listed(f"@hive#{past}", "*", []) == [ice, t1]
+    assert listed(past, "t*", []) == listed(past, "*", ["VIRTUAL_VIEW"]) == [t1]
+    assert listed("d*", "*", []) == listed(f"no_such@{version(hive)}", "*", []) == []
+    assert refusal(lambda: listed("d1@999999", "*", []))[0] == "MetaException"
+
+
 def test_a_past_iceberg_table_is_shown_as_a_table_and_not_as_a_view(
     hive: HiveNode, stub: Any
 ) -> None:

@@ -126,20 +126,12 @@ async def get_table_meta(call: Call) -> list[Struct]:
     """Return type and comment of the matching tables in all matching schemas.
 
     As in the other lists, a user sees the names in the schemas that it reaches, and what a table
-    says about itself if it may read the table.
+    says about itself if it may read the table. A schema of the past matches its whole name only.
     """
     await off_loop()
-    point = call.reader.present
-    patterns = call.args.get("db_patterns")
-    pattern = None if patterns is None else without_catalog(patterns)
     types = call.args.get("tbl_types") or TABLE_TYPES
     rows: list[Struct] = []
-    shown = {schema.name.lower(): schema for schema in point.catalog.schemas() if is_shown(schema)}
-    for name in work.spending(await call.reader.matching_names(list(shown), pattern)):
-        schema = shown[name]
-        if not call.reader.access.reaches(schema):
-            continue
-        scope = Scope(name, schema, point)
+    for scope in work.spending(await _matching_scopes(call)):
         names = await _names(call, scope, call.args.get("tbl_patterns"))
         for relation in _relations(scope, names):
             row: Struct = {
@@ -154,6 +146,23 @@ async def get_table_meta(call: Call) -> list[Struct]:
             if row["tableType"] in types:
                 rows.append(row)
     return rows
+
+
+async def _matching_scopes(call: Call) -> list[Scope]:
+    """The schemas that match ``db_patterns``, of those that the user reaches."""
+    patterns = call.args.get("db_patterns")
+    pattern = None if patterns is None else without_catalog(patterns)
+    if pattern is not None and "@" in pattern:  # no present schema has such a name
+        past = await call.reader.find_scope(pattern)
+        return [] if past is None else [past]
+    point, access = call.reader.present, call.reader.access
+    shown = {schema.name.lower(): schema for schema in point.catalog.schemas() if is_shown(schema)}
+    names = await call.reader.matching_names(list(shown), pattern)
+    return [
+        Scope(name, shown[name], point)
+        for name in work.spending(names)
+        if access.reaches(shown[name])
+    ]
 
 
 @reads("get_table_objects_by_name")
