@@ -128,6 +128,27 @@ def test_foreign_keys_to_a_table_are_found_in_all_schemas(client: ThriftClient) 
     assert client.call("get_foreign_keys", request=to_other) == {"foreignKeys": []}
 
 
+def test_the_foreign_keys_to_a_table_of_the_past_are_found(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    client.call("create_table", tbl=table("d1", "f", "x int"))
+    keys = primary("k", "a", schema="d1", table="t")
+    client.call("add_primary_key", req={"primaryKeyCols": keys})
+    homes = {"pktable_db": "d1", "pktable_name": "t", "fktable_db": "d1", "pk_name": "k"}
+    sent = foreign("fk", "x a", **homes)
+    client.call("add_foreign_key", req={"foreignKeyCols": sent})
+    past = f"d1@{hive.node.metastore.catalogs.present().version}"
+    client.call("drop_table", dbname="d1", name="f", deleteData=True)
+    to_table = {"parent_db_name": past, "parent_tbl_name": "T"}
+    assert client.call("get_foreign_keys", request=to_table) == {"foreignKeys": sent}
+    between = {**to_table, "foreign_db_name": past, "foreign_tbl_name": "f"}
+    of_two = client.call("get_foreign_keys", request=between)["foreignKeys"]
+    assert of_two == [{**sent[0], "fktable_db": past}]
+    to_other = {"parent_db_name": "d2", "parent_tbl_name": "t"}
+    of_f = {"foreign_db_name": past, "foreign_tbl_name": "f"}
+    assert client.call("get_foreign_keys", request={**of_f, **to_other}) == {"foreignKeys": []}
+
+
 def test_the_primary_key_of_a_transactional_table_is_shown(
     hive: HiveNode, client: ThriftClient
 ) -> None:

@@ -17,7 +17,7 @@ from strandline.catalog.commands import AddConstraints, ConstraintDefinition, Dr
 from strandline.catalog.commands.constraints import ParentKeys, valid_constraints
 from strandline.catalog.privileges.access import Access
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.names import present_schema
+from strandline.metastore.hive.names import present_schema, split_schema
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.off_loop import off_loop, off_loop_for
@@ -218,9 +218,10 @@ async def get_foreign_keys(call: Call) -> Struct:
     else:
         names = call.text("parent_db_name"), call.text("parent_tbl_name")
         keys = await _keys_to(call, *names)
-    for name, field in (("parent_db_name", "pktable_db"), ("parent_tbl_name", "pktable_name")):
-        parent_name = (args.get(name) or "").lower()
-        keys = [key for key in keys if not parent_name or key[field] == parent_name]
+    parent_schema, _ = split_schema(args.get("parent_db_name") or "")  # keys name no version
+    parent_table = (args.get("parent_tbl_name") or "").lower()
+    for field, name in (("pktable_db", parent_schema), ("pktable_name", parent_table)):
+        keys = [key for key in keys if not name or key[field] == name]
     return {_FOREIGN: keys}
 
 
