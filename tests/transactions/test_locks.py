@@ -412,12 +412,26 @@ def test_an_invalid_or_excessive_request_is_refused_and_stores_nothing(
             Component(READ, *names)
     monkeypatch.setattr(locks, "MAX_STORED", 2)
     ask(store, on(READ, "d.t"))
-    with pytest.raises(LimitExceeded, match="may have 2 components"):
+    with pytest.raises(LimitExceeded, match="all clients may have 2 components"):
         ask(store, on(READ, "d.t"), on(READ, "d.u"))
     store.fenced = True
     with pytest.raises(Fenced):
         ask(store, on(READ, "d.t"))
     assert len(store.contents()["lock_request"]) == 1
+
+
+def test_the_locks_of_one_user_leave_room_for_those_of_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "MAX_STORED", 4)
+    manager = store.transactions.locks
+    tables = [on(READ, f"d.t{number}") for number in range(4)]
+    first = manager.acquire(tables[:3], owner="ann")
+    with pytest.raises(LimitExceeded, match="one user may have 3 components"):
+        manager.acquire(tables[3:], owner="ann")
+    manager.acquire(tables[3:], owner="bob")
+    manager.release(first.lock_id)
+    manager.acquire(tables[:3], owner="ann")
 
 
 def test_requests_are_listed_by_name_in_the_order_of_the_queue(store: Store) -> None:

@@ -74,9 +74,13 @@ def earlier_components(
     return list(connection.execute(statement).mappings())
 
 
-def component_count(connection: Connection) -> int:
-    """The number of components of all requests."""
-    return connection.execute(select(func.count()).select_from(LOCK_COMPONENT)).scalar_one()
+def component_count(connection: Connection, *, owner: str | None = None) -> int:
+    """The number of components of all requests, or of those of ``owner``."""
+    statement = select(func.count()).select_from(LOCK_COMPONENT)
+    if owner is not None:
+        of_owner = _REQUEST.lock_id == _COMPONENT.lock_id
+        statement = statement.join(LOCK_REQUEST, of_owner).where(_REQUEST.owner == owner)
+    return connection.execute(statement).scalar_one()
 
 
 def set_state(connection: Connection, lock_id: int, **values: object) -> None:

@@ -217,7 +217,7 @@ class Locks:
                 _require_open(connection, txn_id, txn_owner)
             now = self._now_ms(connection)
             self._delete_silent(connection, now)
-            _require_room(connection, len(components))
+            _require_room(connection, len(components), owner=owner)
             lock_id = lock_records.add(
                 connection,
                 [_values(component) for component in components],
@@ -394,11 +394,18 @@ class Locks:
         return milliseconds(present_time(connection, self._clock))
 
 
-def _require_room(connection: Connection, count: int) -> None:
-    if lock_records.component_count(connection) + count > MAX_STORED:
+def _require_room(connection: Connection, count: int, *, owner: str) -> None:
+    stored = lock_records.component_count(connection) + count
+    if stored > MAX_STORED:
         raise LimitExceeded(
             f"the locks of all clients may have {MAX_STORED} components together, and that limit "
             "is nearly reached; lock again when some are released or time out"
+        )
+    share = MAX_STORED * 3 // 4
+    if stored > share and lock_records.component_count(connection, owner=owner) + count > share:
+        raise LimitExceeded(
+            f"the locks of one user may have {share} components together, and {owner} has nearly "
+            "as many; release some, or lock whole tables instead of their partitions"
         )
 
 
