@@ -13,6 +13,7 @@ from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from strandline import work
 from strandline.catalog.commands import CreateFunction
+from strandline.durable.contents import Contents
 from strandline.metastore.hive.hive_reader import units_of_record
 from strandline.metastore.off_loop import finish
 from strandline.model import descriptors
@@ -189,3 +190,22 @@ def test_an_alter_of_a_table_looks_at_each_column_a_few_times(
     monkeypatch.setattr(descriptors, "normalize", look)
     stub.alter_table("d1", "wide", wide)
     assert len(looks) <= 10 * len(columns)
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [
+        ("list_roles", {"principal_name": "ann", "principal_type": 1}),
+        ("get_role_grants_for_principal", {"request": {"principal_name": "ann"}}),
+        ("get_principals_in_role", {"request": {"roleName": "ann"}}),
+        ("get_privilege_set", {"hiveObject": {"objectType": 2, "dbName": "d1"}}),
+    ],
+)
+def test_a_request_about_very_many_roles_leaves_the_event_loop(
+    hive: HiveNode, monkeypatch: pytest.MonkeyPatch, method: str, args: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(Contents, "count", lambda contents, kind: work.AT_ONCE + 1)
+    call = hive.call(method, **args)
+    reading = call.method.handler(call)
+    assert reading.send(None) is None, "it was answered on the event loop"
+    reading.close()

@@ -185,6 +185,7 @@ def _roles_of(call: Call, name: str, number: int | None) -> list[tuple[str, Memb
 
 @reads("list_roles")
 async def list_roles(call: Call) -> list[Struct]:
+    await off_loop_for(call.reader.catalog.contents.count("role"))
     listed = _roles_of(call, call.text("principal_name"), call.args.get("principal_type"))
     return [_role_struct(call.reader.catalog, name) for name, _ in listed]
 
@@ -200,6 +201,7 @@ def _role_struct(catalog: Catalog, name: str) -> Struct:
 
 @reads("get_role_grants_for_principal")
 async def get_role_grants_for_principal(call: Call) -> Struct:
+    await off_loop_for(call.reader.catalog.contents.count("role"))
     name, number = call.text("principal_name"), call.args.get("principal_type")
     kind = principal_type(number) or PrincipalType.ROLE
     grants = [
@@ -317,6 +319,7 @@ def _privilege(text: str, subject: Subject) -> Privilege:
 async def get_privilege_set(call: Call) -> Struct:
     """What a user has on an object itself, and by each of its roles; groups have nothing."""
     catalog, user = call.reader.catalog, call.args.get("user_name")
+    await off_loop_for(catalog.contents.count("role"))
     reference, groups = call.struct("hiveObject"), call.args.get("group_names") or ()
     subject = _readable(call, reference)
     answer: Struct = {"groupPrivileges": {group: [] for group in groups}} if groups else {}
