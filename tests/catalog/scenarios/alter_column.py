@@ -469,6 +469,10 @@ SCENARIOS = [
                 {**TEXT, "provider": "parquet"},
                 False,
             ),
+            ("date", "timestamp_ntz", "parquet", {"provider": "parquet"}, True),
+            ("date", "timestamp_ntz", "orc", {"provider": "ORC"}, False),
+            ("array<date>", "array<timestamp_ntz>", "orc", {"provider": "orc"}, False),
+            ("struct<a:date>", "struct<a:date,b:timestamp_ntz>", "orc", {"provider": "orc"}, True),
             ("array<int>", "string", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, True),
             ("bigint", "int", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, False),
         )

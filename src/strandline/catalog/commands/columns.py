@@ -40,12 +40,14 @@ from strandline.model.type_changes import carry_ids, check_change, check_field_n
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     BINARY,
+    DATE,
     STRING,
     AtomicType,
     DataType,
     DecimalType,
     MapType,
     StringType,
+    walk,
     with_parts,
 )
 
@@ -97,6 +99,11 @@ def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None
         provider = table.provider.lower()
         if provider in _READ_BY_THEIR_FORMAT:
             return
+        if provider == "orc" and _count(DATE, new) < _count(DATE, old):
+            raise IllegalChange(
+                f"cannot change the type from {simple_string(old)[:80]} to "
+                f"{simple_string(new)[:80]}: Spark cannot read dates of ORC files as another type"
+            )
         is_text = table.storage.serde == _TEXT_SERDE and provider not in _WITH_TYPES
         if is_text and is_plain_scalar and new == STRING:
             return  # as it is written in the file
@@ -104,6 +111,10 @@ def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None
             return
         old, new = _without_collations(old), _without_collations(new)
     check_change(old, new)
+
+
+def _count(data_type: DataType, within: DataType) -> int:
+    return sum(part == data_type for part in walk(within))
 
 
 def _without_collations(data_type: DataType) -> DataType:
