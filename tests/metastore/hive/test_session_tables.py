@@ -11,6 +11,7 @@ from hive_metastore.ttypes import FieldSchema, InvalidOperationException
 
 from strandline.catalog.commands import (
     AddColumns,
+    AlterColumn,
     ColumnDefinition,
     CommentOn,
     CreateTable,
@@ -20,6 +21,8 @@ from strandline.catalog.commands import (
     ViewDefinition,
     column_definition,
 )
+from strandline.catalog.commands import columns as table_columns
+from strandline.errors import IllegalChange
 from strandline.metastore.hive import storage_descriptors
 from strandline.model.descriptors import StorageFormat
 from strandline.model.privileges import ObjectKind
@@ -331,10 +334,28 @@ def test_a_hive_client_does_not_revert_what_a_session_changed_beside_a_column_th
     assert session.table("d1.t").descriptor.columns[:3] == before.columns
 
 
-@pytest.mark.parametrize("columns", SPELLED_BY_CLIENT)
-def test_a_hive_client_does_not_drop_a_column_that_a_session_added_and_hive_cannot_spell(
-    hive: HiveNode, stub: Any, columns: list[FieldSchema]
+@pytest.mark.parametrize("text", ["timestamp_ntz", "string collate UTF8_LCASE", "array<variant>"])
+def test_a_column_of_a_hive_table_does_not_get_a_type_that_hides_all_columns(
+    hive: HiveNode, stub: Any, text: str
 ) -> None:
+    fields = [FieldSchema("id", "date"), FieldSchema("name", "string")]
+    stub.create_table(table("t", sd=storage(columns=fields)))
+    session = hive.node.session(user="ann")
+    before = session.table("d1.t").descriptor
+    column = ColumnDefinition("n", parse_type(text))
+    with pytest.raises(IllegalChange, match="Spark could read none of its columns"):
+        session.execute(AddColumns(schema="d1", table="t", columns=(column,)))
+    for name in ("id", "name"):
+        with pytest.raises(IllegalChange):
+            session.execute(AlterColumn(schema="d1", table="t", column=name, type=column.type))
+    assert session.table("d1.t").descriptor == before
+
+
+@pytest.mark.parametrize("columns", SPELLED_BY_CLIENT)
+def test_a_hive_client_does_not_drop_a_column_that_an_earlier_release_added_and_hive_cannot_spell(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, columns: list[FieldSchema]
+) -> None:
+    monkeypatch.setattr(table_columns, "refuse_unspelled", lambda columns, table: None)
     stub.create_table(table("t", sd=storage(columns=columns)))
     session = hive.node.session(user="ann")
     session.execute(AddColumns(schema="d1", table="t", columns=(AT,)))

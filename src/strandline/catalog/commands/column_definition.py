@@ -23,7 +23,7 @@ from strandline.model.descriptors import (
 from strandline.model.identifiers import check_column_name, check_scan_name, normalize
 from strandline.model.type_changes import carry_ids, check_field_names
 from strandline.model.type_json import check_metadata
-from strandline.model.type_text import simple_string
+from strandline.model.type_text import hive_string, simple_string
 from strandline.model.types import (
     CALENDAR_INTERVAL,
     VARIANT,
@@ -184,6 +184,24 @@ def check_distinct(names: Sequence[str], *, what: str) -> None:
         if normalize(name) in seen:
             raise InvalidInput(f"duplicate column {name!r} in {what}")
         seen.add(normalize(name))
+
+
+def refuse_unspelled(
+    columns: Iterable[ColumnDefinition | ColumnDescriptor], table: TableDescriptor
+) -> None:
+    """Refuse types that Hive cannot spell, in a plain table with the provider ``hive``.
+
+    All of its columns would be shown as one placeholder, which Spark reads in their place.
+    """
+    if table.provider.lower() != "hive":
+        return
+    for column in columns:
+        if hive_string(column.type) is None:
+            raise IllegalChange(
+                f"column {column.name!r} of {table.name} cannot have the type "
+                f"{simple_string(column.type)[:80]}, which Hive does not know: as the provider of "
+                "the table is hive, Spark could read none of its columns; choose another type"
+            )
 
 
 def new_columns(

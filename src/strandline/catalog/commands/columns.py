@@ -17,6 +17,7 @@ from strandline.catalog.commands.column_definition import (
     refuse_bucketing_column,
     refuse_indexed_column,
     refuse_partitioning_column,
+    refuse_unspelled,
     refuse_used_column,
 )
 from strandline.catalog.commands.defaults import (
@@ -182,6 +183,7 @@ class AddColumns:
         added = [
             _completed(table, c) for c in definitions if normalize(c.name) not in present_names
         ]
+        refuse_unspelled(added, table)
         if len(table.columns) + len(added) > MAX_COLUMNS:
             raise InvalidInput(
                 f"{table.name} would have {len(table.columns) + len(added)} columns; at most "
@@ -411,6 +413,8 @@ class AlterColumn:
             data_type, next_id = carry_ids(old.type, self.type, next_id)
         new = altered(old, type=data_type, nullable=self.nullable, comment=self.comment)
         check_column_change(table, old, new)
+        if new.type != old.type and old.id not in table.partition_columns:
+            refuse_unspelled([new], table)
         new = replace(new, default=self._next_default(old, new))
         columns = tuple(new if c is old else c for c in table.columns)
         with planning.entry(
