@@ -399,4 +399,4 @@ class PastPlaces(PartitionPlaces):
         location = row.as_(PartitionRow).location
         if self._table.kind is TableKind.EXTERNAL:
             return location
-        return self._moves.kept_place(location, row.row_id)
+        return self._moves.location_of(row.row_id, location)

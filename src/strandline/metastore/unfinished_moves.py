@@ -24,9 +24,9 @@ from strandline.errors import (
 )
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import PartitionPlaces
-from strandline.metastore.store.partition_moves import PartitionMove, kept_place, relocation
-from strandline.metastore.store.rows import PartitionRow, Row, RowKind
-from strandline.metastore.store.warehouse import is_whole, relative_location, resolve_location
+from strandline.metastore.store.partition_moves import PartitionMove, kept_places, relocation
+from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind
+from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import SYSTEM_NAME
 
@@ -151,21 +151,21 @@ def _store_places(
 ) -> None:
     """Store the places of the partitions ``staying`` in full, or all as the table needs them."""
 
-    def placed(rows: Iterable[Row]) -> dict[str, PartitionRow]:
-        """The partitions that change, by name, with their new locations."""
+    def new_rows(rows: Iterable[Row]) -> dict[str, tuple[int, NewRow]]:
+        """By name, the row that changes, and the row that replaces it."""
         table = metastore.catalogs.latest_catalog().table_by_id(table_id)
         is_managed = table is not None and table.kind is TableKind.MANAGED
         follows = staying is None and is_managed
         stored = partial(relative_location if follows else resolve_location, mark.location)
         partitions = ((row, row.as_(PartitionRow)) for row in rows)
         return {
-            row.name: replace(partition, location=location)
+            row.name: (row.row_id, row.replaced_by(replace(partition, location=location)))
             for row, partition in partitions
             if (location := stored(partition.location)) != partition.location
         }
 
     # Not from memory, which may not have those that another node has just added.
-    names = placed(metastore.store.sql_store.rows(table_id, RowKind.PARTITION, write_ids=None))
+    names = new_rows(metastore.store.sql_store.rows(table_id, RowKind.PARTITION, write_ids=None))
     if names:
         with metastore.store.change(table_id, author=author) as change:
             # Read again: the table may have got its location meanwhile.
@@ -173,15 +173,6 @@ def _store_places(
             if staying is not None:
                 staying.require_present(change)
                 staying.return_folders(change, rows.values())
-            partitions = placed(rows.values())
-            new_ids = change.replace(
-                {rows[name].row_id: rows[name].replaced_by(p) for name, p in partitions.items()}
-            )
-            new_partitions = zip(partitions.items(), new_ids, strict=True)
-            change.record_moves(
-                *(
-                    kept_place(new.location, new_id, rows[name].as_(PartitionRow).location)
-                    for (name, new), new_id in new_partitions
-                    if is_whole(new.location)
-                )
-            )
+            new_ids = change.replace(dict(new_rows(rows.values()).values()))
+            if new_ids:
+                change.record_moves(kept_places(mark.location, new_ids))

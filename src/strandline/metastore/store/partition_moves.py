@@ -23,20 +23,20 @@ process dies in between, a node moves the folder back soon, or before a change o
 
 A table that gets another location (`relocation`) has a mark of its own among the unfinished moves.
 The folders of its partitions stay, and rows with whole places replace those with relative ones.
-Among the moves, a `kept_place` leads back from each such row: read as of a version at which the
-table was managed, or brought back when it is managed again, the partition follows its folder.
+Among the moves, `kept_places` leads back from these rows: read as of a version at which the table
+was managed, or brought back when it is managed again, a partition follows the table's folder.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from strandline.metastore.store.warehouse import is_whole
+from strandline.metastore.store.warehouse import relative_location
 from strandline.model.places import DROPPED
 from strandline.sql import change, change_each, in_lists, run
 
@@ -85,10 +85,19 @@ class PartitionMove(NamedTuple):
         """Whether this is not a move, but the mark of a `relocation`."""
         return self.up_to_row == _NO_ROW
 
+    @property
+    def kept_rows(self) -> range:
+        """The ids of the rows if this is not a move, but the record of `kept_places`."""
+        end = self.up_to_row + 1
+        return range(end if self.target_row is None else self.target_row, end)
 
-def kept_place(whole: str, row_id: int, relative: str) -> PartitionMove:
-    """The record that the row, with its whole place, is about the folder at ``relative``."""
-    return PartitionMove(whole, row_id, relative, row_id)
+
+def kept_places(location: str, row_ids: Sequence[int]) -> PartitionMove:
+    """The record that rows with whole places are about folders in that of the table, ``location``.
+
+    As a move, it moves nothing: releases up to 0.20.0 read it so.
+    """
+    return PartitionMove(location, row_ids[-1], location, row_ids[0])
 
 
 def relocation(location: str) -> PartitionMove:
@@ -104,16 +113,18 @@ class PartitionMoves:
 
     def __init__(self, moves: Iterable[PartitionMove]) -> None:
         self._moves: dict[str, list[PartitionMove]] = {}
-        self._kept_places: dict[tuple[str, int], str] = {}
+        self._kept_places: list[tuple[range, str]] = []
         for move in sorted(moves, key=lambda move: move.up_to_row):
-            if is_whole(move.location):
-                self._kept_places[move.location, move.up_to_row] = move.target
-            else:
-                self._moves.setdefault(move.location, []).append(move)
+            if move.kept_rows:
+                self._kept_places.append((move.kept_rows, move.location))
+            self._moves.setdefault(move.location, []).append(move)
 
-    def kept_place(self, location: str, row_id: int) -> str:
-        """The location in a row, relative if a `kept_place` says that. For a managed table."""
-        return self._kept_places.get((location, row_id), location)
+    def location_of(self, row_id: int, location: str) -> str:
+        """The location in a row, relative if `kept_places` says that. For a managed table."""
+        for row_ids, of_table in self._kept_places:
+            if row_id in row_ids:
+                return relative_location(of_table, location)
+        return location
 
     def follow(self, location: str, row_id: int) -> tuple[str, PartitionMove | None]:
         """The last location of this row's folder below the table, and its move aside, if any."""
@@ -190,9 +201,15 @@ def return_(connection: Connection, table_id: int, move: PartitionMove, row_id: 
 
 
 def forget_rows(connection: Connection, table_id: int, row_ids: Iterable[int]) -> None:
-    """Delete the moves of partitions whose rows were deleted, with all older rows of the table."""
+    """Delete the moves of partitions whose rows were deleted, with all older rows of the table.
+
+    `kept_places` stays: it is about other rows too.
+    """
     for in_list, ids in in_lists(row_ids):
-        of_rows = f"DELETE FROM partition_move WHERE table_id = ? AND up_to_row IN {in_list}"
+        of_rows = (
+            f"DELETE FROM partition_move WHERE table_id = ? AND up_to_row IN {in_list}"
+            " AND coalesce(target_row, up_to_row + 1) > up_to_row"
+        )
         change(connection, of_rows, (table_id, *ids))
 
 
@@ -202,10 +219,10 @@ def of_table(connection: Connection, table_id: int) -> PartitionMoves:
 
 
 def of_all_tables(connection: Connection) -> dict[int, set[PartitionMove]]:
-    """The moves of folders, without `kept_place`, by table."""
+    """The moves of folders, without `kept_places`, by table."""
     moves: dict[int, set[PartitionMove]] = {}
     for table_id, *columns in run(connection, f"SELECT table_id, {_MOVE} FROM partition_move"):
         move = PartitionMove(*columns)
-        if not is_whole(move.location):
+        if not move.kept_rows:
             moves.setdefault(table_id, set()).add(move)
     return moves

@@ -328,12 +328,9 @@ def resolve_location(base: str, location: str) -> str:
     """``location`` as a URI or absolute path; a relative one is taken below ``base``."""
     if not location:
         return base
-    return location if is_whole(location) else f"{base.rstrip('/')}/{location}"
-
-
-def is_whole(location: str) -> bool:
-    """Whether a location is a URI or an absolute path, and not relative to that of its table."""
-    return location.startswith("/") or _SCHEME.match(location) is not None
+    if location.startswith("/") or _SCHEME.match(location):
+        return location
+    return f"{base.rstrip('/')}/{location}"
 
 
 def relative_location(base: str, location: str) -> str:
