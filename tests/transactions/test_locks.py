@@ -201,6 +201,21 @@ def test_a_request_reads_only_earlier_ones_of_modes_that_it_waits_for(
     assert read == [0, 0, 0, 0, 0, 1]
 
 
+def test_polling_a_waiting_lock_compares_it_with_no_other_while_its_blocker_lives(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = store.transactions.locks
+    first, second = ask(store, on(READ, "d.t")), ask(store, on(READ, "d.t"))
+    waiting = ask(store, on(EXCLUSIVE, "d.t"))
+    with monkeypatch.context() as patch:
+        patch.delattr(lock_records, "earlier_components")
+        assert manager.check(waiting.lock_id).blocked_by == first.lock_id
+    manager.release(first.lock_id)
+    assert manager.check(waiting.lock_id).blocked_by == second.lock_id
+    manager.release(second.lock_id)
+    assert manager.check(waiting.lock_id).acquired
+
+
 def test_polling_a_lock_causes_no_synced_write(store: Store) -> None:
     manager = store.transactions.locks
     lock, waiting = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))

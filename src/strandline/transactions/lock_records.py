@@ -44,6 +44,11 @@ def find(connection: Connection, lock_id: int) -> list[RowMapping]:
     return shown(connection, lock_ids=[lock_id]) if is_id(lock_id) else []
 
 
+def is_stored(connection: Connection, lock_id: int) -> bool:
+    statement = select(_REQUEST.lock_id).where(_REQUEST.lock_id == lock_id)
+    return connection.execute(statement).first() is not None
+
+
 def earlier_components(
     connection: Connection,
     lock_id: int,

@@ -347,8 +347,10 @@ class Locks:
             return True
         if self._has_silent(connection, now):
             return False
-        blocker = _first_conflict(connection, request)
-        return blocker is not None and blocker == request.blocked_by
+        # Requests never change, only end: the first that conflicts stays the first until it ends.
+        return request.blocked_by is not None and lock_records.is_stored(
+            connection, request.blocked_by
+        )
 
     def _has_silent(self, connection: Connection, now: int) -> bool:
         return lock_records.has_silent(connection, at=self._heartbeats.heard_until(now))
