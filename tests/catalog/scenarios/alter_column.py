@@ -19,6 +19,7 @@ from strandline.errors import (
 )
 from strandline.model.descriptors import StorageFormat
 from strandline.model.type_parser import parse_type
+from strandline.model.types import INT, StructField, StructType
 from tests.catalog.scenario import (
     SCHEMA,
     Made,
@@ -476,6 +477,37 @@ SCENARIOS = [
             ("array<int>", "string", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, True),
             ("bigint", "int", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, False),
         )
+    ),
+    *(
+        Scenario(
+            f"{before} to {after} in a plain table read by {what}",
+            cases=[48],
+            setup=[SCHEMA, create_table("s.t", f"c {before}", transactional=False, **of_table)],
+            run=alter(to=after),
+            expect=Refused(IllegalChange, refusal) if refusal else Made(["alter_column"]),
+        )
+        for before, after, what, of_table, refusal in (
+            ("struct<a:int,b:int>", "struct<b:int,a:int>", "position", TEXT, "cannot be moved"),
+            ("array<struct<a:int>>", "array<struct<b:int,a:int>>", "position", TEXT, "moved"),
+            ("map<int,struct<a:int>>", "map<int,struct<a:bigint,b:int>>", "position", TEXT, ""),
+            ("struct<A:int>", "struct<a:int,b:struct<c:int>>", "position", TEXT, ""),
+            ("struct<a:int,b:int>", "struct<b:int,a:int>", "name", {}, ""),
+            ("struct<A:int>", "struct<a:int>", "name", {}, ""),
+            ("struct<A:int>", "struct<a:int>", "exact name", {"provider": "json"}, "renamed"),
+        )
+    ),
+    *(
+        Scenario(
+            f"a renamed field of a {'transactional' if transactional else 'plain'} table",
+            cases=[48],
+            setup=[SCHEMA, create_table("s.t", "c struct<a:int>", transactional=transactional)],
+            run=alter(type=StructType((StructField("b", INT, field_id=2),))),
+            expect=Made(["alter_column"])
+            if transactional
+            else Refused(IllegalChange, "field 'a' of column 'c' of t cannot be renamed"),
+            note="readers of plain files find a field by its name",
+        )
+        for transactional in (True, False)
     ),
     Scenario(
         "the collation of a key of a plain table",

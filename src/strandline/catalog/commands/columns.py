@@ -37,7 +37,7 @@ from strandline.model.descriptors import (
     TableDescriptor,
 )
 from strandline.model.identifiers import check_column_name, check_scan_name, normalize
-from strandline.model.type_changes import carry_ids, check_change, check_field_names
+from strandline.model.type_changes import assign_ids, carry_ids, check_change, check_field_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     BINARY,
@@ -48,6 +48,8 @@ from strandline.model.types import (
     DecimalType,
     MapType,
     StringType,
+    StructField,
+    StructType,
     walk,
     with_parts,
 )
@@ -112,6 +114,40 @@ def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None
             return
         old, new = _without_collations(old), _without_collations(new)
     check_change(old, new)
+
+
+def refuse_field_change(table: TableDescriptor, old: ColumnDescriptor, new: DataType) -> None:
+    """Refuse renamed and moved fields of structs that readers of plain files would not follow.
+
+    An undo does not ask: it may restore what an earlier release changed.
+    """
+    if table.transactional or table.provider.lower() in _READ_BY_THEIR_FORMAT:
+        return
+    old_type, next_id = assign_ids(old.type, 0)
+    old_structs, structs = _structs(old_type), _structs(carry_ids(old_type, new, next_id)[0])
+    read_as = str if table.provider.lower() == "json" else normalize
+    names = {field.field_id: field.name for fields in old_structs for field in fields}
+    for field in (field for fields in structs for field in fields):
+        name = names.get(field.field_id, field.name)
+        if read_as(name) != read_as(field.name):
+            raise IllegalChange(
+                f"field {name!r} of column {old.name!r} of {table.name} cannot be renamed: "
+                "the files of a plain table are read by field name; add a field instead"
+            )
+    if not _is_read_by_position(table):
+        return
+    orders = [[field.field_id for field in fields] for fields in structs]
+    for fields in old_structs:
+        order = [field.field_id for field in fields]
+        if not any(kept[: len(order)] == order for kept in orders):
+            raise IllegalChange(
+                f"fields of column {old.name!r} of {table.name} cannot be moved: its files are "
+                "read by position; add new fields at the end of their struct"
+            )
+
+
+def _structs(data_type: DataType) -> list[tuple[StructField, ...]]:
+    return [part.fields for part in walk(data_type) if isinstance(part, StructType)]
 
 
 def _count(data_type: DataType, within: DataType) -> int:
@@ -415,6 +451,7 @@ class AlterColumn:
         check_column_change(table, old, new)
         if new.type != old.type and old.id not in table.partition_columns:
             refuse_unspelled([new], table)
+            refuse_field_change(table, old, new.type)
         new = replace(new, default=self._next_default(old, new))
         columns = tuple(new if c is old else c for c in table.columns)
         with planning.entry(

@@ -24,7 +24,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.catalog.commands.columns import check_new_type
+from strandline.catalog.commands.columns import check_new_type, refuse_field_change
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.names import present_schema, same_location
@@ -298,6 +298,7 @@ def _refuse_incompatible(old: TableDescriptor, columns: tuple[ColumnDefinition, 
             continue
         try:
             check_new_type(old, old_column.type, column.type)
+            refuse_field_change(old, old_column, column.type)
         except IllegalChange:
             incompatible.append(column.name.lower())
     if incompatible:
