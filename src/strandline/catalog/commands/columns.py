@@ -136,10 +136,12 @@ def refuse_field_change(table: TableDescriptor, old: ColumnDescriptor, new: Data
             )
     if not _is_read_by_position(table):
         return
-    orders = [[field.field_id for field in fields] for fields in structs]
+    orders = {
+        fields[0].field_id: [field.field_id for field in fields] for fields in structs if fields
+    }
     for fields in old_structs:
         order = [field.field_id for field in fields]
-        if not any(kept[: len(order)] == order for kept in orders):
+        if order and orders.get(order[0], [])[: len(order)] != order:
             raise IllegalChange(
                 f"fields of column {old.name!r} of {table.name} cannot be moved: its files are "
                 "read by position; add new fields at the end of their struct"
