@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from strandline.catalog.commands import (
     AlterTable,
     ColumnDefinition,
     CreateIndex,
+    CreateTable,
     CreateZone,
     TableDefinition,
 )
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
-from strandline.model.descriptors import StorageFormat, TableKind
+from strandline.model.descriptors import Properties, StorageFormat, TableKind
 from strandline.model.types import INT
 from tests.catalog.scenario import (
     SCHEMA,
@@ -28,6 +30,8 @@ from tests.catalog.scenario import (
     field,
     same,
 )
+
+C = TypeVar("C", CreateTable, AlterTable)
 
 PLAIN = create_table("s.t", "a int", "b string", transactional=False, owner="eve", comment="c")
 TABLE = create_table("s.t", "a int", "b string", "d int not null")
@@ -47,6 +51,19 @@ COMPLETE = create_table(
 ZONE = CreateZone(name="z", storage_profiles=("default", "fast"))
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
 COMPLETED = column("c int not null default 7", metadata='{"EXISTS_DEFAULT":"7"}')
+NESTED = create_table(
+    "s.t",
+    "c struct<a:int,b:int>",
+    transactional=False,
+    provider="hive",
+    storage=StorageFormat(serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"),
+)
+MOVED = AlterTable(
+    schema="s",
+    table="t",
+    definition=replace(NESTED.definition, columns=(column("c struct<b:int,a:int>"),)),
+)
+OF_ICEBERG = (("table_type", "ICEBERG"),)
 AS_IT_IS = replace(PLAIN.definition, owner="")
 
 
@@ -56,6 +73,11 @@ def redefine(*texts: str, **more: object) -> AlterTable:
     return AlterTable(schema="s", table="t", definition=replace(definition, **more))  # type: ignore[arg-type]  # fields of the definition
 
 
+def with_properties(command: C, properties: Properties) -> C:
+    definition = replace(command.definition, properties=properties)
+    return replace(command, definition=definition)
+
+
 SCENARIOS = [
     Scenario(
         "a table redefined as it is",
@@ -63,6 +85,19 @@ SCENARIOS = [
         run=redefine("a int", "b string"),
         expect=Nothing(),
         checks=[(field("s.t", "owner"), "eve")],
+    ),
+    Scenario(
+        "a redefinition that moves fields in text files",
+        setup=[SCHEMA, NESTED],
+        run=MOVED,
+        expect=Refused(IllegalChange, "fields of column 'c' of t cannot be moved"),
+    ),
+    Scenario(
+        "a redefinition that moves fields of an Iceberg table",
+        setup=[SCHEMA, with_properties(NESTED, OF_ICEBERG)],
+        run=with_properties(MOVED, OF_ICEBERG),
+        expect=Made(["alter_column"]),
+        note="Iceberg names a serde for text, but its files are read with its own metadata",
     ),
     *(
         Scenario(

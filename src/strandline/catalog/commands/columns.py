@@ -74,6 +74,7 @@ def check_redefinition(
                 )
             continue
         check_column_change(old, column, new)
+        refuse_field_change(old, column, new.type)
     for new in columns_by_id.values():
         if new.id not in known and not new.nullable and old.transactional:
             raise IllegalChange(
@@ -83,7 +84,7 @@ def check_redefinition(
 
 
 _READ_BY_THEIR_FORMAT = frozenset({"delta", "hudi", "iceberg"})
-"""Providers whose files are read with the types in their own metadata."""
+"""Providers, and Iceberg's ``table_type``, of files that are read with their own metadata."""
 _WITH_TYPES = frozenset({"avro", "orc", "parquet"})
 """Providers whose files have types. Spark may record `_TEXT_SERDE` for them, if Hive cannot read
 them; it does not use it."""
@@ -121,7 +122,8 @@ def refuse_field_change(table: TableDescriptor, old: ColumnDescriptor, new: Data
 
     An undo does not ask: it may restore what an earlier release changed.
     """
-    if table.transactional or table.provider.lower() in _READ_BY_THEIR_FORMAT:
+    formats = {table.provider.lower(), dict(table.properties).get("table_type", "").lower()}
+    if table.transactional or not formats.isdisjoint(_READ_BY_THEIR_FORMAT):
         return
     old_type, next_id = assign_ids(old.type, 0)
     old_structs, structs = _structs(old_type), _structs(carry_ids(old_type, new, next_id)[0])
