@@ -56,9 +56,7 @@ _NEXT = (
     " FROM notification_log WHERE event_id >= ? ORDER BY event_id LIMIT ?) AS event ON 1 = 1"
     " ORDER BY event.event_id"
 )
-_LACKS_POSITION = (
-    "SELECT 1 FROM notification_log WHERE NOT EXISTS (SELECT 1 FROM notification_sequence) LIMIT 1"
-)
+_ANY_EVENT = "SELECT 1 FROM notification_log LIMIT 1"
 NUMBERS = Counter(
     "notification_sequence", "event_id", zeros=("projected_version", "projected_entries")
 )
@@ -188,7 +186,8 @@ class NotificationLog:
 
     def __init__(self, database: Database, clock: HybridClock) -> None:
         database.ensure_schema(upgrades.PART)
-        if database.rows(_LACKS_POSITION):
+        # A new store has neither. No event is read here otherwise: a damaged one stops no node.
+        if not database.rows(POSITION) and database.rows(_ANY_EVENT):
             raise CorruptData(
                 "the notification log has events, but the row of notification_sequence that numbers"
                 " them is missing, as after a partial restore; restore the store from a backup"
