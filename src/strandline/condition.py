@@ -11,6 +11,10 @@ raise a `RuntimeError` in place of Ctrl-C, so `Condition.wait` takes the lock ag
 
 Nor is ``lock.acquire(timeout=…)`` safe before a ``try``: a handler may raise between the two.
 `TimedLock` gives the lock back then. It needs an `RLock`, which says whether the thread has it.
+
+All of this holds up to Python 3.13. Python 3.14 runs handlers also between taking the lock and the
+block of ``with lock``. There, an ``__enter__`` in Python that gives the lock back, with an
+``__exit__`` in C, is safe, as that of `TimedLock`.
 """
 
 from __future__ import annotations
