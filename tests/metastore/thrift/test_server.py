@@ -529,7 +529,8 @@ def test_an_idle_connection_is_closed_but_not_one_with_a_running_request(serve: 
 def test_connections_above_the_maximum_are_refused(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = serve(toy, settings=ServerSettings(max_connections=1))
+    settings = ServerSettings(max_connections=1, turned_away_seconds=0.01)
+    running = serve(toy, settings=settings)
     with running.client() as first:
         assert first.call("get_all_databases") == ["d1"]
         with connect(running) as second:
