@@ -24,7 +24,7 @@ from strandline.metastore.interface import Session
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
-from strandline.node import Node
+from strandline.node import Node, verification
 from strandline.node import inspection as node_inspection
 from strandline.node.settings import PROGRAM, REGISTRY
 from tests.metastore.interface.calls import Served, create, write
@@ -155,7 +155,10 @@ def test_a_dump_leaves_out_kinds_and_objects(session: Session) -> None:
         session.dump(ignore=["tables"])
 
 
-def test_damage_is_found_as_by_the_command(session: Session, lake: Served) -> None:
+def test_damage_is_found_as_by_the_command(
+    session: Session, lake: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "SETTLING_SECONDS", 0.0)
     node = lake.node
     txn_id = session.begin().txn_id
     file = put(node, txn_id=txn_id)
@@ -180,6 +183,7 @@ def test_damage_is_found_as_by_the_command(session: Session, lake: Served) -> No
 def test_only_the_first_errors_and_leftovers_are_listed(
     session: Session, lake: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(verification, "SETTLING_SECONDS", 0.0)
     for number in range(3):
         put(lake.node, txn_id=100 + number)
         lost = DataFile(file_id=number + 1, path=f"lost{number}.parquet", rows=1, bytes=1)
