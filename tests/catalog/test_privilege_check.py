@@ -627,6 +627,30 @@ def test_each_version_is_looked_up_once_for_all_dropped_objects_of_a_request(
     assert looked_up == sorted(set(looked_up), reverse=True)
 
 
+def test_a_failed_search_for_a_dropped_object_hides_no_version_from_the_next_one(
+    enforced: CatalogManager,
+) -> None:
+    enforced.execute([USAGE_S, SELECT_T], author="root", identity="root")
+    past = enforced.latest_catalog()
+    old = past.table("s", "t")
+    revoke = RevokePrivileges(
+        kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
+    )
+    for command in (revoke, DropTable(schema="s", table="t")):
+        enforced.execute(command, author="root", identity="root")
+    failures = [OSError("the log cannot be read")]
+
+    def history(version: int) -> Catalog:
+        if failures:
+            raise failures.pop()
+        return enforced.catalog(version)
+
+    access = Access(enforced.latest_catalog(), "bob", history=history).at(past)
+    with pytest.raises(OSError, match="cannot be read"):
+        access.allows(Privilege.SELECT, old)
+    assert not access.allows(Privilege.SELECT, old)
+
+
 def test_a_former_owner_of_a_dropped_schema_cannot_read_its_past(enforced: CatalogManager) -> None:
     past = enforced.latest_catalog()
     old = past.table("s", "t")

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
@@ -112,13 +112,6 @@ def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
     return frozenset(role_ids)
 
 
-class _Walk(NamedTuple):
-    """The versions in which a request has searched for dropped objects of a kind, and the rest."""
-
-    steps: list[tuple[Catalog, Objects]]
-    versions: Iterator[int]
-
-
 class Access:
     """The privileges of ``user`` in ``catalog``. Each question costs a few lookups.
 
@@ -141,7 +134,7 @@ class Access:
         self._older = older
         self._history = history
         self._dropped: dict[tuple[str, int], Any] = {}  # Any: a descriptor, as it was last
-        self._walks: dict[str, _Walk] = {}
+        self._walked: dict[str, list[tuple[Catalog, Objects]]] = {}  # by kind; see `_walk`
         self._in_the_past: Access | None = None
 
     def at(self, older: Catalog) -> Access:
@@ -303,18 +296,17 @@ class Access:
         """
         assert self._older is not None  # the caller has checked both
         assert self._history is not None
-        versions = range(self.catalog.version - 1, self._older.version, -1)
-        walk = self._walks.setdefault(kind, _Walk([], iter(versions)))
-        for number, step in enumerate(walk.steps):
+        walked = self._walked.setdefault(kind, [])
+        for number, step in enumerate(walked):
             if not number % _STEPS_PER_UNIT:
                 work.spend(1)
             yield step
-        for version in walk.versions:
+        while (version := self.catalog.version - 1 - len(walked)) > self._older.version:
             if not version % _VERSIONS_PER_UNIT:
                 work.spend(1)
             catalog = self._history(version)
-            walk.steps.append((catalog, catalog.contents.all_of(kind)))
-            yield walk.steps[-1]
+            walked.append((catalog, catalog.contents.all_of(kind)))
+            yield walked[-1]
 
     def _owned_now(self, last: Catalog, dropped: Any) -> Any:  # Any: a descriptor
         """The dropped object with the present name of the role or user that owned it in ``last``.
