@@ -44,7 +44,7 @@ MISFITS = {
     "decimal(5,2)": ["1000", "0.001", "'1'"],
     "string": ["1", "X'00'", "DATE '2024-01-01'", "current_date()"],
     "char(2)": ["'abc'"],
-    "varchar(2)": ["'abc'", "uuid()"],
+    "varchar(2)": ["'abc'", r"'\'\'\''", "uuid()"],
     "binary": ["X'0'", "X'zz'", "'a'"],
     "date": ["DATE '2023-02-29'", "'2024-01-01'", "current_timestamp()", "DATE '2024-1-1'"],
     "timestamp": ["TIMESTAMP_NTZ '2026-11-20'", "DATE '2026-11-20'", "TIMESTAMP '10:00'"],

@@ -77,7 +77,7 @@ _NUMBER = re.compile(
     r"([+-]?)\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[Ee][+-]?[0-9]{1,3})?)(Y|S|L|F|D|BD)?",
     re.I | re.A,
 )
-_QUOTED = re.compile(r"""(?:'((?:[^'\\]|\\.|'')*+)'|"((?:[^"\\]|\\.|"")*+)")""", re.S)
+_QUOTED = re.compile(r"""(?:'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+")""", re.S)
 _TYPED = re.compile(
     r"(X|DATE|TIMESTAMP|TIMESTAMP_LTZ|TIMESTAMP_NTZ)\s*(['\"].*)", re.I | re.S | re.A
 )
@@ -174,11 +174,13 @@ def _is_literal(text: str) -> bool:
 
 def _text(text: str) -> str | None:
     """The value of a text literal, or None."""
-    match = _QUOTED.fullmatch(text)
-    if match is None:
-        return None
-    quote, body = ("'", match[1]) if match[1] is not None else ('"', match[2])
-    return re.sub(r"\\(.)", r"\1", body, flags=re.S).replace(quote * 2, quote)
+    is_text = _QUOTED.fullmatch(text)
+    return "".join(part[-1] for part in _written_characters(text)) if is_text else None
+
+
+def _written_characters(text: str) -> list[str]:
+    r"""The characters of a text literal as it spells them, such as ``a``, ``\'`` and ``''``."""
+    return re.findall(rf"\\.|{text[0]}{text[0]}|.", text[1:-1], flags=re.S)
 
 
 def _with_escaped_quotes(text: str) -> str:
@@ -188,8 +190,7 @@ def _with_escaped_quotes(text: str) -> str:
     """
     if _QUOTED.fullmatch(text) is None:
         return text
-    quote, body = text[0], text[1:-1]
-    parts = re.findall(rf"\\.|{quote}{quote}|.", body, flags=re.S)
+    quote, parts = text[0], _written_characters(text)
     return quote + "".join(f"\\{quote}" if part == quote * 2 else part for part in parts) + quote
 
 
