@@ -300,18 +300,18 @@ class AlterTable:
     cannot become transactional. A transactional table keeps its kind and its location, because its
     rows are in files there. If the definition leaves out the owner, key, colocation, zone or
     profile, the table keeps it.
-
-    ``shown_storage`` is the format in which the client was shown a table that names none: that of
-    its provider. Its partitions keep this when the table gets another.
     """
 
     schema: str
     table: str
     definition: TableDefinition
-    shown_storage: StorageFormat | None = None
 
-    def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`."""
+    def plan(self, planning: Planning, *, shown_storage: StorageFormat | None = None) -> None:
+        """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`.
+
+        ``shown_storage`` is the format in which the client was shown a table that names none: that
+        of its provider. Its partitions keep this when the table gets another.
+        """
         old = planning.table(self.schema, self.table)
         definition = self.definition
         _check_kind_and_location(old, definition)
@@ -324,7 +324,7 @@ class AlterTable:
         _check_fixed(planning, old, definition, columns)
         check_redefinition(old, columns, planning.catalog.indexes(old.id))
         self._columns(planning, old, with_columns(old, columns, next_id))
-        self._rest(planning)
+        self._rest(planning, shown_storage)
 
     def _columns(self, planning: Planning, old: TableDescriptor, new: TableDescriptor) -> None:
         if new == old:
@@ -350,11 +350,11 @@ class AlterTable:
         ) as transaction:
             transaction.put(new)
 
-    def _rest(self, planning: Planning) -> None:
+    def _rest(self, planning: Planning, shown_storage: StorageFormat | None) -> None:
         old = planning.table(self.schema, self.table)
         definition, written = self.definition, old
-        if self.shown_storage is not None and definition.storage != old.storage:
-            written = replace(old, storage=self.shown_storage)
+        if shown_storage is not None and definition.storage != old.storage:
+            written = replace(old, storage=shown_storage)
         new = replace(
             written.with_storage(definition.storage),
             owner=definition.owner or old.owner,

@@ -243,12 +243,9 @@ class AlterRelation:
             columns = _with_defaults(old, definition.columns)
             definition = replace(definition, columns=columns)
         shown = completed(old)
-        AlterTable(
-            schema=self.schema,
-            table=old.name,
-            definition=without_completion(definition, old=old, shown=shown),
-            shown_storage=shown.storage,
-        ).plan(planning)
+        definition = without_completion(definition, old=old, shown=shown)
+        alter = AlterTable(schema=self.schema, table=old.name, definition=definition)
+        alter.plan(planning, shown_storage=shown.storage)
 
     def _placed(
         self,
