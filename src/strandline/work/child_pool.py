@@ -6,8 +6,8 @@ busy, tasks wait, and their users take turns. If too many tasks wait, or too man
 pool refuses the next one immediately.
 
 A child gets its task when it has opened the store, which may take seconds. If the callers leave
-before that, the child is kept as an idle one: otherwise callers with a shorter
-time limit would never get an answer.
+before that, the child is kept as an idle one: otherwise callers with a shorter timeout would never
+get an answer.
 
 Callers that ask the same question while it waits share one task and its reply, because many readers
 begin with the files of the same snapshot. If a child has already begun a task for the question, a
