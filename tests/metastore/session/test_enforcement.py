@@ -492,7 +492,10 @@ def test_only_superusers_read_what_is_for_the_operator(
     assert f"only superusers may {what}" in refusal(lambda: read(bob))
 
 
-def test_a_superuser_reads_what_is_for_the_operator(guarded: Guarded) -> None:
+def test_a_superuser_reads_what_is_for_the_operator(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.node.verification.SETTLING_SECONDS", 0.0)
     with HttpSession(guarded.url, user="root") as root:
         assert root.verify().summary.tables
         assert root.clean().limit

@@ -15,6 +15,12 @@ from strandline.sql import change
 from tests.metastore.store.lake import LATER, SETTINGS, Lake
 
 
+@pytest.fixture(autouse=True)
+def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` looks at damage a second time at once."""
+    monkeypatch.setattr("strandline.node.verification.SETTLING_SECONDS", 0.0)
+
+
 def test_a_table_in_the_folder_that_a_renamed_one_had_in_an_older_warehouse_deletes_no_files(
     lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
