@@ -474,6 +474,7 @@ SCENARIOS = [
             ("date", "timestamp_ntz", "orc", {"provider": "ORC"}, False),
             ("array<date>", "array<timestamp_ntz>", "orc", {"provider": "orc"}, False),
             ("struct<a:date>", "struct<a:date,b:timestamp_ntz>", "orc", {"provider": "orc"}, True),
+            ("struct<a:date>", "struct<a:timestamp_ntz,b:date>", "orc", {"provider": "orc"}, False),
             ("array<int>", "string", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, True),
             ("bigint", "int", "csv", {"storage": StorageFormat(serde=CSV_SERDE)}, False),
         )

@@ -99,15 +99,10 @@ def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None
     `check_change` decides that for files of Parquet, which most tables have.
     """
     is_plain_scalar = isinstance(old, AtomicType | DecimalType) and old != BINARY
+    provider = table.provider.lower()
     if not table.transactional:
-        provider = table.provider.lower()
         if provider in _READ_BY_THEIR_FORMAT:
             return
-        if provider == "orc" and _count(DATE, new) < _count(DATE, old):
-            raise IllegalChange(
-                f"cannot change the type from {simple_string(old)[:80]} to "
-                f"{simple_string(new)[:80]}: Spark cannot read dates of ORC files as another type"
-            )
         is_text = table.storage.serde == _TEXT_SERDE and provider not in _WITH_TYPES
         if is_text and is_plain_scalar and new == STRING:
             return  # as it is written in the file
@@ -115,6 +110,14 @@ def check_new_type(table: TableDescriptor, old: DataType, new: DataType) -> None
             return
         old, new = _without_collations(old), _without_collations(new)
     check_change(old, new)
+    if not table.transactional and provider == "orc":
+        try:
+            check_change(_with_opaque_dates(old), _with_opaque_dates(new))
+        except IllegalChange:
+            raise IllegalChange(
+                f"cannot change the type from {simple_string(old)[:80]} to "
+                f"{simple_string(new)[:80]}: Spark cannot read dates of ORC files as another type"
+            ) from None
 
 
 def refuse_field_change(table: TableDescriptor, old: ColumnDescriptor, new: DataType) -> None:
@@ -154,8 +157,8 @@ def _structs(data_type: DataType) -> list[tuple[StructField, ...]]:
     return [part.fields for part in walk(data_type) if isinstance(part, StructType)]
 
 
-def _count(data_type: DataType, within: DataType) -> int:
-    return sum(part == data_type for part in walk(within))
+def _with_opaque_dates(data_type: DataType) -> DataType:
+    return BINARY if data_type == DATE else with_parts(data_type, _with_opaque_dates)
 
 
 def _without_collations(data_type: DataType) -> DataType:
