@@ -15,6 +15,7 @@ from strandline.catalog.commands.column_definition import (
     check_columns,
     column_ids,
     redefine_columns,
+    refuse_unspelled,
 )
 from strandline.catalog.commands.columns import check_redefinition
 from strandline.catalog.commands.indexes import give_indexes, index_columns, put_index, remove_index
@@ -98,6 +99,9 @@ class CreateTable:
             created=planning.now_seconds,
             primary_key_index=table_id + 1 if has_key else 0,
         )
+        if not (table.transactional or table.storage.hive_columns):  # else a client spelled them
+            keys = table.partition_columns
+            refuse_unspelled((column for column in table.columns if column.id not in keys), table)
         with planning.entry(
             "create_table",
             table=f"{schema.name}.{table.name}",
