@@ -15,7 +15,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog.commands import CreateSchema, DropSchema
 from strandline.catalog.events import AppliedVersion
 from strandline.clock import milliseconds
 from strandline.config import Settings
@@ -29,7 +29,7 @@ from strandline.node import node as node_module
 from strandline.node.health import NodeHealth
 from strandline.node.metrics import METRICS, metrics_text
 from strandline.node.monitoring import Monitoring
-from strandline.sql import FenceRow, change
+from strandline.sql import FenceRow, StoreFull, change
 from tests.metastore.session.served import monitored, serving
 from tests.servers import etcd, stores
 
@@ -195,6 +195,28 @@ def test_a_node_that_can_make_no_folders_is_not_ready_until_it_can(
         while problem(node, "folders and events"):
             pass
         assert (tmp_path / "s" / "warehouse" / "new.db").is_dir()
+
+
+def test_a_node_whose_full_database_takes_no_events_is_ready_for_reads_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL may have space for the small write of the health check, but not for these."""
+
+    def fail(*_: object) -> None:
+        raise StoreFull("the disk of the server is full")
+
+    with Node.open(tmp_path / "s") as node, serving(monitored(node)) as url:
+        node.metastore.execute(CreateSchema(name="old"), user="ann")
+        with monkeypatch.context() as full:
+            full.setattr(node.projector._entries, "advance", fail)
+            with pytest.raises(UnknownOutcome, match="will follow"):
+                node.metastore.execute(DropSchema(name="old"), user="ann")
+            status, body = health(url)
+            assert (status, body["status"]) == (200, "read_only")
+            reason = "the disk of the server is full"
+            assert body["problems"] == [{"check": "folders and events", "reason": reason}]
+        node.projector.project_up_to(node.catalogs.latest_catalog().version)
+        assert health(url)[1]["status"] == "ok"
 
 
 def test_a_health_check_that_never_ends_is_named_as_a_problem(

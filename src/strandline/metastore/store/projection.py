@@ -77,7 +77,7 @@ from strandline.metastore.store.notifications import POSITION, LogPosition, Noti
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places, tables_at_queries
 from strandline.metastore.store.warehouse_head import WarehouseHead
-from strandline.sql import FENCE_ROW, Database
+from strandline.sql import FENCE_ROW, Database, StoreFull
 from strandline.work import keeping_garbage
 from strandline.work.following import FollowingThread
 
@@ -156,7 +156,7 @@ class Projector:
         self._projecting: object = None  # the call whose batch is in progress
         self._applied = 0
         self._delegated = 0
-        self._failed_batch: tuple[int, Unavailable] | None = None
+        self._failed_batch: tuple[int, NotCarriedOut | StoreFull] | None = None
         self._batches = 0
         self._news = threading.Event()
         self._stop = threading.Event()
@@ -262,7 +262,7 @@ class Projector:
             failed = self._failed_batch  # another thread may reset it
             if failed is not None and failed[0] == batch:
                 # Otherwise each waiting caller would try the same folder again in turn.
-                raise Unavailable(failed[1].message) from failed[1]
+                raise type(failed[1])(failed[1].message) from failed[1]
             return True
 
     def _project_batch(self, version: int, deadline: float) -> None:
@@ -273,7 +273,7 @@ class Projector:
                 deadline=deadline, first=[(POSITION, ())]
             ) as connection:
                 reached = self._entries.advance(connection, version)
-        except NotCarriedOut as error:
+        except (NotCarriedOut, StoreFull) as error:
             self._failed_batch = self._batches, error
             raise
         self._failed_batch = None
@@ -289,10 +289,13 @@ class Projector:
         self._updates.forget(known.projected)
 
     def check(self) -> None:
-        """Raise `Unavailable` if the last attempt to project failed for a shortage."""
+        """Raise `Unavailable` if the last attempt to project failed for a shortage.
+
+        It is `StoreFull` if the database has no space.
+        """
         failed = self._failed_batch
         if failed is not None and self._applied > self._known.projected:
-            raise Unavailable(failed[1].message)
+            raise type(failed[1])(failed[1].message)
 
     def project_on(self, connection: Connection, version: int) -> None:
         """Project up to ``version`` in the caller's write transaction, which checked the fence.
