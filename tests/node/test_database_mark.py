@@ -37,7 +37,7 @@ from strandline.node import Node
 from strandline.node.address import shown_address
 from strandline.node.database_mark import KEY, DatabaseMark, DatabaseTime
 from strandline.node.warehouse_place import accept_database
-from strandline.sql import Database, open_database, stored_time, take_time
+from strandline.sql import Database, change, open_database, stored_time, take_time
 from strandline.sql.postgres_database import PostgresDatabase
 from strandline.wire import encode
 from tests.node.conftest import before_the_next
@@ -359,3 +359,16 @@ def test_a_fenced_node_does_not_write_the_mark(store: EmptyStore) -> None:
             mark.note(database, HybridClock())
         assert mark.marked_time() == before
         assert last_time(database) <= before
+
+
+def test_accept_loss_refuses_a_catalog_that_was_set_back_without_the_database(
+    store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_OBJECTS", store.settings.objects)
+    with closing(open_database(store.settings.objects)) as database, database.write() as connection:
+        # As if the catalog had had one more version when etcd was restored.
+        change(connection, "UPDATE strandline_fence SET catalog_version = catalog_version + 1")
+    refused = strandline("accept-loss", store.address, "--yes")
+    assert refused.exit_code == 76
+    assert "restored from an older backup than the object store" in refused.stderr
+    assert "can be opened" not in refused.output

@@ -293,14 +293,14 @@ def test_a_starting_node_overtaken_by_a_newer_generation_takes_no_epoch(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Node.open(folder) as node:
-        compare = membership._refuse_older_catalog
+        compare = membership.refuse_older_catalog
 
         def then_it_is_overtaken(fence: FenceState | None, log: UpdateLog) -> None:
             compare(fence, log)
             monkeypatch.undo()
             take_over(node, generation=2)
 
-        monkeypatch.setattr(membership, "_refuse_older_catalog", then_it_is_overtaken)
+        monkeypatch.setattr(membership, "refuse_older_catalog", then_it_is_overtaken)
         with pytest.raises(
             Fenced, match=r"generation 2 of this deployment owns the store.*to 2 or more"
         ):

@@ -24,7 +24,7 @@ from strandline.durable import UpdateLog, durable_state
 from strandline.errors import Conflict, CorruptData
 from strandline.metastorage import Absent, KeyValue, Metastorage, Put, TimeIs
 from strandline.metastore.store.notifications import NotificationLog
-from strandline.node.membership import new_member_id, open_newer_epoch
+from strandline.node.membership import new_member_id, open_newer_epoch, refuse_older_catalog
 from strandline.node.sequences import skip_ids
 from strandline.sql import Database, FenceRow, stored_time, take_time
 from strandline.wire import decode, encode, register
@@ -103,12 +103,14 @@ class DatabaseMark:
         So the halves have one fence token, although that of the database was lost, and the database
         does not assign again a time that it had assigned before its loss. ``confirm`` gets the time
         of the database and the mark. It raises to stop this. Raises `Conflict`, and changes
-        nothing, if the catalog no longer has versions that the database lacks.
+        nothing, if the catalog no longer has versions that the database lacks, and
+        `WrongEnvironment` if it is the catalog that was set back.
         """
         mark_time = self.marked_time()
         catalog_token = log.token()
         with database.read() as connection:
             before, fence = stored_time(connection), FenceRow.read(connection)
+        refuse_older_catalog(fence, log)
         # An earlier release moved the time of a database past the mark, and left its older token.
         is_older = fence is not None and catalog_token is not None and fence.token < catalog_token
         is_whole = before >= mark_time and not is_older

@@ -85,7 +85,7 @@ def join_or_create(
             state = _joined(openable, database, member, deploy_generation, require_log)
             if state is not None:
                 return state
-            _refuse_older_catalog(FenceRow.stored(database), log)
+            refuse_older_catalog(FenceRow.stored(database), log)
             return openable.open(
                 member=member,
                 initialize=initialize,
@@ -104,7 +104,7 @@ def join_or_create(
         with database.read() as connection:
             require_log(connection)
             fence = FenceRow.read(connection)
-        _refuse_older_catalog(fence, log)  # a lost catalog is not created again
+        refuse_older_catalog(fence, log)  # a lost catalog is not created again
         try:
             created = openable.create(
                 member=member,
@@ -220,7 +220,7 @@ def refuse_other_half(database: Database, state: ReadOnlyState) -> None:
     begun = token.next(token.deploy_generation)
     expected = begun if fence.token.rank == begun.rank else token
     fence.check(environment=state.environment or "", token=expected)
-    _refuse_older_catalog(fence, state.log)
+    refuse_older_catalog(fence, state.log)
 
 
 def _agree(
@@ -241,10 +241,10 @@ def _agree(
         with database.write() as connection:
             require_log(connection)
             FenceRow.initialize(connection, environment, state.token)
-    _refuse_older_catalog(fence, state.log)
+    refuse_older_catalog(fence, state.log)
 
 
-def _refuse_older_catalog(fence: FenceState | None, log: UpdateLog) -> None:
+def refuse_older_catalog(fence: FenceState | None, log: UpdateLog) -> None:
     """Raise `WrongEnvironment` if the object store knows a version that the catalog lacks.
 
     ``fence`` was read before: other nodes go on meanwhile.
