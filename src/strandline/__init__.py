@@ -1,3 +1,3 @@
 """Strandline: a versioned, transactional metastore for Spark."""
 
-__version__ = "0.21.0.dev0"
+__version__ = "0.21.0"

@@ -34,7 +34,7 @@ KINDS = {
     "shadow": "shadow in sqlite",
 }
 OF_0_4_0 = ("0_4_0_stash", "0_4_0_persist")
-SINCE_0_5_0 = [f"0_{minor}_0_{kind}" for minor in range(5, 21) for kind in KINDS]
+SINCE_0_5_0 = [f"0_{minor}_0_{kind}" for minor in range(5, 22) for kind in KINDS]
 
 
 class Golden:
