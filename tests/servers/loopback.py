@@ -116,7 +116,7 @@ class Proxy:
             _end(connection)
 
     def take_no_answers(self) -> None:
-        """From now on, accept nothing from the server, as if the clients' machine were gone."""
+        """From now on, pass no answer on, as if the clients' machine were gone."""
         self._taken.clear()
 
     def __enter__(self) -> Self:
@@ -183,8 +183,8 @@ class Proxy:
     def _answers(self, server: socket.socket, client: socket.socket, cut: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while (data := server.recv(1 << 16)) and not cut.is_set():
-                client.sendall(data)
                 self._taken.wait()
+                client.sendall(data)
         _end(client)
         _end(server)
 

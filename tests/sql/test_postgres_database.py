@@ -142,8 +142,8 @@ def test_a_commit_that_is_not_answered_before_its_deadline_has_an_unknown_outcom
         pytest.raises(UnknownOutcome),
         unanswered.write() as connection,
     ):
-        proxy.take_no_answers()  # after the one that the proxy waits for
         run(connection, "UPDATE strandline_clock SET time = 7 WHERE id = 1 RETURNING id")
+        proxy.take_no_answers()
         unanswered._timeout = 0.1
     with database.write() as connection:  # after that commit
         assert run(connection, TIME) == [(7,)]
