@@ -74,7 +74,8 @@ def check_redefinition(
                 )
             continue
         check_column_change(old, column, new)
-        refuse_field_change(old, column, new.type)
+        if new.type != column.type:
+            refuse_field_change(old, column, new.type)
     for new in columns_by_id.values():
         if new.id not in known and not new.nullable and old.transactional:
             raise IllegalChange(
